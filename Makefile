@@ -1,0 +1,37 @@
+# make demo and make test work on a fresh clone: they build .venv once, with the versions of constraints.txt.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint bench clean
+
+demo: .venv/ready
+	.venv/bin/antipodes demo
+
+test: .venv/dev
+	.venv/bin/python -m pytest
+
+lint: .venv/dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+bench: .venv/bench
+	set -e; for file in benchmarks/*.py; do echo "== $$file"; .venv/bin/python $$file; done
+
+# torch by itself first: the constraint then holds for everything that asks for torch
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) torch
+	$(PIP) --editable .
+	touch $@
+
+.venv/dev: .venv/ready
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+.venv/bench: .venv/dev
+	$(PIP) --editable '.[bench]'
+	touch $@
+
+clean:
+	rm -rf .venv

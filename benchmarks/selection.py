@@ -1,0 +1,115 @@
+"""Time row selections against a sort of the similarities: one thread, interleaved, medians of process time.
+
+The last line is one line of JSON: name -> how many times faster than the sort. Run with OMP_NUM_THREADS=1.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from antipodes.functional import select
+
+ROUNDS = 5
+INNER, OUTER = 0.1, 0.1  # percentiles 90 to 99
+
+
+def race(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Median milliseconds of every run, interleaved."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(ROUNDS):
+        for name, run in runs.items():
+            start = time.process_time()
+            run()
+            times[name].append(1e3 * (time.process_time() - start))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def embeddings(count: int, generator: torch.Generator) -> Tensor:
+    return normalize(torch.randn(count, 128, generator=generator), dim=1)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(0)
+    ratios: dict[str, float] = {}
+
+    # a queue; the anchors' own ids are in it once
+    anchors, queue = embeddings(256, generator), embeddings(65_536, generator)
+    anchor_ids, queue_ids = torch.arange(256), torch.randperm(65_536, generator=generator)
+    inputs = (anchors, queue, anchor_ids, queue_ids)
+    allowed = len(queue) - 1
+    first, last = int(INNER * OUTER * allowed), int(OUTER * allowed)
+    similarities = anchors @ queue.T
+    similarities[anchor_ids[:, None] == queue_ids] = -torch.inf
+    ranks = torch.tensor([[last, first]]).expand(len(anchors), 2)
+    scratch = torch.empty_like(similarities[: select.ROWS])
+
+    def edges_given() -> None:
+        for start in range(0, len(similarities), select.ROWS):
+            block = similarities[start : start + select.ROWS]
+            select.edges(scratch.copy_(block), ranks[: len(block)])
+
+    times = race(
+        {
+            "sort, similarities given": lambda: similarities.sort(dim=1),
+            "edges, similarities given": edges_given,
+            "product and sort": lambda: (anchors @ queue.T).sort(dim=1),
+            "ring": lambda: select.ring(*inputs, INNER, OUTER),
+            "top_share": lambda: select.top_share(*inputs, 0.01),
+            "top_k 100": lambda: select.top_k(*inputs, 100),
+        }
+    )
+    for name, milliseconds in times.items():
+        print(f"{name:28} {milliseconds:9.1f} ms")
+    ratios["selection_of_given_similarities"] = times["sort, similarities given"] / times["edges, similarities given"]
+    for name in ("ring", "top_share", "top_k 100"):
+        ratios[f"{name.replace(' ', '_')}_with_product"] = times["product and sort"] / times[name]
+
+    low, high = select.ring(*inputs, INNER, OUTER)
+    band = (similarities >= low[:, None]) & (similarities <= high[:, None])
+    order = similarities.sort(dim=1, descending=True).indices[:, first:last]
+    sorted_band = torch.zeros_like(band).scatter_(1, order, True)
+    assert torch.equal(band, sorted_band), "the band does not hold the entries of the sort"
+
+    # draws from a ring of a memory bank
+    bank, bank_ids = embeddings(50_000, generator), torch.arange(50_000)
+    inputs = (anchors, bank, anchor_ids, bank_ids)
+    draws = 4_096
+    allowed = len(bank) - 1
+    first, last = int(INNER * OUTER * allowed), int(OUTER * allowed)
+
+    def draw_by_sort() -> Tensor:
+        order = (anchors @ bank.T).sort(dim=1, descending=True).indices
+        return order.gather(1, torch.randint(first, last, (len(anchors), draws), generator=generator))
+
+    def draw_by_bounds() -> Tensor:
+        low, high = select.ring(*inputs, INNER, OUTER)
+        return select.draw_from_band(*inputs, low, high, draws, generator)
+
+    low, high = select.ring(*inputs, INNER, OUTER)
+    times = race(
+        {
+            "product, sort and draw": draw_by_sort,
+            "ring and draw": draw_by_bounds,
+            "draw, bounds given": lambda: select.draw_from_band(*inputs, low, high, draws, generator),
+        }
+    )
+    for name, milliseconds in times.items():
+        print(f"{name:28} {milliseconds:9.1f} ms")
+    ratios["draws_from_ring"] = times["product, sort and draw"] / times["ring and draw"]
+    ratios["draws_from_given_bounds"] = times["product, sort and draw"] / times["draw, bounds given"]
+    drawn = (anchors @ bank.T).gather(1, draw_by_bounds())
+    assert bool(((drawn >= low[:, None]) & (drawn <= high[:, None])).all()), "a draw is outside its ring"
+
+    print(json.dumps({name: round(ratio, 2) for name, ratio in ratios.items()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Contrastive representation learning that gets the negatives right.
+
+    >>> from antipodes import InfoNCE
+    >>> loss_fn = InfoNCE(temperature=0.1)
+
+The names below are imported when they are first used, so that `antipodes --help` does not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from antipodes.negatives import Oracle
+    from antipodes.objectives import GlobalContrastive, InfoNCE
+    from antipodes.pairs import Group, Pairs, Rule
+    from antipodes.state import SampleTable
+
+_HOMES = {
+    "GlobalContrastive": "objectives",
+    "Group": "pairs",
+    "InfoNCE": "objectives",
+    "Oracle": "negatives",
+    "Pairs": "pairs",
+    "Rule": "pairs",
+    "SampleTable": "state",
+}
+
+__all__ = ["GlobalContrastive", "Group", "InfoNCE", "Oracle", "Pairs", "Rule", "SampleTable"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,53 @@
+"""`antipodes` on the command line. Nothing heavy is imported before a command is chosen, so that help is instant."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+COMMANDS = {
+    "train": "pretrain an encoder by contrastive learning, or resume a run",
+    "evaluate": "score the encoder of a run: linear probe, nearest neighbours",
+    "demo": "train SimCLR on real images in a few minutes, and show what it learned",
+}
+
+HELP = f"""usage: antipodes [-h] [--version] COMMAND ...
+
+Contrastive representation learning that gets the negatives right.
+
+commands:
+{chr(10).join(f"  {name:<10} {text}" for name, text in COMMANDS.items())}
+
+examples:
+  antipodes demo
+  antipodes train --data cifar10 --encoder resnet18-slim --epochs 30 --out runs/a
+  antipodes train --data path/to/photos --data.size 64 --method moco --method.queue_size 4096 --out runs/b
+  antipodes train --resume runs/a
+  antipodes evaluate runs/a --protocol linear,knn --json
+
+`antipodes COMMAND --help` explains a command. `antipodes train --method moco --help` shows the options of that method.
+Exit codes: 0 done, 1 the run failed, 2 the call was wrong.
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(HELP, end="")
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"antipodes {version('antipodes')}")
+        return 0
+    if arguments[0] not in COMMANDS:
+        print(f"antipodes: unknown command {arguments[0]!r}: choose one of {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    from antipodes.cli.errors import exit_code
+
+    return exit_code(import_module(f"antipodes.cli.{arguments[0]}").main, arguments[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

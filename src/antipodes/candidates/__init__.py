@@ -1,0 +1,7 @@
+"""Where negatives come from: the batch, a queue, a bank."""
+
+from antipodes.candidates.bank import MemoryBank
+from antipodes.candidates.batch import batch_pairs
+from antipodes.candidates.queue import Queue
+
+__all__ = ["MemoryBank", "Queue", "batch_pairs"]

@@ -1,0 +1,60 @@
+"""A memory bank: one embedding per sample of the dataset."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from antipodes.pairs import normalise
+from antipodes.seeding import generator
+from antipodes.state import SampleTable
+
+
+class MemoryBank(nn.Module):
+    """The latest embedding of every sample, mixed with its past by a momentum.
+
+    Args:
+        num_samples: Size of the dataset.
+        dim: Dimension of the embeddings.
+        momentum: Share of the old entry that stays at a write; 0 replaces it.
+        seed: Entries start as random unit vectors drawn from this seed, and draws follow from it, alike on all ranks.
+
+    Example:
+        >>> bank = MemoryBank(100, 8)
+        >>> entries, ids = bank.draw(16)
+        >>> entries.shape, ids.shape
+        (torch.Size([16, 8]), torch.Size([16]))
+    """
+
+    draws: Tensor
+
+    def __init__(self, num_samples: int, dim: int, momentum: float = 0.5, seed: int = 0) -> None:
+        super().__init__()
+        if not 0 <= momentum < 1:
+            raise ValueError(f"the bank's momentum must be in [0, 1), got {momentum}: 1 would never write anything")
+        self.momentum = momentum
+        self.seed = seed
+        self.table = SampleTable(num_samples, (dim,))
+        self.table.rows.copy_(normalise(torch.randn(num_samples, dim, generator=generator(seed))))
+        self.register_buffer("draws", torch.zeros((), dtype=torch.int64))
+
+    def read(self, ids: Tensor) -> Tensor:
+        """The entries (b, D) of the given ids."""
+        return self.table.read(ids)
+
+    def write(self, ids: Tensor, embeddings: Tensor) -> None:
+        """Mix normalised embeddings (b, D) into the entries of their ids, on every rank."""
+        mixed = self.momentum * self.read(ids) + (1 - self.momentum) * embeddings.detach()
+        self.table.write(ids, normalise(mixed))
+
+    def draw(self, count: int) -> tuple[Tensor, Tensor]:
+        """Draw `count` entries with replacement (the whole bank when it is not larger), the same on every rank.
+
+        The draw depends on the seed and on how many were made before, which a checkpoint restores.
+        """
+        rows = self.table.rows
+        if count >= len(rows):
+            return rows, torch.arange(len(rows), device=rows.device)
+        ids = torch.randint(len(rows), (count,), generator=generator(self.seed, int(self.draws))).to(rows.device)
+        self.draws += 1
+        return rows[ids], ids

@@ -1,0 +1,63 @@
+"""`antipodes evaluate`: scores of a run's encoder."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from jsonargparse import ArgumentParser
+from rich.console import Console
+from rich.progress import Progress as Bar
+
+from antipodes.evaluation.names import PROTOCOL_NAMES, ProtocolOptions
+from antipodes.evaluation.report import Row, results_dictionary, results_table
+from antipodes.evaluation.run import Progress, open_method, score
+from antipodes.training.run import Run, replacing
+
+DESCRIPTION = f"""Score the frozen encoder of a run on the test split of its dataset (or on a fifth of it, where there
+is none). Protocols: {"; ".join(f"{name} - {text}" for name, text in PROTOCOL_NAMES.items())}.
+The scores are printed as a table, or as JSON, and kept in RUN/evaluation.json."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse, evaluate, report."""
+    parser = ArgumentParser(prog="antipodes evaluate", description=DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("run", metavar="RUN", help="Folder that antipodes train wrote.")
+    parser.add_argument("--protocol", default="linear,knn", help="Names, separated by commas.")
+    parser.add_argument("--checkpoint", type=Literal["last", "best"], default="last", help="Which weights.")
+    parser.add_argument("--test_limit", type=int | None, default=None, help="Use only so many test images.")
+    parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
+    parser.add_class_arguments(ProtocolOptions, "options", as_group=True)
+    call = parser.parse_args(arguments)
+
+    run = Run.open(call.run)
+    method, data = open_method(run, call.checkpoint)
+    with progress_bar("features") as progress:
+        options = ProtocolOptions(**call.options.as_dict())
+        scores = score(method, data, call.protocol.split(","), options, call.test_limit, progress)
+    row: Row = {"encoder": run.folder.name, **scores}
+    results = results_dictionary([row])
+    with replacing(run.folder / "evaluation.json") as file:
+        file.write_text(json.dumps(results, indent=2) + "\n")
+    if call.json:
+        print(json.dumps(results))
+    else:
+        Console().print(results_table([row], title=f"{config_name(run)}, {data.name}"))
+
+
+def config_name(run: Run) -> str:
+    """What a run trained, in a few words: its method, and its policy when it has one."""
+    config = run.config()
+    policy = config["negatives"]["name"]
+    return str(config["method"]["name"]) + ("" if policy == "none" else f" + {policy} ({config['treatment']})")
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Progress]:
+    """A bar on a terminal's standard error that goes away when the work is done."""
+    with Bar(console=Console(file=sys.stderr), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,81 @@
+"""Datasets with stable ids, the loader that batches them, and augmentation.
+
+    >>> from antipodes.data import open_dataset
+    >>> data = open_dataset("shapes", count=100)
+    >>> data.fetch(data.labels.argsort()[:8]).shape
+    torch.Size([8, 3, 32, 32])
+
+The names below are imported when they are first used, so that listing the datasets does not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from antipodes.data.names import DATASETS, class_path
+
+if TYPE_CHECKING:
+    from antipodes.data.adapters import HuggingFaceImages, TorchImages
+    from antipodes.data.cifar import CIFAR10, CIFAR100
+    from antipodes.data.dataset import DataError, ImageDataset, Subset, TensorImages, require_trainable, subset
+    from antipodes.data.fashion_mnist import FashionMNIST
+    from antipodes.data.folder import Folder
+    from antipodes.data.loader import Loader, batches
+    from antipodes.data.npz import Npz
+    from antipodes.data.shapes import Shapes
+
+_HOMES = {
+    "adapters": ("HuggingFaceImages", "TorchImages"),
+    "cifar": ("CIFAR10", "CIFAR100"),
+    "dataset": ("DataError", "ImageDataset", "Subset", "TensorImages", "require_trainable", "subset"),
+    "fashion_mnist": ("FashionMNIST",),
+    "folder": ("Folder",),
+    "loader": ("Loader", "batches"),
+    "npz": ("Npz",),
+    "shapes": ("Shapes",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "CIFAR10",
+    "CIFAR100",
+    "DATASETS",
+    "DataError",
+    "FashionMNIST",
+    "Folder",
+    "HuggingFaceImages",
+    "ImageDataset",
+    "Loader",
+    "Npz",
+    "Shapes",
+    "Subset",
+    "TensorImages",
+    "TorchImages",
+    "batches",
+    "class_path",
+    "open_dataset",
+    "require_trainable",
+    "subset",
+]
+
+
+def open_dataset(name_or_path: str, **arguments: Any) -> "ImageDataset":
+    """Open a dataset by its name (see ``DATASETS``), or a folder of images or an ``.npz`` file by its path.
+
+    Args:
+        name_or_path: the name or path.
+        arguments: what the dataset's constructor takes, e.g. ``split``, ``limit``, ``root``, ``size``.
+
+    Raises:
+        ValueError: if it is neither a name nor such a path, or the dataset cannot be opened.
+    """
+    path = class_path(name_or_path)
+    module, _, name = path.rpartition(".")
+    where = () if name_or_path in DATASETS else (name_or_path,)
+    opened: ImageDataset = getattr(import_module(module), name)(*where, **arguments)
+    return opened
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)

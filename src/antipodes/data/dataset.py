@@ -1,0 +1,225 @@
+"""What a dataset is here: square uint8 RGB images under stable ids 0..n-1, with labels when there are any.
+
+Labels are optional everywhere: nothing in training needs them except the oracle, and evaluation says so when they are
+missing. A dataset's fingerprint goes into checkpoints, so that a run is only resumed on the data it was started on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+Split = Literal["train", "test"]
+
+_LIMIT_SEED = 20_000  # fixed for good: a limited dataset has to be the same one in every run and version
+_SAMPLED = 64  # images that stand for the content of a dataset which is not in memory
+_CHUNK = 4096
+
+
+class DataError(ValueError):
+    """Data that is missing, unreachable or unreadable, in one sentence that says what to do."""
+
+
+class ImageDataset(Dataset[tuple[int, Tensor, int]], ABC):
+    """Square uint8 RGB images with stable ids 0..n-1; also a map-style torch dataset of ``(id, image, label)``.
+
+    Attributes:
+        name: what the dataset calls itself, e.g. ``"cifar10"``.
+        image_size: side H = W of the images.
+        in_memory: True when ``fetch`` is an index into memory, False when it decodes (see ``Loader``'s workers).
+        labels: (n,) int64 or None.
+        coarse_labels: (n,) int64 or None, the level above ``labels`` where the dataset has one.
+        classes: the names of the labels, or None.
+        coarse_classes: the names of the coarse labels, or None.
+    """
+
+    name: str
+    image_size: int
+    in_memory: bool = False
+    labels: Tensor | None = None
+    coarse_labels: Tensor | None = None
+    classes: tuple[str, ...] | None = None
+    coarse_classes: tuple[str, ...] | None = None
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def _images(self, ids: Tensor) -> Tensor:
+        """Return the images of checked ids, (b,) int64 -> (b, 3, H, W) uint8."""
+
+    def fetch(self, ids: Tensor) -> Tensor:
+        """Return the images of these ids, (b,) int64 -> (b, 3, H, W) uint8.
+
+        Raises:
+            ValueError: if an id lies outside 0..n-1 or ids is not a vector of int64.
+        """
+        _check_ids(ids, len(self))
+        return self._images(ids)
+
+    def __getitem__(self, i: int) -> tuple[int, Tensor, int]:
+        """Return id, image (3, H, W) uint8 and label (-1 when there is none)."""
+        if not 0 <= i < len(self):
+            raise IndexError(f"id {i} is outside 0..{len(self) - 1} of dataset {self.name}")
+        return i, self._images(torch.tensor([i]))[0], -1 if self.labels is None else int(self.labels[i])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Short hex digest of the count, the labels and the images (of a sample of them if they are not in memory)."""
+        digest = hashlib.blake2b(f"{len(self)} {self.image_size}".encode(), digest_size=8)
+        for labels in (self.labels, self.coarse_labels):
+            digest.update(b"none" if labels is None else labels.numpy().tobytes())
+        shown = len(self) if self.in_memory else min(len(self), _SAMPLED)
+        ids = torch.arange(shown) * len(self) // max(shown, 1)
+        for chunk in torch.split(ids, _CHUNK):
+            digest.update(self._images(chunk).contiguous().numpy().data)
+        return digest.hexdigest()
+
+    def held_out(self, limit: int | None = None) -> ImageDataset | None:
+        """Return the test split that belongs to this dataset, None when there is none or this is it."""
+        return None
+
+
+class TensorImages(ImageDataset):
+    """Images that live in memory; most named datasets are one.
+
+    Args:
+        images: (n, 3, H, H) uint8.
+        labels: (n,) integers, or None.
+        coarse_labels: (n,) integers, or None.
+        classes: names of the labels.
+        coarse_classes: names of the coarse labels.
+        name: what the dataset calls itself.
+        limit: keep only this many samples, as described at ``limited``.
+
+    Raises:
+        ValueError: if a shape or type is another one, or the limit is below 1.
+
+    Example:
+        >>> data = TensorImages(torch.zeros(5, 3, 8, 8, dtype=torch.uint8), labels=torch.arange(5))
+        >>> data.fetch(torch.tensor([4, 0])).shape
+        torch.Size([2, 3, 8, 8])
+    """
+
+    in_memory = True
+
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Tensor | None = None,
+        coarse_labels: Tensor | None = None,
+        *,
+        classes: Sequence[str] | None = None,
+        coarse_classes: Sequence[str] | None = None,
+        name: str = "tensor",
+        limit: int | None = None,
+    ) -> None:
+        square_rgb = images.ndim == 4 and images.shape[1] == 3 and images.shape[2] == images.shape[3]
+        if images.dtype != torch.uint8 or not square_rgb:
+            raise ValueError(f"images must be (n, 3, H, H) uint8, got {tuple(images.shape)} {images.dtype} in {name}")
+        keep = limited(len(images), limit)
+        self.images = images if keep is None else images[keep]
+        self.labels = _take_labels(labels, len(images), keep, f"labels of {name}")
+        self.coarse_labels = _take_labels(coarse_labels, len(images), keep, f"coarse labels of {name}")
+        self.classes = None if classes is None else tuple(classes)
+        self.coarse_classes = None if coarse_classes is None else tuple(coarse_classes)
+        self.name = name
+        self.image_size = images.shape[2]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def _images(self, ids: Tensor) -> Tensor:
+        return self.images[ids]
+
+
+class Subset(ImageDataset):
+    """Some samples of a dataset, numbered anew 0..m-1; made by ``subset``. Its test split is that of the whole."""
+
+    def __init__(self, dataset: ImageDataset, ids: Tensor) -> None:
+        _check_ids(ids, len(dataset))
+        self.dataset, self.ids = dataset, ids
+        self.name, self.image_size, self.in_memory = dataset.name, dataset.image_size, dataset.in_memory
+        self.labels = None if dataset.labels is None else dataset.labels[ids]
+        self.coarse_labels = None if dataset.coarse_labels is None else dataset.coarse_labels[ids]
+        self.classes, self.coarse_classes = dataset.classes, dataset.coarse_classes
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def _images(self, ids: Tensor) -> Tensor:
+        return self.dataset.fetch(self.ids[ids])
+
+    def held_out(self, limit: int | None = None) -> ImageDataset | None:
+        """Return the test split of the dataset this was taken from."""
+        return self.dataset.held_out(limit)
+
+
+def subset(dataset: ImageDataset, ids: Tensor) -> ImageDataset:
+    """Return the samples with these ids, (m,) int64, as a dataset of their own with ids 0..m-1.
+
+    Raises:
+        ValueError: if an id lies outside the dataset.
+    """
+    return Subset(dataset, ids)
+
+
+def limited(count: int, limit: int | None) -> Tensor | None:
+    """Return which of ``count`` samples a limit keeps, (min(limit, count),) int64, or None to keep all as they are.
+
+    The samples are the first of one fixed permutation. So the choice does not depend on the run's seed, sorted
+    classes are mixed, and limits are nested: sample i is the same image under every limit above i.
+
+    Raises:
+        ValueError: if the limit is below 1.
+    """
+    if limit is None:
+        return None
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, got {limit}: it is the number of samples to keep")
+    return torch.randperm(count, generator=torch.Generator().manual_seed(_LIMIT_SEED))[:limit]
+
+
+def check_split(split: str) -> None:
+    """Refuse a split that is not "train" or "test"."""
+    if split not in ("train", "test"):
+        raise ValueError(f'split must be "train" or "test", got {split!r}')
+
+
+def require_trainable(dataset: ImageDataset, batch_size: int) -> None:
+    """Refuse a dataset that is too small to contrast anything, or smaller than one batch.
+
+    Raises:
+        ValueError: if there are fewer than two images, or fewer than ``batch_size``.
+    """
+    if len(dataset) < 2:
+        raise ValueError(
+            f"dataset {dataset.name} has {len(dataset)} image(s): contrastive training needs at least 2, add images"
+        )
+    if batch_size > len(dataset):
+        raise ValueError(
+            f"batch_size {batch_size} exceeds the {len(dataset)} images of dataset {dataset.name}: "
+            f"choose a batch size of at most {len(dataset)}"
+        )
+
+
+def _check_ids(ids: Tensor, count: int) -> None:
+    if ids.ndim != 1 or ids.dtype != torch.int64:
+        raise ValueError(f"ids must be a vector of int64, got {tuple(ids.shape)} {ids.dtype}")
+    if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < count):
+        raise ValueError(f"ids must lie in 0..{count - 1}, got {int(ids.min())}..{int(ids.max())}")
+
+
+def _take_labels(labels: Tensor | None, count: int, keep: Tensor | None, what: str) -> Tensor | None:
+    if labels is None:
+        return None
+    if labels.shape != (count,) or labels.is_floating_point():
+        raise ValueError(f"{what} must be {count} integers, got {tuple(labels.shape)} {labels.dtype}")
+    return labels.long() if keep is None else labels[keep].long()

@@ -1,0 +1,101 @@
+"""Fashion-MNIST: 70,000 grey pictures of clothing, 60,000 of them for training."""
+
+import gzip
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from antipodes.data.dataset import DataError, ImageDataset, Split, TensorImages, check_split
+from antipodes.data.download import cache_root, download
+
+_DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # where the package dataset-fashion-mnist puts it
+_HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+_CHECKSUMS = {
+    "train-images-idx3-ubyte": "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "train-labels-idx1-ubyte": "md5:25c81989df183df01b3e8a0aad5dffbe",
+    "t10k-images-idx3-ubyte": "md5:bef4ecab320f06d8554ea6380940ec79",
+    "t10k-labels-idx1-ubyte": "md5:bb300cfdad3c16e7a12a480ee83cd310",
+}
+_CLASSES = (
+    "t-shirt/top",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "ankle boot",
+)
+
+
+class FashionMNIST(TensorImages):
+    """Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): 10 classes, 28 x 28 grey padded with black to 32 x 32 RGB.
+
+    The four idx files, gzipped or plain, are looked for in ``root``, in ``root/fashion-mnist`` and where Debian's
+    package dataset-fashion-mnist puts them, and otherwise downloaded into ``root/fashion-mnist``.
+
+    Args:
+        split: "train" (60,000) or "test" (10,000).
+        root: folder to look in and to keep them in; None is $ANTIPODES_DATA, else ~/.cache/antipodes.
+        limit: keep only this many samples, as described at ``limited``.
+
+    Raises:
+        ValueError: if the files are neither there nor reachable, damaged, or a checksum differs.
+    """
+
+    def __init__(self, split: Split = "train", root: str | None = None, limit: int | None = None) -> None:
+        check_split(split)
+        self.split, self.root = split, root
+        prefix = "train" if split == "train" else "t10k"
+        grey = torch.from_numpy(read_idx(_find(f"{prefix}-images-idx3-ubyte", cache_root(root))))
+        labels = torch.from_numpy(read_idx(_find(f"{prefix}-labels-idx1-ubyte", cache_root(root))))
+        padded = torch.nn.functional.pad(grey[:, None], (2, 2, 2, 2))
+        # Expanded, not copied: the three channels share their memory until a batch is fetched.
+        super().__init__(padded.expand(-1, 3, -1, -1), labels, classes=_CLASSES, name="fashion-mnist", limit=limit)
+
+    def held_out(self, limit: int | None = None) -> ImageDataset | None:
+        """Return the official test split, None when this is it."""
+        return FashionMNIST("test", self.root, limit) if self.split == "train" else None
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """Read an idx file of unsigned bytes, gzipped or plain: two zeros, type 8, rank, the sizes, the values.
+
+    Raises:
+        DataError: if it is not such a file, or cut short.
+    """
+    try:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        zeros, kind, rank = struct.unpack_from(">HBB", data)
+        shape = struct.unpack_from(f">{rank}I", data, 4)
+    except (OSError, EOFError, zlib.error, struct.error) as error:
+        raise DataError(f"{path} cannot be read as an idx file ({error}): get it again") from error
+    values = np.frombuffer(data, np.uint8, offset=4 + 4 * rank)
+    if zeros or kind != 8 or values.size != np.prod(shape):
+        raise DataError(f"{path} is not a whole idx file of bytes: get it again")
+    return values.reshape(shape).copy()
+
+
+def _find(name: str, root: Path) -> Path:
+    own = root / "fashion-mnist"
+    for folder in (root, own, _DEBIAN):
+        for path in (folder / name, folder / f"{name}.gz"):
+            if path.is_file():
+                return path
+    target = own / f"{name}.gz"
+    try:
+        download(_HOME + target.name, target, _CHECKSUMS[name])
+    except DataError as error:
+        raise DataError(
+            f"fashion-mnist is not in {root} and {error}: install Debian's package dataset-fashion-mnist, "
+            "or put its four idx files into that folder, or name another with root or ANTIPODES_DATA"
+        ) from error
+    return target

@@ -1,0 +1,106 @@
+"""Batches of (ids, images): shuffled for training, in order for evaluation.
+
+The order of an epoch is a function of the seed and the epoch alone. So every rank knows the whole order without
+talking, a run continues in the middle of an epoch by starting at batch k, and one rank sees what two share.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from antipodes.data.dataset import ImageDataset, require_trainable
+from antipodes.seeding import generator
+
+
+class Loader:
+    """Shuffled training batches, reproducible, resumable and sharded over ranks.
+
+    Args:
+        dataset: what to draw from.
+        batch_size: size of the global batch, over all ranks. An incomplete last batch is dropped.
+        seed: with the epoch number, what the order follows from.
+        rank: which slice of every global batch to yield.
+        world_size: number of slices; divides ``batch_size``.
+        workers: processes that decode when the dataset is not in memory.
+
+    Raises:
+        ValueError: if the dataset has less than two images or less than a batch, or the batch cannot be shared out.
+
+    Example:
+        >>> from antipodes.data import Shapes
+        >>> loader = Loader(Shapes(count=100), batch_size=32, seed=0)
+        >>> [images.shape[0] for ids, images in loader.epoch(0)]
+        [32, 32, 32]
+    """
+
+    def __init__(
+        self,
+        dataset: ImageDataset,
+        batch_size: int,
+        *,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        workers: int = 0,
+    ) -> None:
+        if batch_size < 1 or batch_size % world_size:
+            raise ValueError(f"batch_size must be a positive multiple of the {world_size} rank(s), got {batch_size}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must be in 0..{world_size - 1}, got {rank}")
+        require_trainable(dataset, batch_size)
+        self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
+        self.rank, self.world_size, self.workers = rank, world_size, workers
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+        return len(self.dataset) // self.batch_size
+
+    def order(self, epoch: int) -> Tensor:
+        """Return the ids of all global batches of an epoch, (batches, batch_size)."""
+        ids = torch.randperm(len(self.dataset), generator=generator(self.seed, epoch))
+        return ids[: len(self) * self.batch_size].view(-1, self.batch_size)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield this rank's (ids, images uint8) of every batch of the epoch from batch ``start`` on.
+
+        Raises:
+            ValueError: if ``start`` is outside 0..len(self).
+        """
+        if not 0 <= start <= len(self):
+            raise ValueError(f"start must be in 0..{len(self)}, the batches of an epoch, got {start}")
+        own = self.order(epoch)[start:].chunk(self.world_size, dim=1)[self.rank]
+        return _stream(self.dataset, own.unbind(), self.workers)
+
+
+def batches(dataset: ImageDataset, batch_size: int, workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield (ids, images uint8) of the whole dataset in order, with the last short batch, for evaluation."""
+    return _stream(dataset, torch.split(torch.arange(len(dataset)), batch_size), workers)
+
+
+def _stream(dataset: ImageDataset, id_batches: Sequence[Tensor], workers: int) -> Iterator[tuple[Tensor, Tensor]]:
+    if dataset.in_memory or not workers:
+        return ((ids, dataset.fetch(ids)) for ids in id_batches)
+    # A generator of its own, as DataLoader would otherwise draw its workers' seed from the global one.
+    return iter(
+        DataLoader(
+            _Batches(dataset, id_batches),
+            batch_size=None,
+            num_workers=workers,
+            generator=torch.Generator().manual_seed(0),
+        )
+    )
+
+
+class _Batches(Dataset[tuple[Tensor, Tensor]]):
+    """One item per batch of ids, so that a worker decodes a whole batch."""
+
+    def __init__(self, dataset: ImageDataset, id_batches: Sequence[Tensor]) -> None:
+        self.dataset, self.id_batches = dataset, id_batches
+
+    def __len__(self) -> int:
+        return len(self.id_batches)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        return self.id_batches[i], self.dataset.fetch(self.id_batches[i])

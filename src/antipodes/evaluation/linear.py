@@ -1,0 +1,187 @@
+"""The linear probe: L2-regularised multinomial logistic regression on frozen features.
+
+1. Hold out a fifth of every class of the training set.
+2. Fit along a path of strengths, from strong to weak, each fit starting at the last one's solution;
+   keep the strength with the highest accuracy on the held-out fifth. The test set has no say in it.
+3. Fit again on all of the training set with that strength, and score on the test set.
+
+The objective is mean cross-entropy + strength / 2 * ||weight||^2 on features standardised by the training set's
+mean and deviation; the bias is free. It is convex, so the only thing to choose about the optimiser is when to stop.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
+
+from antipodes.evaluation.checks import check_features, check_pair, number_classes
+from antipodes.evaluation.splits import stratified_split
+
+# Half decades from 10 to 10^-6, wide on both sides of the optima of features tried so far (0.01 to 0.3).
+STRENGTHS = tuple(10 ** (1 - step / 2) for step in range(15))
+# The path ends after this many strengths in a row that improve nothing: weak ones are slow to fit. The loss counts
+# besides the accuracy, as strong penalties may all answer the most frequent class, a plateau that is not the summit.
+PATIENCE = 3
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A linear classifier (weight (K, F), bias (K,)) of features standardised by mean (F,) and std (F,), float64."""
+
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor
+    std: Tensor
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Score features (n, F) for every class: (n, K)."""
+        return torch.addmm(self.bias, (features.double() - self.mean) / self.std, self.weight.T)
+
+
+@dataclass(frozen=True)
+class LinearResult:
+    """Accuracies on test in [0, 1] and how the strength was chosen; top5 is None with five classes or fewer."""
+
+    top1: float
+    top5: float | None
+    mean_per_class: float
+    strength: float
+    validation: dict[float, float]
+
+
+def fit_logistic(
+    features: Tensor,
+    labels: Tensor,
+    strength: float,
+    classes: int,
+    initial: Classifier | None = None,
+    *,
+    tolerance: float = 1e-5,
+    max_iterations: int = 2000,
+) -> Classifier:
+    """Fit a logistic regression by L-BFGS in float64, until no entry of the gradient exceeds the tolerance.
+
+    scikit-learn's ``LogisticRegression(C=1 / (strength * n))`` has the same minimum on the standardised features.
+
+    Args:
+        features: (n, F) float.
+        labels: (n,) int in 0..classes-1, every class at least once.
+        strength: of the L2 penalty, above 0.
+        classes: number of classes K, at least 2.
+        initial: where to start; at zero by default.
+        tolerance: largest absolute entry of the gradient to stop at.
+        max_iterations: of L-BFGS; a warning says when it ends the fit.
+
+    Raises:
+        ValueError: if an argument is out of its range, a class has no sample, or a feature is not finite.
+    """
+    check_features(features, labels, "train")
+    if not (strength > 0 and math.isfinite(strength)):
+        raise ValueError(f"strength must be above 0, got {strength}: without a penalty the weights need not be finite")
+    if int(labels.min()) < 0 or int(labels.max()) >= classes:
+        raise ValueError(f"labels must be in 0..{classes - 1}, got {int(labels.min())}..{int(labels.max())}")
+    counts = torch.bincount(labels, minlength=classes)
+    if classes < 2 or not counts.all():
+        raise ValueError(
+            f"a linear classifier needs at least two classes with samples of each, got samples per class "
+            f"{counts[:10].tolist()}: add labelled samples or re-number the labels"
+        )
+    features = features.detach().double()
+    mean, std = features.mean(0), features.std(0, correction=0)
+    std = torch.where(std > 1e-7 * mean.abs(), std, 1.0)  # a feature that never varies becomes 0, not noise
+    inputs = (features - mean) / std  # (n, F)
+    # Classes come first, (K, n): softmax over the leading dimension is vectorised, over a short last one it is not.
+    targets = one_hot(labels.long(), classes).T.to(inputs.dtype, memory_format=torch.contiguous_format)
+    weight = inputs.new_zeros(classes, inputs.shape[1]) if initial is None else initial.weight.clone()
+    bias = torch.zeros_like(weight[:, 0]) if initial is None else initial.bias.clone()
+
+    def objective() -> float:
+        log_probabilities = torch.addmm(bias[:, None], weight, inputs.T).log_softmax(0)
+        residuals = (log_probabilities.exp() - targets) / len(inputs)
+        weight.grad = torch.addmm(weight, residuals, inputs, beta=strength)
+        bias.grad = residuals.sum(1)
+        fit = -(log_probabilities * targets).sum() / len(inputs)
+        return float(fit + strength / 2 * weight.square().sum())
+
+    optimiser = torch.optim.LBFGS(
+        [weight, bias],
+        max_iter=max_iterations,
+        tolerance_grad=tolerance,
+        tolerance_change=0,
+        line_search_fn="strong_wolfe",
+    )
+    optimiser.step(objective)
+    objective()
+    slope = max(float(parameter.grad.abs().max()) for parameter in (weight, bias) if parameter.grad is not None)
+    if slope > tolerance:
+        warnings.warn(
+            f"the logistic regression of strength {strength:g} stopped at a gradient of {slope:.1e}, above the "
+            f"tolerance {tolerance:.1e}, after {max_iterations} iterations at most: raise the strength or either limit",
+            stacklevel=2,
+        )
+    return Classifier(weight.detach(), bias.detach(), mean, std)
+
+
+def linear_probe(
+    train_features: Tensor,
+    train_labels: Tensor,
+    test_features: Tensor,
+    test_labels: Tensor,
+    *,
+    strengths: Sequence[float] = STRENGTHS,
+    seed: int = 0,
+) -> LinearResult:
+    """Measure how well a linear classifier on frozen features does on test.
+
+    Args:
+        train_features: (n, F) float.
+        train_labels: (n,) int; the numbers need not be without gaps.
+        test_features: (m, F) float.
+        test_labels: (m,) int, of classes that train has.
+        strengths: to choose from on a held-out fifth of train; a single one is used as it is.
+        seed: of the choice of that fifth.
+
+    Raises:
+        ValueError: if shapes do not fit, a feature is not finite, train has fewer than two classes or lacks
+            one that test has, or there is a strength to choose but no class with two samples to hold one out.
+
+    Example:
+        >>> features, labels = torch.tensor([[0.0], [0.1], [1.0], [1.1]]), torch.tensor([0, 0, 1, 1])
+        >>> linear_probe(features, labels, features, labels).top1
+        1.0
+    """
+    check_pair(train_features, train_labels, test_features, test_labels)
+    if not strengths:
+        raise ValueError("strengths is empty: give at least one")
+    train_features, test_features = train_features.detach(), test_features.detach()
+    train_labels, test_labels, classes = number_classes(train_labels, test_labels)
+    validation: dict[float, float] = {}
+    best, start = strengths[0], None
+    if len(strengths) > 1:
+        kept, held = stratified_split(train_labels, 0.2, seed)
+        classifier, lowest_loss, idle = None, math.inf, 0
+        for strength in sorted(strengths, reverse=True):
+            classifier = fit_logistic(train_features[kept], train_labels[kept], strength, classes, classifier)
+            logits = classifier.logits(train_features[held])
+            loss = float(cross_entropy(logits, train_labels[held]))
+            validation[strength] = float((logits.argmax(1) == train_labels[held]).double().mean())
+            better = start is None or validation[strength] > validation[best]
+            if better:
+                best, start = strength, classifier
+            idle = 0 if better or loss < lowest_loss else idle + 1
+            lowest_loss = min(lowest_loss, loss)
+            if idle == PATIENCE or validation[best] == 1:
+                break
+    classifier = fit_logistic(train_features, train_labels, best, classes, start)
+    logits = classifier.logits(test_features)
+    hits = (logits.argmax(1) == test_labels).double()
+    counts = torch.bincount(test_labels, minlength=classes)
+    per_class = torch.bincount(test_labels, weights=hits, minlength=classes)[counts > 0] / counts[counts > 0]
+    top5 = None
+    if classes > 5:
+        top5 = float((logits.topk(5).indices == test_labels[:, None]).any(1).double().mean())
+    return LinearResult(float(hits.mean()), top5, float(per_class.mean()), best, validation)

@@ -1,0 +1,26 @@
+"""Names and options of the protocols, apart from their code so that listing them does not import torch."""
+
+from dataclasses import dataclass
+
+PROTOCOL_NAMES: dict[str, str] = {
+    "linear": "logistic regression on frozen features, its strength chosen on a held-out part of train",
+    "knn": "weighted vote of the nearest training samples by cosine, and the single nearest one",
+}
+
+# What a protocol reports besides scores in percent: in the JSON, not in the table.
+SETTINGS = frozenset({"linear strength"})
+
+
+@dataclass(frozen=True)
+class ProtocolOptions:
+    """Options of the protocols; each takes what concerns it.
+
+    Args:
+        seed: of every random draw.
+        k: neighbours that vote in knn.
+        temperature: of the votes in knn.
+    """
+
+    seed: int = 0
+    k: int = 50
+    temperature: float = 0.05

@@ -1,0 +1,79 @@
+"""The registry of evaluation protocols: a name, and a function from features to scores in percent.
+
+A new protocol is a function here (or in a file of its own) and its name in names.py.
+"""
+
+from collections.abc import Callable, Iterable
+
+from torch import Tensor
+
+from antipodes.evaluation.checks import LABELS_ARE_NEEDED, check_pair, number_classes
+from antipodes.evaluation.features import FeatureSet
+from antipodes.evaluation.knn import neighbours, vote
+from antipodes.evaluation.linear import linear_probe
+from antipodes.evaluation.names import ProtocolOptions
+
+Protocol = Callable[[FeatureSet, FeatureSet, ProtocolOptions], dict[str, float]]
+
+
+def evaluate(
+    names: Iterable[str], train: FeatureSet, test: FeatureSet, options: ProtocolOptions | None = None
+) -> dict[str, float]:
+    """Run the named protocols and join their scores, in percent, into one row.
+
+    Raises:
+        ValueError: if a name is unknown, labels are missing, or a protocol refuses the features.
+    """
+    chosen = [protocol(name) for name in names]  # all names are known before anything runs
+    row: dict[str, float] = {}
+    for run in chosen:
+        row |= run(train, test, options or ProtocolOptions())
+    return row
+
+
+def protocol(name: str) -> Protocol:
+    """The protocol of that name.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if name not in PROTOCOLS:
+        raise ValueError(f"there is no evaluation protocol {name!r}: choose from {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[name]
+
+
+def linear(train: FeatureSet, test: FeatureSet, options: ProtocolOptions) -> dict[str, float]:
+    """Scores of `linear_probe`."""
+    result = linear_probe(
+        train.features,
+        _labels(train, "linear", "train"),
+        test.features,
+        _labels(test, "linear", "test"),
+        seed=options.seed,
+    )
+    scores = {"linear top-1": 100 * result.top1}
+    if result.top5 is not None:
+        scores["linear top-5"] = 100 * result.top5
+    return scores | {"linear mean per class": 100 * result.mean_per_class, "linear strength": result.strength}
+
+
+def knn(train: FeatureSet, test: FeatureSet, options: ProtocolOptions) -> dict[str, float]:
+    """Scores of `knn.knn` and `knn.nearest_neighbour`, from one search for neighbours."""
+    train_labels, test_labels = _labels(train, "knn", "train"), _labels(test, "knn", "test")
+    check_pair(train.features, train_labels, test.features, test_labels)
+    train_labels, test_labels, classes = number_classes(train_labels, test_labels)
+    similarity, index = neighbours(train.features, test.features, options.k)
+    labels = train_labels[index]
+    return {
+        "knn top-1": 100 * vote(similarity, labels, test_labels, classes, options.temperature),
+        "1-nn top-1": 100 * vote(similarity[:, :1], labels[:, :1], test_labels, classes, options.temperature),
+    }
+
+
+def _labels(feature_set: FeatureSet, protocol_name: str, part: str) -> Tensor:
+    if feature_set.labels is None:
+        raise ValueError(LABELS_ARE_NEEDED.format(protocol=protocol_name, part=part))
+    return feature_set.labels
+
+
+PROTOCOLS: dict[str, Protocol] = {"linear": linear, "knn": knn}

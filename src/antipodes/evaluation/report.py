@@ -1,0 +1,60 @@
+"""Results of several encoders side by side, for people (a table) and for scripts (a dictionary)."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+
+from antipodes.evaluation.names import SETTINGS
+
+Row = Mapping[str, str | float]
+
+
+def results_table(rows: Sequence[Row], title: str | None = None) -> Table:
+    """A table with a line per row and a column per score, in percent with one decimal.
+
+    Args:
+        rows: such as ``{"encoder": "trained", "linear top-1": 62.14}``; a score that a row lacks shows as a dash,
+            and settings that a protocol chose (names.SETTINGS) are left to the dictionary.
+        title: above the table.
+    """
+    columns = [name for name in _columns(rows) if name not in SETTINGS]
+    table = Table(title=title)
+    for name in columns:
+        text = any(isinstance(row.get(name), str) for row in rows)
+        table.add_column(name, justify="left" if text else "right", no_wrap=text)
+    for row in rows:
+        table.add_row(*(_cell(row.get(name)) for name in columns))
+    return table
+
+
+def results_dictionary(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """The same results for JSON: encoder -> score -> percent, to three decimals (settings as they are).
+
+    Raises:
+        ValueError: if a row has no encoder, or two rows have the same.
+
+    Example:
+        >>> results_dictionary([{"encoder": "trained", "knn top-1": 61.00000001}])
+        {'trained': {'knn top-1': 61.0}}
+    """
+    names = [str(row.get("encoder", "")) for row in rows]
+    if "" in names or len(set(names)) < len(names):
+        raise ValueError(f"every row needs an 'encoder' of its own, got {names}")
+    return {
+        name: {
+            key: float(value) if key in SETTINGS else round(float(value), 3)
+            for key, value in row.items()
+            if key != "encoder"
+        }
+        for name, row in zip(names, rows, strict=True)
+    }
+
+
+def _columns(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _cell(value: str | float | None) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else f"{value:.1f}"

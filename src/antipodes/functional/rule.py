@@ -1,0 +1,94 @@
+"""Rules: which pairs of anchors and candidates are pushed, ignored or pulled, without a mask.
+
+Every method's answer to "does this pair count" is a band of similarities, a comparison of groups, or both.
+A rule holds a few vectors per anchor and per candidate; `contrast` applies it to one block of similarities at a time.
+
+Three things can happen to a pair that a rule singles out:
+
+- ignored: outside the band `low <= s <= high`, or outside an `"only"` group. It leaves the denominator.
+- dropped: a false negative, above the `ceiling` or in a `"drop"` group. It leaves the denominator.
+- pulled: a false negative, above the `ceiling` or in a `"pull"` group. It stays in the denominator and is a
+  positive as well.
+
+Ignoring and dropping win over pulling. The two differ in one respect: `Rule.attract` turns dropping into pulling
+and leaves ignoring alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A comparison of one group number per anchor with one per candidate.
+
+    Attributes:
+        anchors: (A,) int64. A negative number is a group of its own: it matches nothing, not even itself.
+        candidates: (C,) int64, as above.
+        same: what happens to pairs of the same group: `"drop"` and `"pull"` treat them as false negatives;
+            `"only"` ignores all other pairs instead.
+    """
+
+    anchors: Tensor
+    candidates: Tensor
+    same: Literal["drop", "only", "pull"] = "drop"
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """A band of similarities and any number of group comparisons, joined by "and".
+
+    Bounds are (A,) tensors, one number per anchor, or None for no bound. The band is closed: a similarity equal to
+    `low`, `high` or `ceiling` is kept. Similarities carry rounding errors, so a policy that takes a bound from a
+    ranking should place it midway between neighbours. A `high` or `ceiling` of at least 1 and a `low` of at most -1
+    never bind, whatever the rounding. Arguments are checked by `contrast`, where the number of anchors is known.
+
+    Attributes:
+        low: pairs with s < low are ignored.
+        high: pairs with s > high are ignored.
+        ceiling: pairs with s > ceiling are false negatives.
+        above: what happens to pairs above the ceiling, `"drop"` or `"pull"`.
+        groups: group comparisons.
+
+    Example:
+        >>> import torch
+        >>> ring = Rule(low=torch.tensor([0.1, 0.2]), high=torch.tensor([0.8, 0.9]))
+        >>> both = ring & Rule(ceiling=torch.tensor([0.7, 0.7]))
+        >>> both.attract().above
+        'pull'
+    """
+
+    low: Tensor | None = None
+    high: Tensor | None = None
+    ceiling: Tensor | None = None
+    above: Literal["drop", "pull"] = "drop"
+    groups: tuple[Group, ...] = ()
+
+    def __and__(self, other: Rule) -> Rule:
+        """Merge two rules: a pair is kept if both keep it, and pulled if one pulls it and neither drops nor ignores it.
+
+        When one rule drops above its ceiling and the other pulls, the dropping ceiling becomes a `high`.
+        """
+        high = _smaller(self.high, other.high)
+        if self.ceiling is None or other.ceiling is None or self.above == other.above:
+            ceiling = _smaller(self.ceiling, other.ceiling)
+            above = other.above if self.ceiling is None else self.above
+        else:
+            dropping, pulling = (self, other) if self.above == "drop" else (other, self)
+            high, ceiling, above = _smaller(high, dropping.ceiling), pulling.ceiling, "pull"
+        low = self.low if other.low is None else other.low if self.low is None else torch.maximum(self.low, other.low)
+        return Rule(low, high, ceiling, above, self.groups + other.groups)
+
+    def attract(self) -> Rule:
+        """Return the same rule with every false negative pulled instead of dropped."""
+        groups = tuple(replace(group, same="pull") if group.same == "drop" else group for group in self.groups)
+        return replace(self, above="pull", groups=groups)
+
+
+def _smaller(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else torch.minimum(a, b)

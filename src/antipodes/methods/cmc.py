@@ -1,0 +1,109 @@
+"""CMC: the luminance and the colours of an image as two views, each against the other's memory bank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from antipodes.candidates.bank import MemoryBank
+from antipodes.encoders.heads import HeadKind
+from antipodes.functional.colour import rgb_to_lab
+from antipodes.methods.method import Method, Network, Projection
+from antipodes.negatives.policy import Policy
+from antipodes.objectives import InfoNCE, Treatment
+from antipodes.pairs import Pairs, normalise
+
+
+class LabFeatures(nn.Module):
+    """Two encoders side by side: RGB in [0, 1] to the L features and the ab features, joined."""
+
+    def __init__(self, of_l: nn.Module, of_ab: nn.Module) -> None:
+        super().__init__()
+        self.of_l = of_l
+        self.of_ab = of_ab
+
+    def split(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """What each of the two makes of its channels."""
+        lab = rgb_to_lab(images)
+        return self.of_l(lab[:, :1]), self.of_ab(lab[:, 1:])
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) to (B, F_l + F_ab)."""
+        return torch.cat(self.split(images), dim=1)
+
+
+class CMC(Method):
+    """Contrastive multiview coding (Tian et al. 2020) of the Lab colour space.
+
+    The L embedding of a sample is contrasted with the bank of ab embeddings and the other way round; the loss is the
+    sum of both. The evaluated features are those of both encoders, joined.
+
+    Args:
+        encoder_l: Encoder of the luminance, (B, 1, H, W) to features.
+        encoder_ab: Encoder of the colours, (B, 2, H, W) to features.
+        num_samples: Size of the dataset.
+        temperature: Divides the similarities.
+        samples: Bank entries drawn per step and direction.
+        bank_momentum: Share of a bank entry that stays when it is written.
+        head: Projection head between features and loss.
+        hidden: Width of the heads' hidden layers.
+        dim: Dimension of the embeddings that the loss compares.
+        negatives: The policy that decides which entries count; None keeps all.
+        treatment: What happens to false negatives: eliminate or attract.
+    """
+
+    channels = (1, 2)
+    views = 1
+    recipe = "moco-v1"
+    normalised = False
+    accumulates = True
+
+    def __init__(
+        self,
+        encoder_l: nn.Module,
+        encoder_ab: nn.Module,
+        num_samples: int,
+        temperature: float = 0.07,
+        samples: int = 4096,
+        bank_momentum: float = 0.5,
+        head: HeadKind = "linear",
+        hidden: int = 512,
+        dim: int = 128,
+        negatives: Policy | None = None,
+        treatment: Treatment = "eliminate",
+    ) -> None:
+        super().__init__()
+        self.samples = samples
+        self.network = LabFeatures(Projection(encoder_l, head, hidden, dim), Projection(encoder_ab, head, hidden, dim))
+        self.bank_l = MemoryBank(num_samples, dim, bank_momentum, seed=0)
+        self.bank_ab = MemoryBank(num_samples, dim, bank_momentum, seed=1)
+        self.objective = InfoNCE(temperature, negatives, treatment)
+        self._fresh: list[tuple[Tensor, list[Tensor]]] = []
+
+    def loss(self, network: Network, ids: Tensor, views: Sequence[Tensor], progress: float) -> Tensor:
+        """Each channel group against the bank of the other."""
+        embeddings = [normalise(part) for part in network(views[0]).chunk(2, dim=1)]
+        self._fresh.append((ids, [part.detach() for part in embeddings]))
+        losses = []
+        for anchors, bank in zip(embeddings, (self.bank_ab, self.bank_l), strict=True):
+            positives = (anchors * bank.read(ids)).sum(1)
+            pairs = Pairs(anchors, ids, positives, *bank.draw(self.samples))
+            losses.append(self.objective.evaluate(pairs, progress))
+        return losses[0] + losses[1]
+
+    def after_step(self) -> None:
+        """Both banks take the embeddings of this step."""
+        for ids, embeddings in self._fresh:
+            for part, bank in zip(embeddings, (self.bank_l, self.bank_ab), strict=True):
+                bank.write(ids, part)
+        self._fresh.clear()
+
+    def backbone(self) -> nn.Module:
+        """Both encoders without their heads, joined."""
+        return LabFeatures(*self.exports().values())
+
+    def exports(self) -> dict[str, nn.Module]:
+        """One file per encoder."""
+        return {"encoder-l": self.network.of_l.encoder, "encoder-ab": self.network.of_ab.encoder}  # type: ignore[union-attr,dict-item]

@@ -1,0 +1,86 @@
+"""`Method`: how a batch of views runs through encoders and becomes a loss."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from antipodes.encoders.heads import HeadKind, head
+from antipodes.objectives.objective import Objective
+
+Network = Callable[[Tensor], Tensor]
+
+
+class Projection(nn.Module):
+    """An encoder and its projection head: images (B, C, H, W) to embeddings (B, dim)."""
+
+    def __init__(self, encoder: nn.Module, kind: HeadKind, hidden: int, dim: int, batch_norm: bool = False) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head(kind, encoder.num_features, hidden, dim, batch_norm=batch_norm)  # type: ignore[arg-type]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embed a batch."""
+        out: Tensor = self.head(self.encoder(images))
+        return out
+
+
+class Method(nn.Module, ABC):
+    """What the training loop needs to know of a method.
+
+    `network` is what gradients train and what data-parallel training wraps; queues, banks, momentum encoders and the
+    policy's tables are outside of it. `state_dict()` holds all of them.
+    """
+
+    channels: ClassVar[tuple[int, ...]] = (3,)  # one encoder per entry is built, with that many input channels
+    views: ClassVar[int] = 2
+    recipe: ClassVar[str] = "simclr"  # the augmentation a run uses unless told otherwise
+    normalised: ClassVar[bool] = True  # False: the method wants RGB in [0, 1]
+    accumulates: ClassVar[bool] = False  # True: negatives do not come from the batch, so gradients may be accumulated
+
+    network: nn.Module
+    objective: Objective
+    precision: Callable[[], AbstractContextManager[None]] = nullcontext  # autocast, for networks outside `network`
+
+    @abstractmethod
+    def loss(self, network: Network, ids: Tensor, views: Sequence[Tensor], progress: float) -> Tensor:
+        """The loss of one batch.
+
+        Args:
+            network: `self.network`, or what a data-parallel wrapper made of it.
+            ids: (b,) dataset indices of this rank's samples.
+            views: `self.views` batches (b, 3, H, W).
+            progress: Share of training done, in [0, 1].
+        """
+
+    @abstractmethod
+    def backbone(self) -> nn.Module:
+        """The encoder whose features are evaluated: images (B, 3, H, W) to (B, F)."""
+
+    def exports(self) -> dict[str, nn.Module]:
+        """Encoders to write as files when the run ends, by file name without ending."""
+        return {"encoder": self.backbone()}
+
+    def after_step(self) -> None:
+        """Take in what is new, once the optimiser has stepped: momentum encoders, queues, banks."""
+
+    def statistics(self) -> dict[str, float]:
+        """Numbers of the last step for the log."""
+        return dict(self.objective.stats)
+
+
+def frozen_copy(network: nn.Module) -> nn.Module:
+    """A copy of a network that takes no gradient: the start of a momentum encoder."""
+    return copy.deepcopy(network).requires_grad_(False)
+
+
+@torch.no_grad()
+def follow(follower: nn.Module, network: nn.Module, momentum: float) -> None:
+    """Follower <- momentum * follower + (1 - momentum) * network; parameters only, batch statistics are its own."""
+    torch._foreach_lerp_(list(follower.parameters()), list(network.parameters()), 1 - momentum)

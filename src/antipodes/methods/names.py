@@ -1,0 +1,13 @@
+"""The methods that have a name; nothing here imports torch, so listing names costs nothing."""
+
+METHODS: dict[str, str] = {
+    "simclr": "antipodes.methods.simclr.SimCLR",
+    "sogclr": "antipodes.methods.simclr.SogCLR",
+    "supcon": "antipodes.methods.simclr.SupCon",
+    "moco": "antipodes.methods.moco.MoCo",
+    "moco-v1": "antipodes.methods.moco.MoCoV1",
+    "moco-v2": "antipodes.methods.moco.MoCo",
+    "instance": "antipodes.methods.instance.InstanceDiscrimination",
+    "cmc": "antipodes.methods.cmc.CMC",
+}
+"""Name of a method -> dotted path of its class."""

@@ -1,0 +1,47 @@
+"""`Policy`: decides which candidates of an anchor count, by answering a step's pairs with a rule."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from torch import nn
+
+from antipodes.pairs import Pairs, Rule
+
+
+class Policy(nn.Module, ABC):
+    """What every policy does: look at the pairs of a step, return a few vectors that say which of them count.
+
+    A policy owns its per-sample state (in `SampleTable` buffers, hence in the checkpoint), never the loss or the base
+    it serves. It is not part of the module that data-parallel training wraps.
+    """
+
+    @abstractmethod
+    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+        """Say which candidates count for every anchor.
+
+        Args:
+            pairs: This step's anchors and candidates; a policy looks at them without gradient.
+            progress: Share of training done, in [0, 1].
+
+        Returns:
+            One rule, or several whose losses are averaged (granularities of a clustering).
+        """
+
+    def __and__(self, other: Policy) -> Both:
+        return Both(self, other)
+
+
+class Both(Policy):
+    """Two policies at once: a candidate counts when both keep it."""
+
+    def __init__(self, first: Policy, second: Policy) -> None:
+        super().__init__()
+        self.first = first
+        self.second = second
+
+    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+        """Every rule of the first policy with every rule of the second."""
+        ours, theirs = self.first.judge(pairs, progress), self.second.judge(pairs, progress)
+        return [a & b for a in ours for b in theirs]

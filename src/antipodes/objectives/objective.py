@@ -1,0 +1,125 @@
+"""What all objectives share: views in, pairs judged by the policy, the kernel's sums, a mean over anchors out."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from antipodes.candidates.batch import batch_pairs
+from antipodes.functional.contrast import Sums, contrast
+from antipodes.negatives.policy import Policy
+from antipodes.pairs import Pairs, Rule, normalise
+
+Treatment = Literal["eliminate", "attract"]
+
+
+class Objective(nn.Module, ABC):
+    """A contrastive loss whose negatives a policy decides.
+
+    Args:
+        temperature: Divides the similarities.
+        negatives: The policy; None keeps every candidate but the anchor's own sample.
+        treatment: What happens to false negatives: `eliminate` takes them out of the sum, `attract` pulls them.
+    """
+
+    stats: dict[str, float]
+
+    def __init__(
+        self, temperature: float = 0.1, negatives: Policy | None = None, treatment: Treatment = "eliminate"
+    ) -> None:
+        super().__init__()
+        if not temperature > 0:
+            raise ValueError(f"temperature must be above 0, got {temperature}: it divides the similarities")
+        if treatment not in get_args(Treatment):
+            raise ValueError(f"treatment must be one of {', '.join(get_args(Treatment))}, got {treatment!r}")
+        self.temperature = temperature
+        self.negatives = negatives
+        self.treatment = treatment
+        self.stats = {}
+        self._warned: set[str] = set()
+
+    def forward(
+        self,
+        z1: Tensor,
+        z2: Tensor,
+        ids: Tensor,
+        *,
+        candidates: Tensor | None = None,
+        candidate_ids: Tensor | None = None,
+        progress: float = 1.0,
+    ) -> Tensor:
+        """The mean loss over this rank's anchors.
+
+        Args:
+            z1: (B, D) embeddings of one view (the queries, when candidates are given); any length.
+            z2: (B, D) embeddings of the other view (the keys).
+            ids: (B,) int64 dataset indices.
+            candidates: (C, D) negatives from a queue or bank; then only z1 is an anchor. None: the batch, both ways.
+            candidate_ids: (C,) their dataset indices, -1 for empty slots.
+            progress: Share of training done, for policies that move with it; the default is the end.
+
+        Raises:
+            ValueError: for shapes that do not fit, candidates without ids, or embeddings that are not finite.
+        """
+        if z1.dim() != 2 or z1.shape != z2.shape or ids.shape != z1.shape[:1]:
+            raise ValueError(
+                "z1 and z2 must be (B, D) and ids (B,), "
+                f"got {tuple(z1.shape)}, {tuple(z2.shape)} and {tuple(ids.shape)}"
+            )
+        if (candidates is None) != (candidate_ids is None):
+            raise ValueError("candidates and candidate_ids go together: the ids keep an anchor's own copy out")
+        first, second = normalise(z1), normalise(z2)
+        if not bool((first.detach().any(1) & second.detach().any(1)).all()):
+            self._warn("some embeddings are zero vectors: their similarities are 0 and they get no gradient")
+        if candidates is None or candidate_ids is None:
+            return self.evaluate(batch_pairs(first, second, ids), progress)
+        pairs = Pairs(first, ids, (first * second).sum(1), normalise(candidates), candidate_ids)
+        return self.evaluate(pairs, progress)
+
+    def evaluate(self, pairs: Pairs, progress: float = 1.0) -> Tensor:
+        """The mean loss of pairs that are ready (normalised, gathered); methods with a queue or bank come in here."""
+        if not 0 <= progress <= 1:
+            raise ValueError(f"progress must be in [0, 1], got {progress}: it is the share of training done")
+        with torch.no_grad():
+            rules = self.negatives.judge(pairs, progress) if self.negatives is not None else [Rule()]
+        if self.treatment == "attract":
+            rules = [rule.attract() for rule in rules]
+        sums = contrast(
+            pairs.anchors,
+            pairs.candidates,
+            anchor_ids=pairs.anchor_ids,
+            candidate_ids=pairs.candidate_ids,
+            temperature=self.temperature,
+            rules=tuple(rules),
+        )
+        self.stats = _statistics(pairs, sums)
+        if self.stats["without_negatives"] > 0:
+            self._warn("some anchors have no negatives left: their loss has no pushing term")
+        return self.value(pairs, sums, progress).mean()
+
+    @abstractmethod
+    def value(self, pairs: Pairs, sums: Sums, progress: float) -> Tensor:
+        """The loss per rule and anchor, (R, A)."""
+
+    def _warn(self, sentence: str) -> None:
+        if sentence not in self._warned:
+            self._warned.add(sentence)
+            warnings.warn(sentence, stacklevel=4)
+
+
+def _statistics(pairs: Pairs, sums: Sums) -> dict[str, float]:
+    """What a log shows of one call; flagged are the candidates that the rules took out or pull."""
+    kept, pulled = sums.kept.float().mean().item(), sums.pulled.float().mean().item()
+    available = pairs.available().float().mean().item()
+    return {
+        "positive_similarity": pairs.positives.mean().item(),
+        "kept_per_anchor": kept,
+        "pulled_per_anchor": pulled,
+        "flagged_share": (available - kept + pulled) / available if available else math.nan,
+        "without_negatives": (sums.kept == 0).float().mean().item(),
+    }

@@ -1,0 +1,56 @@
+"""`Pairs`: what one step compares. A policy looks at it and answers with a `Rule`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from antipodes.functional.rule import Group, Rule
+
+__all__ = ["Group", "Pairs", "Rule", "normalise"]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Anchors, their positives and their candidates, all L2-normalised.
+
+    Args:
+        anchors: (A, D) with gradient.
+        anchor_ids: (A,) dataset index of every anchor.
+        positives: (A,) cosine similarity of every anchor to its positive, with gradient.
+        candidates: (C, D), or None when the anchors themselves are the candidates (a batch on one rank).
+        candidate_ids: (C,) dataset index of every candidate, -1 for an empty slot; None together with candidates.
+    """
+
+    anchors: Tensor
+    anchor_ids: Tensor
+    positives: Tensor
+    candidates: Tensor | None = None
+    candidate_ids: Tensor | None = None
+
+    def keys(self) -> tuple[Tensor, Tensor]:
+        """The candidates and their ids, whether or not they are the anchors."""
+        if self.candidates is None or self.candidate_ids is None:
+            return self.anchors, self.anchor_ids
+        return self.candidates, self.candidate_ids
+
+    def available(self) -> Tensor:
+        """How many candidates every anchor has before any rule, (A,): filled slots of other samples."""
+        ids = self.keys()[1]
+        samples, inverse = self.anchor_ids.unique(return_inverse=True)
+        place = torch.searchsorted(samples, ids).clamp(max=len(samples) - 1)
+        own = torch.bincount(place[samples[place] == ids], minlength=len(samples))
+        return (ids >= 0).sum() - own[inverse]
+
+
+def normalise(embeddings: Tensor) -> Tensor:
+    """Scale rows to length 1 in float32 or better; a zero row stays zero and gets no gradient.
+
+    `torch.nn.functional.normalize` divides by its epsilon there, which multiplies the gradient by 1e12.
+    """
+    embeddings = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
+    length = embeddings.norm(dim=-1, keepdim=True)
+    present = length > torch.finfo(length.dtype).tiny
+    return torch.where(present, embeddings / length.where(present, torch.ones_like(length)), 0.0)

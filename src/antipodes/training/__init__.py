@@ -1,0 +1,1 @@
+"""The one training loop, and the run folder it writes."""

@@ -1,0 +1,140 @@
+"""From names in a configuration to objects: methods, data, encoders, augmentations, policies."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+from antipodes import encoders
+from antipodes.data import ImageDataset
+from antipodes.data.augment import RECIPES, Augmentation
+from antipodes.data.names import DATASETS
+from antipodes.data.names import class_path as data_class_path
+from antipodes.encoders.encoder import Encoder
+from antipodes.encoders.names import PRESETS
+from antipodes.methods import Method
+from antipodes.methods.names import METHODS
+from antipodes.negatives import Policy
+from antipodes.negatives.names import POLICIES
+
+Kind = Literal["method", "negatives", "data", "encoder", "augmentation"]
+Spec = dict[str, Any]
+"""A component in a configuration: its name and its constructor's arguments."""
+
+GIVEN: dict[Kind, frozenset[str]] = {
+    "method": frozenset({"encoder", "encoder_l", "encoder_ab", "num_samples", "labels", "negatives", "treatment"}),
+    "negatives": frozenset({"num_samples", "labels"}),
+    "data": frozenset({"split"}),
+    "encoder": frozenset({"in_channels", "model"}),
+    "augmentation": frozenset({"size"}),
+}
+"""Constructor arguments that the run itself supplies, so that nobody has to write them down."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """What a name stands for: something to call, and the arguments that the name already fixes."""
+
+    target: Callable[..., Any]
+    preset: Spec = field(default_factory=dict)
+
+
+def find(kind: Kind, name: str) -> Component:
+    """Look a component up by its name, by a path on disk (data) or by the dotted path of a class.
+
+    Raises:
+        ValueError: if there is none; the sentence lists the names that exist.
+    """
+    if kind == "augmentation":
+        if name not in RECIPES:
+            raise ValueError(f"unknown augmentation {name!r}: choose one of {', '.join(RECIPES)}")
+        recipe = RECIPES[name]
+        return Component(recipe.func, recipe.keywords) if isinstance(recipe, partial) else Component(recipe)
+    if kind == "encoder":
+        if name.startswith("timm:"):
+            return Component(encoders.timm_model, {"model": name.removeprefix("timm:")})
+        path, preset = PRESETS.get(name, (name, {}))
+        return Component(encoders.module_class(path), preset)
+    if kind == "data" and (name in DATASETS or not _importable(name)):
+        path = data_class_path(name)
+        return Component(_load(path), {} if name in DATASETS else {"path": name})
+    names = {"method": METHODS, "negatives": POLICIES, "data": DATASETS}[kind]
+    if name not in names and not _importable(name):
+        raise ValueError(
+            f"unknown {kind} {name!r}: choose one of {', '.join(names)}, or the dotted path of a class of your own"
+        )
+    target = _load(names.get(name, name))
+    base = {"method": Method, "negatives": Policy, "data": ImageDataset}[kind]
+    if not (isinstance(target, type) and issubclass(target, base)):
+        raise ValueError(f"{name} cannot be the {kind}: it is not a subclass of {base.__module__}.{base.__name__}")
+    return Component(target)
+
+
+def build_data(spec: Spec) -> ImageDataset:
+    """The training split."""
+    data: ImageDataset = _call("data", spec, {})
+    return data
+
+
+def build_augmentation(spec: Spec, size: int, normalised: bool) -> Augmentation:
+    """The recipe for views of this size; a method that wants RGB in [0, 1] gets it unnormalised."""
+    given: Spec = {"size": size} if normalised else {"size": size, "mean": (0.0,) * 3, "std": (1.0,) * 3}
+    recipe: Augmentation = _call("augmentation", spec, given)
+    return recipe
+
+
+def build_method(config: Spec, data: ImageDataset) -> Method:
+    """The method with its encoders and its policy, as the configuration and the data ask."""
+    method_class = find("method", config["method"]["name"]).target
+    parts = [_build_encoder(config["encoder"], channels, data.image_size) for channels in method_class.channels]  # type: ignore[attr-defined]
+    encoder_names = ["encoder"] if len(parts) == 1 else ["encoder_l", "encoder_ab"]
+    given: dict[str, Any] = dict(zip(encoder_names, parts, strict=True))
+    given |= {"num_samples": len(data), "labels": data.labels, "treatment": config["treatment"]}
+    if config["negatives"]["name"] != "none":
+        given["negatives"] = _call("negatives", config["negatives"], given)
+    method: Method = _call("method", config["method"], given)
+    return method
+
+
+def _build_encoder(spec: Spec, channels: int, image_size: int) -> Encoder:
+    arguments = {key: value for key, value in spec.items() if key != "name"}
+    if "in_channels" in inspect.signature(find("encoder", spec["name"]).target).parameters:
+        arguments["in_channels"] = channels
+    elif channels != 3:
+        raise ValueError(f"encoder {spec['name']} takes no in_channels, and the method needs one for {channels}")
+    return encoders.create(spec["name"], **arguments, probe_size=image_size)
+
+
+def _call(kind: Kind, spec: Spec, given: dict[str, Any]) -> Any:
+    component = find(kind, spec["name"])
+    takes = inspect.signature(component.target).parameters
+    supplied = {key: value for key, value in given.items() if key in takes}
+    if "labels" in supplied and supplied["labels"] is None:
+        raise ValueError(f"{kind} {spec['name']} learns from labels, and this dataset has none")
+    if given.get("negatives") is not None and "negatives" not in takes:
+        raise ValueError(f"{kind} {spec['name']} decides about its negatives itself: leave --negatives out")
+    arguments = component.preset | {key: value for key, value in spec.items() if key != "name"} | supplied
+    try:
+        inspect.signature(component.target).bind(**arguments)
+    except TypeError as error:
+        raise ValueError(f"{kind} {spec['name']!r} cannot be built: {error}; it takes {', '.join(takes)}") from error
+    return component.target(**arguments)
+
+
+def _importable(path: str) -> bool:
+    module, _, name = path.rpartition(".")
+    if not module or "/" in path:
+        return False
+    try:
+        return hasattr(importlib.import_module(module), name)
+    except ImportError:
+        return False
+
+
+def _load(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)

@@ -1,0 +1,292 @@
+"""The training loop, from top to bottom.
+
+A run is a function of its configuration: the order of samples, their augmentation and every draw follow from the seed
+and the step's number, so a checkpoint needs no state of any generator of ours, and a run that was killed and resumed
+ends with the weights of one that was not.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from antipodes.data import ImageDataset, Loader
+from antipodes.data.augment import Augmentation
+from antipodes.data.dataset import subset
+from antipodes.encoders.export import export_backbone
+from antipodes.evaluation.features import embed
+from antipodes.evaluation.knn import knn
+from antipodes.methods import Method
+from antipodes.schedules import learning_rate
+from antipodes.seeding import generator
+from antipodes.training.components import build_augmentation, build_data, build_method
+from antipodes.training.optimizers import optimizer as build_optimizer
+from antipodes.training.progress import TrainingProgress
+from antipodes.training.records import Records
+from antipodes.training.run import Run, load_checkpoint, save_checkpoint
+from antipodes.training.settings import Settings
+
+KNN_IMAGES = 4096  # training images that the kNN accuracy during training looks at
+
+
+class TrainingFailed(RuntimeError):
+    """The run cannot go on, for a reason that one sentence can tell."""
+
+
+def train(config: dict[str, Any], resume: Run | None = None) -> Run:
+    """Train as a configuration says, or continue a run.
+
+    Args:
+        config: The settings (see `Settings`) and the components `method`, `data`, `encoder`, `augmentation` and
+            `negatives`, each a mapping with a name and constructor arguments.
+        resume: The run to continue, whose configuration this is.
+
+    Returns:
+        The run, with its checkpoints and its exported encoder.
+
+    Raises:
+        ValueError: for a configuration that makes no sense or does not fit what is resumed; nothing is written then.
+        TrainingFailed: when the loss stops being a number.
+    """
+    settings = Settings(**{field.name: config[field.name] for field in fields(Settings)})
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    fabric = _launch(settings)
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seed)  # the initial weights; inside the fork, so the caller's generator is untouched
+        return _train(config, settings, fabric, resume)
+
+
+def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: Run | None) -> Run:
+    data = build_data(config["data"])
+    method = build_method(config, data)
+    if settings.accumulate > 1 and not method.accumulates:
+        raise ValueError(
+            f"accumulate must be 1 with method {config['method']['name']}: its negatives are the samples of a batch, "
+            "so several small batches are not one large one; use a larger batch_size or a method with a queue or bank"
+        )
+    views = build_augmentation(config["augmentation"], data.image_size, method.normalised)
+    loader = Loader(
+        data,
+        settings.batch_size,
+        seed=settings.seed,
+        rank=fabric.global_rank,
+        world_size=fabric.world_size,
+        workers=settings.workers,
+    )
+    steps = len(loader) // settings.accumulate  # optimiser steps per epoch
+    if steps == 0:
+        raise ValueError(f"accumulate {settings.accumulate} needs that many batches, an epoch has {len(loader)}")
+    method.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    method.precision = fabric.autocast
+    optimizer = build_optimizer(
+        settings.optimizer,
+        method.network,
+        settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        momentum=settings.momentum,
+    )
+    _learning_rate(settings, 0, steps)  # an impossible schedule is refused before anything is written
+
+    done, best, totals = 0, -math.inf, _Totals()
+    identity = {"fingerprint": data.fingerprint, "world_size": fabric.world_size, "method": config["method"]["name"]}
+    if resume is not None:
+        state = load_checkpoint(resume.last)
+        _refuse_changes(state["identity"], identity, resume)
+        method.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["rng"])
+        done, best, totals = state["step"], state["best"], _Totals(state["totals"])
+    network, optimizer = fabric.setup(method.network, optimizer)
+    method.train()
+
+    first = fabric.is_global_zero
+    run = resume or (Run.create(settings.out, config) if first else Run(Path(settings.out)))
+    records = Records(run.folder, done, settings.tensorboard) if first else None
+    total = settings.epochs * steps
+    bar = TrainingProgress(total, done, enabled=first)
+
+    def checkpoint(is_best: bool = False) -> None:
+        if first:
+            state = {
+                "identity": identity,
+                "model": method.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "rng": torch.get_rng_state(),
+                "step": done,
+                "best": best,
+                "totals": totals.state(),
+            }
+            save_checkpoint(run.last, state)
+            if is_best:
+                save_checkpoint(run.best, state)
+
+    with bar:
+        for epoch in range(done // steps, settings.epochs):
+            batches = loader.epoch(epoch, start=done % steps * settings.accumulate)
+            started, seen = time.perf_counter(), 0
+            for _ in range(done % steps, steps):
+                rate = _learning_rate(settings, done, steps)
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+                loss = 0.0
+                for part in range(settings.accumulate):
+                    ids, images = (tensor.to(fabric.device) for tensor in next(batches))
+                    seeds = (settings.seed, done, part)
+                    batch = _views(views, images, method.views, seeds, fabric)
+                    with fabric.no_backward_sync(network, enabled=part + 1 < settings.accumulate):
+                        value = method.loss(network, ids, batch, progress=done / total)
+                        fabric.backward(value / settings.accumulate)
+                    loss += value.item() / settings.accumulate
+                if not math.isfinite(loss):
+                    raise TrainingFailed(
+                        f"the loss became {loss} in epoch {epoch + 1}: try a lower learning_rate or a clip_gradient; "
+                        f"the last checkpoint in {run.folder} is from before"
+                    )
+                if settings.clip_gradient is not None:
+                    fabric.clip_gradients(network, optimizer, max_norm=settings.clip_gradient)
+                optimizer.step()
+                optimizer.zero_grad()
+                method.after_step()
+                done += 1
+                seen += settings.batch_size * settings.accumulate
+                numbers = {"loss": loss, **method.statistics()}
+                totals.add(numbers)
+                speed = seen / (time.perf_counter() - started)
+                bar.step(epoch, settings.epochs, loss, speed)
+                if records is not None and done % settings.log_every == 0:
+                    records.write("step", done, {**numbers, "learning_rate": rate, "images_per_second": speed})
+                if settings.checkpoint_steps and done % settings.checkpoint_steps == 0 and done % steps:
+                    checkpoint()
+            seconds = time.perf_counter() - started
+            row = {"epoch": epoch + 1, **_over_ranks(fabric, totals.means()), "images_per_second": seen / seconds}
+            totals = _Totals()
+            labelled = data.labels is not None and settings.knn_every > 0
+            if first and labelled and ((epoch + 1) % settings.knn_every == 0 or epoch + 1 == settings.epochs):
+                row["knn"] = online_knn(method, data, fabric.device)
+            if records is not None:
+                records.write("epoch", done, row)
+            score = row.get("knn", -math.inf) if labelled else -row["loss"]
+            is_best, best = score > best, max(score, best)
+            checkpoint(is_best)
+            bar.say(_sentence(row, settings.epochs))
+    if records is not None:
+        for name, encoder in method.exports().items():
+            export_backbone(encoder, run.folder / f"{name}.safetensors")
+        records.close()
+    fabric.barrier()
+    return run
+
+
+def evaluation_views(method: Method, size: int) -> Augmentation:
+    """Images as the method's encoder sees them in evaluation: nothing random."""
+    return build_augmentation({"name": "plain"}, size, method.normalised)
+
+
+def online_knn(method: Method, data: ImageDataset, device: torch.device | str = "cpu") -> float:
+    """Leave-one-out kNN accuracy on (some of) the training images, in percent: a validation that needs no test data."""
+    sample = data if len(data) <= KNN_IMAGES else subset(data, torch.arange(KNN_IMAGES) * len(data) // KNN_IMAGES)
+    plain = evaluation_views(method, data.image_size)
+    features = embed(
+        method.backbone(), sample, preprocess=lambda images: plain(images, torch.Generator()), device=device
+    )
+    assert sample.labels is not None
+    return 100 * knn(features, sample.labels, features, sample.labels, leave_one_out=True)
+
+
+def _launch(settings: Settings) -> Fabric:
+    """Start the processes: as many as asked for, or those that torchrun has started already."""
+    devices = int(os.environ.get("LOCAL_WORLD_SIZE", settings.devices))
+    nodes = int(os.environ.get("WORLD_SIZE", devices)) // devices
+    fabric = Fabric(
+        accelerator=settings.accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        precision=settings.precision,
+        strategy="ddp" if devices * nodes > 1 else "auto",
+    )
+    fabric.launch()
+    return fabric
+
+
+def _views(
+    recipe: Augmentation, images: Tensor, count: int, seeds: tuple[int, int, int], fabric: Fabric
+) -> list[Tensor]:
+    """Independent views of this rank's images; a view's generator follows from seed, step, part and view."""
+    return [
+        recipe(images, generator(*seeds, view), rank=fabric.global_rank, world_size=fabric.world_size)
+        for view in range(count)
+    ]
+
+
+def _learning_rate(settings: Settings, step: int, steps: int) -> float:
+    """The rate of a step: scaled to the effective batch, warmed up, then falling."""
+    total = settings.epochs * steps
+    return learning_rate(
+        step,
+        total,
+        int(settings.warmup * total),
+        settings.learning_rate * settings.batch_size * settings.accumulate / 256,
+        settings.schedule,
+        settings.milestones,
+    )
+
+
+class _Totals:
+    """Running sums of an epoch's numbers; in the checkpoint, so that a resumed epoch reports the same means."""
+
+    def __init__(self, state: Mapping[str, tuple[float, int]] | None = None) -> None:
+        self._sums: dict[str, tuple[float, int]] = dict(state or {})
+
+    def add(self, numbers: Mapping[str, float]) -> None:
+        for name, value in numbers.items():
+            total, count = self._sums.get(name, (0.0, 0))
+            self._sums[name] = (total + value, count + 1)
+
+    def means(self) -> dict[str, float]:
+        return {name: total / count for name, (total, count) in self._sums.items()}
+
+    def state(self) -> dict[str, tuple[float, int]]:
+        return dict(self._sums)
+
+
+def _over_ranks(fabric: Fabric, numbers: dict[str, float]) -> dict[str, float]:
+    """The mean of each number over all ranks."""
+    if fabric.world_size == 1:
+        return numbers
+    values = torch.tensor(list(numbers.values()), dtype=torch.float64, device=fabric.device)
+    return dict(zip(numbers, fabric.all_reduce(values, reduce_op="mean").tolist(), strict=True))  # type: ignore[union-attr]
+
+
+def _refuse_changes(saved: dict[str, Any], now: dict[str, Any], run: Run) -> None:
+    """A checkpoint continues only with the data, the method and the number of processes it was written with."""
+    if saved["method"] != now["method"]:
+        raise ValueError(f"{run.folder} was trained with method {saved['method']}, not {now['method']}")
+    if saved["world_size"] != now["world_size"]:
+        raise ValueError(
+            f"{run.folder} was trained by {saved['world_size']} process(es), this is {now['world_size']}: "
+            f"resume it with as many"
+        )
+    if saved["fingerprint"] != now["fingerprint"]:
+        raise ValueError(
+            f"the dataset has changed since {run.folder} was started (fingerprint {saved['fingerprint']}, now "
+            f"{now['fingerprint']}): ids would mean other samples; restore the data or start a new run"
+        )
+
+
+def _sentence(row: Mapping[str, float], epochs: int) -> str:
+    parts = [f"epoch {int(row['epoch'])}/{epochs}", f"loss {row['loss']:.4f}"]
+    if "knn" in row:
+        parts.append(f"knn {row['knn']:.1f} %")
+    if row.get("flagged_share", 0) > 0:
+        parts.append(f"flagged {100 * row['flagged_share']:.2f} %")
+    return "  ".join([*parts, f"{row['images_per_second']:,.0f} images/s"])

@@ -1,0 +1,79 @@
+"""What a run writes down while it trains: metrics.jsonl, metrics.csv and, as an extra, TensorBoard files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from antipodes.training.run import replacing
+
+
+class Records:
+    """Lines of numbers, each with the step it belongs to.
+
+    `metrics.jsonl` gets every line as it comes; `metrics.csv` holds the epochs as a table. A run that continues from
+    a checkpoint drops the lines that came after it, so that no step appears twice.
+
+    Args:
+        folder: The run's folder.
+        step: The step from which the run continues; 0 starts anew.
+        tensorboard: Also write TensorBoard files.
+    """
+
+    def __init__(self, folder: Path, step: int = 0, tensorboard: bool = False) -> None:
+        self.lines = folder / "metrics.jsonl"
+        self.table = folder / "metrics.csv"
+        kept = [line for line in read_records(folder) if line["step"] <= step] if step else []
+        with replacing(self.lines) as file:
+            file.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        self.epochs = [line for line in kept if line["kind"] == "epoch"]
+        self._board = _tensorboard(folder, step) if tensorboard else None
+
+    def write(self, kind: str, step: int, numbers: Mapping[str, float]) -> None:
+        """Add a line of kind `step` or `epoch`."""
+        finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+        line = {"kind": kind, "step": step, **finite}
+        with self.lines.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        if kind == "epoch":
+            self.epochs.append(line)
+            self._write_table()
+        if self._board is not None:
+            for name, value in numbers.items():
+                self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def close(self) -> None:
+        """Finish the TensorBoard files."""
+        if self._board is not None:
+            self._board.close()
+
+    def _write_table(self) -> None:
+        columns = list(dict.fromkeys(name for line in self.epochs for name in line if name != "kind"))
+        with replacing(self.table) as file, file.open("w", newline="") as handle:
+            writer = csv.DictWriter(handle, columns, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(self.epochs)
+
+
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl; a line that a crash cut short is left out."""
+    file = folder / "metrics.jsonl"
+    lines = []
+    for text in file.read_text().splitlines() if file.exists() else []:
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            continue
+    return lines
+
+
+def _tensorboard(folder: Path, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ValueError("tensorboard is not installed: pip install antipodes[tensorboard]") from error
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=step)

@@ -1,0 +1,75 @@
+"""`Settings`: how a run is trained, whatever its method, data and encoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from antipodes.objectives import Treatment
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run is trained.
+
+    Args:
+        out: Folder of the run; it must not hold one yet.
+        epochs: Passes over the data.
+        batch_size: Samples per step over all devices; with accumulation, per part.
+        seed: Initial weights, order, augmentation and draws all follow from it.
+        treatment: What happens to the false negatives that a policy finds.
+        optimizer: The optimiser; lars is for batches of thousands.
+        learning_rate: At a batch of 256; it scales linearly with the batch.
+        weight_decay: Not applied to biases and normalisation.
+        momentum: Of sgd and lars.
+        schedule: How the learning rate falls after the warm-up.
+        milestones: Shares of training at which the step schedule multiplies the rate by 0.1.
+        warmup: Share of training over which the learning rate rises from zero.
+        clip_gradient: Largest norm of the gradient; none does not clip.
+        accumulate: Batches per optimiser step; only for methods whose negatives do not come from the batch.
+        precision: bf16-mixed and 16-mixed pay off on GPUs; on many CPUs they are far slower.
+        accelerator: Where to train.
+        devices: Number of processes, one per device.
+        workers: Processes that decode images, for folders that do not fit in memory.
+        threads: CPU threads of each process; none leaves torch's choice.
+        knn_every: Epochs between kNN accuracies on training images, when there are labels; 0 for never.
+        checkpoint_steps: Also write a checkpoint every so many steps inside an epoch; 0 for each epoch's end only.
+        log_every: Steps between lines in metrics.jsonl.
+        tensorboard: Also write TensorBoard files (the tensorboard extra).
+    """
+
+    out: str = "runs/latest"
+    epochs: int = 100
+    batch_size: int = 256
+    seed: int = 0
+    treatment: Treatment = "eliminate"
+    optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
+    learning_rate: float = 0.12
+    weight_decay: float = 5e-4
+    momentum: float = 0.9
+    schedule: Literal["cosine", "step", "constant"] = "cosine"
+    milestones: tuple[float, ...] = (0.6, 0.8)
+    warmup: float = 0.05
+    clip_gradient: float | None = None
+    accumulate: int = 1
+    precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true"
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    devices: int = 1
+    workers: int = 2
+    threads: int | None = None
+    knn_every: int = 5
+    checkpoint_steps: int = 0
+    log_every: int = 10
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate", "devices", "log_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("knn_every", "checkpoint_steps", "workers", "seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"warmup must be in [0, 1), got {self.warmup}: it is a share of training")
+        if self.clip_gradient is not None and not self.clip_gradient > 0:
+            raise ValueError(f"clip_gradient must be above 0, got {self.clip_gradient}; leave it out not to clip")

@@ -1,0 +1,159 @@
+"""The command line as a stranger meets it: help, wrong calls, wrong data."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, here, refused
+
+SMALL = ["--encoder", "resnet8-slim", "--method.hidden", 16, "--batch_size", 16, "--epochs", 1]
+
+
+def photos(folder: Path, count: int, first: int = 0) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(first, first + count):
+        pixels = np.random.default_rng(number).integers(0, 256, (40, 48, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return folder
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        result = antipodes("--help")
+        times.append(time.perf_counter() - started)
+        assert result.returncode == 0
+        assert "train" in result.stdout
+    assert min(times) < 0.5
+    listing = subprocess.run(
+        [COMMAND[0], "-X", "importtime", "-m", "antipodes", "--help"], capture_output=True, text=True, env=ENVIRONMENT
+    )
+    assert "torch" not in listing.stderr
+
+
+def test_help_shows_the_options_of_the_chosen_method() -> None:
+    _, text, _ = here("train", "--method", "moco", "--help")
+    assert "--method.queue_size" in text
+    assert "Number of keys" in text
+    assert "--method.queue_size" not in here("train", "--help")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["train", "--data", "/nonexistent"], "does not exist"),
+        (["train", "--method", "simclear"], "choose one of simclr"),
+        (["train", "--encoder", "resnet19"], "did you mean"),
+        (["train", "--negatives", "glow"], "choose one of oracle"),
+        (["train", "--augmentation", "none"], "choose one of plain"),
+        (["train", "--method"], "--method needs a value"),
+        (["train", "--config", "/nonexistent.yaml"], "does not exist"),
+        (["train", "--resume", "/nonexistent"], "is not a run"),
+        (["train", "--accumulate", "2"], "its negatives are the samples of a batch"),
+        (["train", "--warmup", "1.5"], "warmup must be in"),
+        (["train", "--batch_size", "20000"], "batch_size 20000 exceeds"),
+        (["train", "--method", "supcon", "--negatives", "oracle"], "leave --negatives out"),
+        (["evaluate", "/nonexistent"], "is not a run"),
+        (["evalute"], "choose one of train, evaluate"),
+    ],
+)
+def test_a_wrong_call_gets_one_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path / "run")] if arguments[0] == "train" else []
+    assert sentence in refused(*arguments, *out)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_wrong_path_in_a_process_of_its_own() -> None:
+    result = antipodes("train", "--data", "/nonexistent")
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
+
+
+def test_an_unknown_option_and_a_wrong_type_are_refused() -> None:
+    for call, word in ((["--epoch", 3], "--epoch"), (["--epochs", "many"], "epochs"), (["--method.queue", 1], "queue")):
+        code, _, errors = here("train", *call)
+        assert code == 2
+        assert word in errors
+        assert "Traceback" not in errors
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "holds no images" in refused("train", "--data", tmp_path / "empty", "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_image_is_refused(tmp_path: Path) -> None:
+    data = photos(tmp_path / "one", 1)
+    assert "at least 2" in refused("train", "--data", data, *SMALL, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_corrupt_image_is_reported_and_skipped_or_refused(tmp_path: Path) -> None:
+    data = photos(tmp_path / "photos", 20)
+    (data / "7.png").write_bytes(b"not an image")
+    result = antipodes("train", "--data", data, *SMALL, "--out", tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    warnings = [line for line in result.stderr.splitlines() if line.startswith("warning:")]
+    assert len(warnings) == 1
+    assert "7.png" in warnings[0]
+    assert "7.png" in refused("train", "--data", data, *SMALL, "--strict", "--out", tmp_path / "strict")
+    assert not (tmp_path / "strict").exists()
+
+
+def test_train_on_a_folder_then_evaluate(tmp_path: Path) -> None:
+    for number, name in enumerate(("ants", "bees")):
+        photos(tmp_path / "data" / name, 20, first=100 * number)
+    run = tmp_path / "run"
+    result = antipodes(
+        "train", "--data", tmp_path / "data", "--data.size", 48, *SMALL, "--tensorboard", "true", "--out", run
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == str(run)
+    assert "images/s" in result.stderr
+    assert (run / "encoder.safetensors").is_file()
+    assert list((run / "tensorboard").iterdir())
+    rows = (run / "metrics.csv").read_text().splitlines()
+    assert rows[0].startswith("step,epoch,loss")
+    assert len(rows) == 2
+    scores = json.loads(here("evaluate", run, "--protocol", "knn,linear", "--json")[1])
+    assert set(scores["run"]) >= {"linear top-1", "knn top-1", "1-nn top-1"}
+    assert json.loads((run / "evaluation.json").read_text()) == scores
+    assert "1-nn top-1" in antipodes("evaluate", run, "--protocol", "knn").stdout
+    assert "choose from linear, knn" in refused("evaluate", run, "--protocol", "lineal")
+    assert "labels" in refused("evaluate", _unlabelled(tmp_path), "--protocol", "knn")
+
+
+def _unlabelled(tmp_path: Path) -> Path:
+    run = tmp_path / "unlabelled"
+    data = photos(tmp_path / "flat", 20)
+    assert here("train", "--data", data, *SMALL, "--out", run)[0] == 0
+    assert (run / "checkpoints" / "best.pt").is_file()  # by loss, as there are no labels
+    return run
+
+
+def test_a_configuration_goes_in_and_comes_out(tmp_path: Path) -> None:
+    options = ["--method", "moco-v1", "--method.queue_size", 128, "--epochs", 7, "--print_config"]
+    code, printed, errors = here("train", *options)
+    assert code == 0, errors
+    config = yaml.safe_load(printed)
+    assert config["method"]["queue_size"] == 128
+    assert config["augmentation"]["name"] == "moco-v1"
+    (tmp_path / "a.yaml").write_text(printed)
+    _, again, _ = here("train", "--config", tmp_path / "a.yaml", "--seed", 3, "--print_config")
+    assert yaml.safe_load(again) == config | {"seed": 3}
+    (tmp_path / "short.yaml").write_text("method: moco-v1\nepochs: 7\n")
+    _, printed, _ = here("train", "--config", tmp_path / "short.yaml", "--print_config")
+    short = yaml.safe_load(printed)
+    assert short["method"]["name"] == "moco-v1"
+    assert short["method"]["temperature"] == config["method"]["temperature"]

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.ranks import Ranks
+
+
+@pytest.fixture(scope="session")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Two real processes in one gloo group, shared by every distributed test."""
+    with Ranks(2, tmp_path_factory.mktemp("ranks") / "store") as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Photos for development that are not part of the repository."""
+    folder = Path(__file__).parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the development photos are not here")
+    return folder

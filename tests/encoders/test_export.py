@@ -1,0 +1,142 @@
+import json
+import os
+from importlib.metadata import version
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from antipodes.encoders import create
+from antipodes.encoders.export import export_backbone, load_backbone, load_weights
+
+from .torchvision_layout import resnet18_layout, resnet50_layout
+
+
+class Patches(nn.Module):
+    """A user's encoder with tied weights that accepts one image size only."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(3 * size**2, 3 * size**2)
+        self.second = nn.Linear(3 * size**2, 3 * size**2)
+        self.second.weight = self.first.weight
+
+    def forward(self, images):
+        return self.second(self.first(images.flatten(1)))
+
+
+def trained(encoder):
+    """Move weights and batch statistics away from their first values."""
+    encoder.train()(torch.rand(4, encoder.conv1.in_channels, 32, 32))
+    return encoder.eval()
+
+
+@pytest.mark.parametrize(("name", "layout"), [("resnet18", resnet18_layout), ("resnet50", resnet50_layout)])
+def test_a_file_holds_torchvisions_keys_and_shapes_but_for_fc(tmp_path, name, layout):
+    export_backbone(create(name), tmp_path / "backbone.safetensors")
+    found = {key: tuple(tensor.shape) for key, tensor in load_file(tmp_path / "backbone.safetensors").items()}
+    official = layout()
+    assert set(official) - set(found) == {"fc.weight", "fc.bias"}
+    assert found == {key: official[key] for key in found}
+
+
+def test_metadata_says_what_the_file_is(tmp_path):
+    export_backbone(create("resnet8-slim", in_channels=1), tmp_path / "a.safetensors")
+    with safe_open(tmp_path / "a.safetensors", framework="pt") as file:
+        metadata = file.metadata()
+    assert metadata["encoder"] == "resnet8-slim"
+    assert json.loads(metadata["arguments"]) == {"in_channels": 1}
+    assert metadata["antipodes_version"] == version("antipodes")
+
+
+def test_an_encoder_comes_back_bit_equal(tmp_path):
+    encoder = trained(create("resnet8-slim", in_channels=1, width=8))
+    export_backbone(encoder, tmp_path / "new" / "a.safetensors")
+    again = load_backbone(tmp_path / "new" / "a.safetensors").eval()
+    images = torch.rand(3, 1, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(again(images), encoder(images))
+    assert again.origin == encoder.origin
+    assert (again.state_dict()["bn1.running_mean"] != 0).any()
+
+
+def test_a_users_module_comes_back_with_its_probe_size(tmp_path):
+    encoder = create(f"{__name__}.Patches", probe_size=4, size=4)
+    export_backbone(encoder, tmp_path / "a.safetensors")
+    again = load_backbone(tmp_path / "a.safetensors")
+    images = torch.rand(2, 3, 4, 4)
+    assert torch.equal(again(images), encoder(images))
+    assert again.num_features == 48
+
+
+def test_weights_load_into_and_from_a_model_with_a_classifier(tmp_path):
+    encoder = trained(create("resnet8-slim"))
+    export_backbone(encoder, tmp_path / "a.safetensors")
+    with_classifier = create("resnet8-slim")
+    with_classifier.fc = nn.Linear(64, 10)
+    classifier = with_classifier.fc.weight.clone()
+    load_weights(with_classifier, tmp_path / "a.safetensors")
+    assert torch.equal(with_classifier.conv1.weight, encoder.conv1.weight)
+    assert torch.equal(with_classifier.fc.weight, classifier)
+
+    export_backbone(with_classifier, tmp_path / "b.safetensors")
+    fresh = create("resnet8-slim")
+    load_weights(fresh, tmp_path / "b.safetensors")
+    assert all(torch.equal(tensor, encoder.state_dict()[key]) for key, tensor in fresh.state_dict().items())
+
+
+def test_weights_that_do_not_fit_are_refused_and_change_nothing(tmp_path):
+    export_backbone(create("resnet8-slim", width=8), tmp_path / "a.safetensors")
+    export_backbone(create("resnet18-slim"), tmp_path / "b.safetensors")
+    encoder = create("resnet8-slim")
+    before = {key: tensor.clone() for key, tensor in encoder.state_dict().items()}
+    with pytest.raises(
+        ValueError, match=r"does not fit ResNet: .* first 'bn1.bias', of shape \(8,\) in the file and \(16,\)"
+    ):
+        load_weights(encoder, tmp_path / "a.safetensors")
+    with pytest.raises(ValueError, match=r"does not fit ResNet: .* in the file and missing in the module"):
+        load_weights(encoder, tmp_path / "b.safetensors")
+    assert all(torch.equal(tensor, before[key]) for key, tensor in encoder.state_dict().items())
+
+
+def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.safetensors"
+    export_backbone(create("resnet8-slim"), path)
+    old = path.read_bytes()
+
+    def crash(descriptor):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", crash)
+    with pytest.raises(OSError, match="disk full"):
+        export_backbone(create("resnet8-slim"), path)
+    assert path.read_bytes() == old
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path):
+    path = tmp_path / "a.safetensors"
+    export_backbone(create("resnet8-slim"), path)
+    old = path.read_bytes()
+    with path.open("rb") as reader:
+        export_backbone(create("resnet8-slim"), path)
+        assert reader.read() == old
+    assert path.read_bytes() != old
+
+
+def test_files_that_cannot_be_used_are_explained(tmp_path):
+    with pytest.raises(ValueError, match="there is no file"):
+        load_backbone(tmp_path / "nothing.safetensors")
+    (tmp_path / "bad.safetensors").write_bytes(b"not a file of weights")
+    with pytest.raises(ValueError, match="is not a readable safetensors file"):
+        load_backbone(tmp_path / "bad.safetensors")
+    save_file({"weight": torch.zeros(2)}, tmp_path / "foreign.safetensors")
+    with pytest.raises(ValueError, match="does not say which encoder it holds"):
+        load_backbone(tmp_path / "foreign.safetensors")
+    encoder = create("resnet8-slim")
+    encoder.origin = ("resnet8-slim", {"width": object()})
+    with pytest.raises(ValueError, match="cannot be exported as JSON"):
+        export_backbone(encoder, tmp_path / "c.safetensors")
+    assert not (tmp_path / "c.safetensors").exists()

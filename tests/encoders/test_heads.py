@@ -1,0 +1,47 @@
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from antipodes.encoders.heads import head
+
+
+def kinds(module):
+    return [type(layer) for layer in module]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        ("linear", {"batch_norm": True}, [nn.Linear]),
+        ("mlp2", {}, [nn.Linear, nn.ReLU, nn.Linear]),
+        ("mlp2", {"batch_norm": True}, [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]),
+        (
+            "mlp3",
+            {"batch_norm": True, "last_batch_norm": True},
+            [nn.Linear, nn.BatchNorm1d, nn.ReLU] * 2 + [nn.Linear, nn.BatchNorm1d],
+        ),
+    ],
+)
+def test_layers_come_in_the_papers_order(kind, options, expected):
+    module = head(kind, 6, 5, 4, **options)
+    assert kinds(module) == expected
+    assert module(torch.rand(3, 6)).shape == (3, 4)
+    linear = [layer for layer in module if isinstance(layer, nn.Linear)]
+    widths = [6] + [5] * (len(linear) - 1) + [4]
+    assert [(layer.in_features, layer.out_features) for layer in linear] == list(pairwise(widths))
+
+
+def test_only_a_layer_without_batch_norm_has_a_bias():
+    module = head("mlp3", 6, 5, 4, batch_norm=True)
+    assert [layer.bias is not None for layer in module if isinstance(layer, nn.Linear)] == [False, False, True]
+    assert head("linear", 6, 5, 4)[0].bias is not None
+    assert head("linear", 6, 5, 4, last_batch_norm=True)[0].bias is None
+
+
+def test_unknown_heads_and_sizes_are_refused():
+    with pytest.raises(ValueError, match="unknown head 'mlp4': choose one of linear, mlp2, mlp3"):
+        head("mlp4", 6, 5, 4)
+    with pytest.raises(ValueError, match="sizes must be at least 1, got 6, 5, 0"):
+        head("mlp2", 6, 5, 0)

@@ -1,0 +1,323 @@
+"""Row selections: by hand on a circle, against full sorts, and at their edges."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import normalize
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from antipodes.functional import select
+from tests.reference import select as reference
+
+
+def circle(*degrees: float) -> Tensor:
+    angles = torch.tensor(degrees, dtype=torch.float64).deg2rad()
+    return torch.stack([angles.cos(), angles.sin()], dim=1).float()
+
+
+def scene(seed: int, anchors: int = 70, candidates: int = 300, samples: int = 60) -> tuple[Tensor, ...]:
+    """Anchors in two blocks, candidates of repeated ids and a tenth of empty slots."""
+    generator = torch.Generator().manual_seed(seed)
+    a, c = (normalize(torch.randn(n, 16, generator=generator), dim=1) for n in (anchors, candidates))
+    anchor_ids = torch.randint(samples, (anchors,), generator=generator)
+    candidate_ids = torch.randint(samples, (candidates,), generator=generator)
+    candidate_ids[torch.rand(candidates, generator=generator) < 0.1] = -1
+    return a, c, anchor_ids, candidate_ids
+
+
+def selected(inputs: tuple[Tensor, ...], low: Tensor, high: Tensor) -> list[set[int]]:
+    """What a kernel with other rounding (float64) takes between the bounds."""
+    a, c, anchor_ids, candidate_ids = inputs
+    s = a.double() @ c.double().T
+    inside = (s >= low[:, None]) & (s <= high[:, None]) & (candidate_ids != -1)
+    inside &= anchor_ids[:, None] != candidate_ids
+    return [set(row.nonzero().flatten().tolist()) for row in inside]
+
+
+# anchor at 0 degrees; most similar first: columns 4 (10), 1 (-20), 3 (40), 0 (60), 5 (90), 2 (180)
+BY_HAND = (
+    circle(0),
+    circle(60, -20, 180, 40, 10, 90, 5, 1),
+    torch.tensor([7]),
+    torch.tensor([0, 1, 2, 3, 4, 5, 7, -1]),  # column 6 is the anchor's own id, column 7 an empty slot
+)
+
+
+def cosine(degrees: float) -> float:
+    return math.cos(math.radians(degrees))
+
+
+def test_by_hand_on_a_circle() -> None:
+    similar = [cosine(angle) for angle in (10, 20, 40, 60, 90, 180)]
+    for k in range(1, 7):
+        assert select.kth_largest(*BY_HAND, k).item() == pytest.approx(similar[k - 1], abs=1e-6)
+    low, high = select.band_by_rank(*BY_HAND, 1, 4)
+    assert high.item() == pytest.approx((similar[0] + similar[1]) / 2, abs=1e-6)
+    assert low.item() == pytest.approx((similar[3] + similar[4]) / 2, abs=1e-6)
+    values, columns = select.top_k(*BY_HAND, 3)
+    assert columns.tolist() == [[4, 1, 3]]
+    assert values[0].tolist() == pytest.approx(similar[:3], abs=1e-6)
+    # N = 6: ranks [floor(.5 * .7 * 6), floor(.7 * 6)) = [2, 4)
+    assert selected(BY_HAND, *select.ring(*BY_HAND, inner=0.5, outer=0.7)) == [{3, 0}]
+    # round(.4 * 6) = 2
+    ceiling = select.top_share(*BY_HAND, 0.4)
+    assert ceiling.item() == pytest.approx((similar[1] + similar[2]) / 2, abs=1e-6)
+
+
+def test_ends_are_infinite_and_an_empty_range_selects_nothing() -> None:
+    inf = math.inf
+    assert [bound.item() for bound in select.band_by_rank(*BY_HAND, 0, 6)] == [-inf, inf]
+    assert [bound.item() for bound in select.band_by_rank(*BY_HAND, 0, 99)] == [-inf, inf]
+    for first, last in ((2, 2), (3, 1), (6, 9), (0, 0)):
+        assert [bound.item() for bound in select.band_by_rank(*BY_HAND, first, last)] == [inf, -inf]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    anchors=st.integers(1, 70),
+    candidates=st.integers(0, 40),
+    samples=st.integers(1, 30),
+    inner=st.floats(0, 0.99),
+    outer=st.floats(0.01, 1),
+)
+def test_bounds_select_exactly_what_a_sort_selects(
+    seed: int, anchors: int, candidates: int, samples: int, inner: float, outer: float
+) -> None:
+    a, c, *ids = scene(seed, anchors, candidates, samples)
+    inputs = (a.double(), c.double(), *ids)  # near ties are no matter of chance here
+    ranked = reference.ranking(*inputs)
+    assert selected(inputs, *select.ring(*inputs, inner, outer)) == reference.ring(ranked, inner, outer)
+    ceiling = select.top_share(*inputs, outer)
+    above = torch.nextafter(ceiling, torch.full_like(ceiling, math.inf))
+    assert selected(inputs, above, torch.full_like(above, math.inf)) == reference.top_share(ranked, outer)
+    first = torch.arange(anchors) % 7
+    last = first + torch.arange(anchors) % 5
+    expected = [set(row[f:t]) for row, f, t in zip(ranked, first.tolist(), last.tolist(), strict=True)]
+    assert selected(inputs, *select.band_by_rank(*inputs, first, last)) == expected
+
+
+def test_a_queue_in_float32_gives_the_entries_of_torch_sort() -> None:
+    inputs = scene(13, anchors=80, candidates=20_000, samples=5_000)
+    a, c, anchor_ids, candidate_ids = inputs
+    s = a.double() @ c.double().T
+    s[(anchor_ids[:, None] == candidate_ids) | (candidate_ids == -1)] = -math.inf
+    order = s.sort(dim=1, descending=True).indices
+    low, high = select.ring(*inputs, inner=0.1, outer=0.1)
+    for i, chosen in enumerate(selected(inputs, low, high)):
+        n = int((s[i] > -math.inf).sum())
+        assert chosen == set(order[i, math.floor(0.1 * 0.1 * n) : math.floor(0.1 * n)].tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_kth_largest_and_top_k_match_the_sort(dtype: torch.dtype) -> None:
+    a, c, anchor_ids, candidate_ids = scene(3)
+    inputs = (a.to(dtype), c.to(dtype), anchor_ids, candidate_ids)
+    ranked = reference.ranking(*inputs)
+    values, columns = select.top_k(*inputs, 290)  # more than any anchor has
+    assert values.dtype == dtype
+    s = inputs[0] @ inputs[1].T
+    k = torch.arange(len(a)) * 5 + 1  # up to 346: some anchors have fewer
+    kth = select.kth_largest(*inputs, k)
+    for i, row in enumerate(ranked):
+        assert columns[i].tolist() == row + [-1] * (290 - len(row))
+        assert torch.allclose(values[i, : len(row)], s[i, row]), "values belong to their columns"
+        assert bool((values[i, len(row) :] == -math.inf).all())
+        expected = float(s[i, row[k[i] - 1]]) if k[i] <= len(row) else -math.inf
+        assert kth[i].item() == pytest.approx(expected, abs=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), width=st.integers(1, 30))
+def test_partition_and_top_k_find_the_same_edges(seed: int, width: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    similarities = torch.randn(5, width, generator=generator)
+    last = torch.randint(1, width + 1, (5, 1), generator=generator)
+    ranks = torch.cat([last, last // 2], dim=1)  # falling, and 0 where last is 1
+    by_top_k = select._edges_by_top_k(similarities, ranks)
+    by_partition = select._edges_by_partition(similarities.clone(), ranks)
+    assert all(torch.equal(one, other) for one, other in zip(by_top_k, by_partition, strict=True))
+
+
+def test_rows_and_counts_draw_the_same() -> None:
+    generator = torch.Generator().manual_seed(0)
+    similarities, numbers = torch.randn(9, 50, generator=generator), torch.rand(9, 200, generator=generator).double()
+    low, high = torch.linspace(-3, 3, 9), torch.linspace(-2, 2.5, 9)  # the last band is empty
+    by_counts = select._draw_by_counts(similarities, low, high, numbers)
+    assert torch.equal(by_counts, select._draw_by_rows(similarities, low, high, numbers))
+    assert bool((by_counts[-1] == -1).all())
+    assert bool((by_counts[4] >= 0).all())
+
+
+def test_a_tie_across_an_edge_is_selected_as_a_whole() -> None:
+    inputs = (circle(0), circle(30, 30, 30, 90, 120), torch.tensor([9]), torch.arange(5))
+    assert selected(inputs, *(b.float() for b in select.band_by_rank(*inputs, 0, 4))) == [{0, 1, 2, 3}]
+    s = inputs[0] @ inputs[1].T
+    low, high = select.band_by_rank(*inputs, 1, 2)
+    assert ((s >= low) & (s <= high)).tolist() == [[True, True, True, False, False]]
+    assert (s > select.top_share(*inputs, 0.2)).tolist() == [[True, True, True, False, False]]
+    assert select.top_k(*inputs, 2)[1].tolist() == [[0, 1]]
+
+
+def test_neighbouring_floats_are_still_separated() -> None:
+    one = torch.tensor(1.0)
+    steps = [one]
+    for _ in range(4):
+        steps.append(torch.nextafter(steps[-1], torch.tensor(0.0)))
+    inputs = (torch.ones(1, 1), torch.stack(steps)[:, None], torch.tensor([9]), torch.arange(5))
+    s = inputs[0] @ inputs[1].T
+    for first in range(5):
+        for last in range(first + 1, 6):
+            low, high = select.band_by_rank(*inputs, first, last)
+            assert ((s >= low) & (s <= high)).nonzero()[:, 1].tolist() == list(range(first, last))
+    for k in range(1, 6):
+        assert int((s > select.top_share(*inputs, k / 5)).sum()) == k
+
+
+def test_draws_are_uniform_over_the_band_and_only_from_it() -> None:
+    inputs = scene(5)
+    low, high = select.ring(*inputs, inner=0.1, outer=0.2)
+    rings = selected(inputs, low, high)
+    draws = select.draw_from_band(*inputs, low, high, 2000, torch.Generator().manual_seed(0))
+    assert draws.shape == (70, 2000)
+    chi = 0.0
+    for row, ring in zip(draws, rings, strict=True):
+        counts = torch.bincount(row, minlength=300)
+        assert set(counts.nonzero().flatten().tolist()) == ring
+        expected = 2000 / len(ring)
+        chi += float(((counts[sorted(ring)] - expected) ** 2 / expected).sum())
+    freedom = sum(len(ring) - 1 for ring in rings)
+    assert abs(chi - freedom) < 5 * math.sqrt(2 * freedom)  # five deviations of a chi-square
+
+
+def test_draws_without_bounds_never_take_the_own_id_or_an_empty_slot() -> None:
+    inputs = scene(6, samples=5)
+    free = torch.full((70,), math.inf)
+    draws = select.draw_from_band(*inputs, -free, free, 500, torch.Generator().manual_seed(0))
+    ids = inputs[3][draws]
+    assert bool((draws >= 0).all())
+    assert not bool((ids == -1).any())
+    assert not bool((ids == inputs[2][:, None]).any())
+
+
+def test_draws_of_two_ranks_equal_those_of_one() -> None:
+    a, c, anchor_ids, candidate_ids = scene(7)
+    low, high = select.ring(a, c, anchor_ids, candidate_ids, 0.1, 0.5)
+    both = select.draw_from_band(a, c, anchor_ids, candidate_ids, low, high, 9, torch.Generator().manual_seed(4))
+    for rank in range(2):
+        mine = slice(35 * rank, 35 * (rank + 1))
+        part = select.draw_from_band(
+            a[mine], c, anchor_ids[mine], candidate_ids, low[mine], high[mine], 9,
+            torch.Generator().manual_seed(4), rank=rank, world_size=2,
+        )  # fmt: skip
+        assert torch.equal(part, both[mine])
+
+
+def test_an_empty_band_draws_minus_one() -> None:
+    inputs = scene(8)
+    low, high = torch.full((70,), -1.0), torch.full((70,), 1.0)
+    low[[0, 69]] = 2.0
+    draws = select.draw_from_band(*inputs, low, high, 4, torch.Generator().manual_seed(0))
+    assert (draws == -1).all(1).nonzero().flatten().tolist() == [0, 69]
+    assert not bool((draws[1:69] == -1).any())
+    nothing = select.draw_from_band(*inputs, low + 9, high, 4, torch.Generator().manual_seed(0))
+    assert bool((nothing == -1).all())
+
+
+class Largest(TorchDispatchMode):
+    """Remember the number of entries of the largest tensor that any operation returned."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple) else (result,):
+            self.entries = max(self.entries, tensor.numel() if isinstance(tensor, Tensor) else 0)
+        return result
+
+
+def test_nothing_is_larger_than_a_block_even_when_all_ids_are_equal() -> None:
+    a, c, anchor_ids, candidate_ids = scene(14, anchors=300, candidates=500)
+    for ids in (anchor_ids, torch.full_like(anchor_ids, int(candidate_ids.max()))):
+        others = torch.full_like(candidate_ids, int(ids[0])) if ids is not anchor_ids else candidate_ids
+        with Largest() as largest:
+            low, high = select.ring(a, c, ids, others, 0.1, 0.5)
+            select.draw_from_band(a, c, ids, others, low, high, 5, torch.Generator())
+            select.top_k(a, c, ids, others, 5)
+        assert largest.entries <= select.ROWS * 500
+
+
+@pytest.mark.parametrize("case", ["no candidates", "empty slots only", "all the same id"])
+def test_anchors_without_candidates(case: str) -> None:
+    a, c, anchor_ids, candidate_ids = scene(9)
+    if case == "no candidates":
+        c, candidate_ids = c[:0], candidate_ids[:0]
+    elif case == "empty slots only":
+        c, candidate_ids = c * math.nan, torch.full_like(candidate_ids, -1)  # what is in a slot does not matter
+    else:
+        anchor_ids, candidate_ids = torch.zeros_like(anchor_ids), torch.zeros_like(candidate_ids)
+    inputs = (a, c, anchor_ids, candidate_ids)
+    inf = torch.full((70,), math.inf)
+    assert torch.equal(select.kth_largest(*inputs, 1), -inf)
+    for low, high in (select.band_by_rank(*inputs, 0, 5), select.ring(*inputs, 0.1, 1.0)):
+        assert torch.equal(low, inf)
+        assert torch.equal(high, -inf)
+    assert torch.equal(select.top_share(*inputs, 0.1), inf)
+    values, columns = select.top_k(*inputs, 2)
+    assert bool((values == -math.inf).all())
+    assert bool((columns == -1).all())
+    draws = select.draw_from_band(*inputs, -inf, inf, 3, torch.Generator().manual_seed(0))
+    assert bool((draws == -1).all())
+
+
+def test_no_anchors() -> None:
+    a, c, anchor_ids, candidate_ids = scene(10)
+    inputs = (a[:0], c, anchor_ids[:0], candidate_ids)
+    assert select.kth_largest(*inputs, 1).shape == (0,)
+    assert select.top_k(*inputs, 2)[1].shape == (0, 2)
+    low, high = select.ring(*inputs, 0.1, 0.5)
+    assert select.draw_from_band(*inputs, low, high, 3, torch.Generator().manual_seed(0)).shape == (0, 3)
+
+
+def test_half_precision_is_selected_in_float32_and_nothing_has_a_gradient() -> None:
+    a, c, anchor_ids, candidate_ids = scene(11)
+    inputs = (a.bfloat16().requires_grad_(), c.requires_grad_(), anchor_ids, candidate_ids)
+    low, high = select.ring(*inputs, 0.1, 0.5)
+    assert low.dtype == high.dtype == torch.float32
+    assert not low.requires_grad
+    assert not select.top_k(*inputs, 3)[0].requires_grad
+
+
+def test_refusals() -> None:
+    a, c, anchor_ids, candidate_ids = inputs = scene(12)
+    broken = c.clone()
+    broken[(candidate_ids != -1).nonzero()[5], 3] = math.nan
+    generator = torch.Generator()
+    low = torch.zeros(70)
+    refused = [
+        ("candidates contain a value that is not finite", lambda: select.ring(a, broken, *inputs[2:], 0.1, 0.5)),
+        ("anchors contain a value that is not finite", lambda: select.top_k(a * math.inf, *inputs[1:], 1)),
+        ("matrices of one width", lambda: select.top_k(a[:, :3], *inputs[1:], 1)),
+        ("needs one id", lambda: select.top_k(a, c, anchor_ids[:3], candidate_ids, 1)),
+        ("k must be at least 1, got 0", lambda: select.top_k(*inputs, 0)),
+        ("k must be at least 1, got 0", lambda: select.kth_largest(*inputs, torch.arange(70))),
+        ("k must be an integer or one integer per anchor", lambda: select.kth_largest(*inputs, torch.arange(3))),
+        ("first must not be negative", lambda: select.band_by_rank(*inputs, -1, 5)),
+        ("inner must be in", lambda: select.ring(*inputs, 1.0, 0.5)),
+        ("outer must be in", lambda: select.ring(*inputs, 0.1, 0.0)),
+        ("alpha must be in", lambda: select.top_share(*inputs, 1.5)),
+        ("m must not be negative", lambda: select.draw_from_band(*inputs, low, low, -1, generator)),
+        (
+            "rank must be in 0..1, got 2",
+            lambda: select.draw_from_band(*inputs, low, low, 1, generator, rank=2, world_size=2),
+        ),
+        ("one bound per anchor", lambda: select.draw_from_band(*inputs, low[:3], low, 1, generator)),
+    ]
+    for message, call in refused:
+        with pytest.raises(ValueError, match=message):
+            call()

@@ -1,0 +1,108 @@
+"""Every method on an encoder so small that its numbers do not depend on how a batch is cut: no batch statistics."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from antipodes import Oracle
+from antipodes.methods import CMC, InstanceDiscrimination, Method, MoCo, MoCoV1, SimCLR, SogCLR, SupCon
+
+N, BATCH, SIZE = 24, 8, 4
+LABELS = torch.arange(N) % 5
+
+
+class Tiny(nn.Module):
+    """One linear layer on the pixels."""
+
+    num_features = 6
+
+    def __init__(self, channels: int = 3) -> None:
+        super().__init__()
+        self.layer = nn.Linear(channels * SIZE * SIZE, self.num_features)
+
+    def forward(self, images: Tensor) -> Tensor:
+        out: Tensor = self.layer(images.flatten(1)).tanh()
+        return out
+
+
+METHODS: dict[str, Callable[..., Method]] = {
+    "simclr": lambda **policy: SimCLR(Tiny(), hidden=7, dim=5, batch_norm=False, **policy),
+    "sogclr": lambda **policy: SogCLR(Tiny(), N, gamma=0.4, hidden=7, dim=5, batch_norm=False, **policy),
+    "supcon": lambda **policy: SupCon(Tiny(), LABELS, hidden=7, dim=5, batch_norm=False),
+    "moco": lambda **policy: MoCo(Tiny(), momentum=0.9, queue_size=20, hidden=7, dim=5, **policy),
+    "moco-v1": lambda **policy: MoCoV1(Tiny(), momentum=0.9, queue_size=20, dim=5, **policy),
+    "instance": lambda **policy: InstanceDiscrimination(Tiny(), N, samples=15, dim=5, **policy),
+    "cmc": lambda **policy: CMC(Tiny(1), Tiny(2), N, samples=15, dim=5, **policy),
+}
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "eliminate": {"negatives": "oracle", "treatment": "eliminate"},
+    "attract": {"negatives": "oracle", "treatment": "attract"},
+}
+
+CASES = [(method, policy) for method in METHODS for policy in POLICIES if method != "supcon" or policy == "none"]
+
+
+def build(name: str, policy: str = "none", seed: int = 0) -> Method:
+    arguments = dict(POLICIES[policy])
+    if "negatives" in arguments:
+        arguments["negatives"] = Oracle(LABELS)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return METHODS[name](**arguments).train()
+
+
+def batch(step: int, views: int) -> tuple[Tensor, list[Tensor]]:
+    """The ids and the views of the whole batch of a step; pixels in [0, 1]."""
+    generator = torch.Generator().manual_seed(step)
+    ids = torch.randperm(N, generator=generator)[:BATCH]
+    images = torch.rand(BATCH, 3, SIZE, SIZE, generator=generator)
+    noise = torch.rand(views, BATCH, 3, SIZE, SIZE, generator=generator)
+    return ids, [0.7 * images + 0.3 * one for one in noise]
+
+
+class Training:
+    """A method and its optimiser; `state` and `load` go through bytes, as a checkpoint does."""
+
+    def __init__(
+        self,
+        name: str,
+        policy: str,
+        rank: int = 0,
+        world_size: int = 1,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        rate: float = 0.2,
+    ) -> None:
+        self.method = build(name, policy, seed).to(dtype)
+        self.dtype = dtype
+        self.optimizer = torch.optim.SGD(self.method.network.parameters(), lr=rate, momentum=0.9)
+        self.network = self.method.network if world_size == 1 else DistributedDataParallel(self.method.network)
+        self.part = slice(BATCH * rank // world_size, BATCH * (rank + 1) // world_size)
+
+    def step(self, number: int) -> Tensor:
+        ids, views = batch(number, self.method.views)
+        views = [view.to(self.dtype) for view in views]
+        loss = self.method.loss(self.network, ids[self.part], [view[self.part] for view in views], number / 10)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.method.after_step()
+        return loss.detach()
+
+    def state(self) -> bytes:
+        file = io.BytesIO()
+        torch.save({"method": self.method.state_dict(), "optimizer": self.optimizer.state_dict()}, file)
+        return file.getvalue()
+
+    def load(self, state: bytes) -> None:
+        loaded = torch.load(io.BytesIO(state))
+        self.method.load_state_dict(loaded["method"])
+        self.optimizer.load_state_dict(loaded["optimizer"])

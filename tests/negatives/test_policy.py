@@ -1,0 +1,128 @@
+"""Two policies at once: by hand, with everything flagged, on two ranks, and with state that a checkpoint restores."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from antipodes import InfoNCE, Oracle
+from antipodes.functional.contrast import contrast
+from antipodes.negatives import Both, Policy
+from antipodes.objectives import Treatment
+from antipodes.pairs import Pairs, Rule
+from antipodes.state import SampleTable
+from tests.ranks import Ranks
+from tests.reference import objectives as reference
+
+SHAPES = torch.tensor([0, 0, 1, 1, 2, 2])
+COLOURS = torch.tensor([0, 1, 1, 0, 0, 1])
+
+
+class Ceiling(Policy):
+    """Flags above a ceiling per sample, which falls by a tenth at every visit."""
+
+    def __init__(self, num_samples: int) -> None:
+        super().__init__()
+        self.ceiling = SampleTable(num_samples, fill=0.6)
+
+    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+        ceiling = self.ceiling.read(pairs.anchor_ids) - 0.1
+        self.ceiling.write(pairs.anchor_ids, ceiling)
+        return [Rule(ceiling=ceiling)]
+
+
+class Several(Policy):
+    """Answers with one rule per bound."""
+
+    def __init__(self, *bounds: float) -> None:
+        super().__init__()
+        self.bounds = bounds
+
+    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+        return [Rule(low=torch.full((len(pairs.anchors),), bound)) for bound in self.bounds]
+
+
+def views(seed: int = 0) -> tuple[Tensor, Tensor]:
+    z1, z2 = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return z1.requires_grad_(), z2.requires_grad_()
+
+
+def test_a_candidate_counts_when_both_keep_it() -> None:
+    pairs = Pairs(torch.eye(6), torch.arange(6), torch.zeros(6))
+    policy = Oracle(SHAPES) & Oracle(COLOURS)
+    assert isinstance(policy, Both)
+    (rule,) = policy.judge(pairs, 1.0)
+    sums = contrast(pairs.anchors, anchor_ids=pairs.anchor_ids, temperature=1.0, rules=rule)
+    # of five others one has the anchor's shape and two its colour, none has both
+    assert sums.kept[0].tolist() == [2] * 6
+
+
+@pytest.mark.parametrize("treatment", ["eliminate", "attract"])
+def test_by_loops(treatment: Treatment) -> None:
+    z1, z2 = views()
+    loss = InfoNCE(0.2, Oracle(SHAPES) & Oracle(COLOURS), treatment)(z1, z2, torch.arange(6))
+    shapes, colours = reference.same(SHAPES.tolist()), reference.same(COLOURS.tolist())
+    expected = reference.info_nce(z1, z2, range(6), 0.2, lambda i, k: shapes(i, k) or colours(i, k), treatment)
+    torch.testing.assert_close(loss, expected)
+    for ours, theirs in zip(torch.autograd.grad(loss, (z1, z2)), torch.autograd.grad(expected, (z1, z2)), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_three_policies_and_the_order_do_not_matter() -> None:
+    z1, z2 = (z.detach() for z in views())
+    losses = []
+    for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
+        a, b, c = ([Oracle(SHAPES), Oracle(COLOURS), Several(-0.2)][i] for i in order)
+        losses += [InfoNCE(0.2, policy)(z1, z2, torch.arange(6)) for policy in (a & b & c, a & (b & c))]
+    torch.testing.assert_close(torch.stack(losses), losses[0].expand(6))
+
+
+def test_every_rule_meets_every_rule() -> None:
+    pairs = Pairs(torch.eye(6), torch.arange(6), torch.zeros(6))
+    rules = (Several(-0.5, 0.1) & Several(-0.3, 0.0, 0.2)).judge(pairs, 1.0)
+    lows = [rule.low[0].item() for rule in rules if rule.low is not None]
+    assert lows == pytest.approx([-0.3, 0.0, 0.2, 0.1, 0.1, 0.2])
+
+
+@pytest.mark.parametrize("treatment", ["eliminate", "attract"])
+@pytest.mark.filterwarnings("ignore:some anchors have no negatives")
+def test_everything_flagged_stays_finite(treatment: Treatment) -> None:
+    z1, z2 = views()
+    one_label = torch.zeros(6, dtype=torch.int64)
+    loss = InfoNCE(0.05, Oracle(one_label) & Ceiling(6), treatment)(z1, z2, torch.arange(6))
+    assert loss.isfinite()
+    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (z1, z2)))
+
+
+def steps(rank: int, world_size: int, loss_fn: InfoNCE | None = None, seeds: Sequence[int] = (0, 1, 2)) -> list[Tensor]:
+    """Losses and gradients of one rank's part of three steps, divided by the ranks, and the table at the end."""
+    part = slice(6 * rank // world_size, 6 * (rank + 1) // world_size)
+    policy = Oracle(SHAPES) & Ceiling(6)
+    loss_fn = loss_fn or InfoNCE(0.2, policy)
+    results = []
+    for seed in seeds:
+        z1, z2 = (z.detach()[part].clone().requires_grad_() for z in views(seed))
+        loss = loss_fn(z1, z2, torch.arange(6)[part])
+        results += [loss.detach() / world_size, torch.stack(torch.autograd.grad(loss, (z1, z2))) / world_size]
+    assert isinstance(loss_fn.negatives, Both)
+    assert isinstance(loss_fn.negatives.second, Ceiling)
+    return [*results, loss_fn.negatives.second.ceiling.rows]
+
+
+def test_two_ranks_equal_one(two_ranks: Ranks) -> None:
+    *whole, table = steps(0, 1)
+    (*first, first_table), (*second, second_table) = two_ranks(steps)
+    torch.testing.assert_close(first_table, table)
+    assert torch.equal(first_table, second_table)
+    for ours, a, b in zip(whole, first, second, strict=True):
+        torch.testing.assert_close(a + b if ours.dim() == 0 else torch.cat((a, b), dim=1), ours)
+
+
+def test_save_load_continue_is_bit_equal() -> None:
+    through = steps(0, 1)
+    first, second = (InfoNCE(0.2, Oracle(SHAPES) & Ceiling(6)) for _ in range(2))
+    before = steps(0, 1, first, (0, 1))[:-1]
+    second.load_state_dict({name: tensor.clone() for name, tensor in first.state_dict().items()})
+    for ours, theirs in zip(through, before + steps(0, 1, second, (2,)), strict=True):
+        assert torch.equal(ours, theirs)

@@ -1,0 +1,62 @@
+"""The contrast sums by two loops over pairs, in float64, straight from the definition of a rule."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from antipodes.functional import Rule, Sums
+
+
+def judge(rule: Rule, i: int, k: int, similarity: float) -> tuple[bool, bool]:
+    """Return whether pair (i, k) is kept and whether it is pulled."""
+    ignored = dropped = pulled = False
+    if rule.low is not None and similarity < rule.low[i].item():
+        ignored = True
+    if rule.high is not None and similarity > rule.high[i].item():
+        ignored = True
+    if rule.ceiling is not None and similarity > rule.ceiling[i].item():
+        dropped |= rule.above == "drop"
+        pulled |= rule.above == "pull"
+    for group in rule.groups:
+        mine, other = group.anchors[i].item(), group.candidates[k].item()
+        same = mine == other and mine >= 0
+        ignored |= group.same == "only" and not same
+        dropped |= group.same == "drop" and same
+        pulled |= group.same == "pull" and same
+    kept = not ignored and not dropped
+    return kept, kept and pulled
+
+
+def contrast(
+    anchors: Tensor,
+    candidates: Tensor | None = None,
+    *,
+    anchor_ids: Tensor,
+    candidate_ids: Tensor | None = None,
+    temperature: float | Tensor,
+    rules: list[Rule],
+) -> Sums:
+    """Return the sums of `antipodes.functional.contrast`, differentiable by autograd."""
+    if candidates is None or candidate_ids is None:
+        candidates, candidate_ids = anchors, anchor_ids
+    anchors, candidates = anchors.double(), candidates.double()
+    tau = torch.as_tensor(temperature, dtype=torch.float64).expand(len(anchors))
+    similarities = anchors @ candidates.T
+    results: list[list[Tensor]] = []
+    for rule in rules:
+        for i in range(len(anchors)):
+            logits, pulled = [], []
+            for k in range(len(candidates)):
+                if anchor_ids[i] == candidate_ids[k] or candidate_ids[k] < 0:
+                    continue
+                keep, pull = judge(rule, i, k, similarities[i, k].item())
+                if keep:
+                    logits.append(similarities[i, k] / tau[i])
+                if pull:
+                    pulled.append(similarities[i, k])
+            log_sum = torch.stack(logits).logsumexp(0) if logits else torch.tensor(-torch.inf, dtype=torch.float64)
+            pulled_sum = torch.stack(pulled).sum() if pulled else torch.zeros((), dtype=torch.float64)
+            results.append([log_sum, torch.tensor(len(logits)), pulled_sum, torch.tensor(len(pulled))])
+    shape = (len(rules), len(anchors))
+    return Sums(*(torch.stack(column).reshape(shape) for column in zip(*results, strict=True)))

@@ -1,0 +1,114 @@
+"""The objectives by loops over pairs, in the precision of the inputs (give float64)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+Flag = Callable[[int, int], bool]
+"""Whether the samples with these two ids are false negatives of each other."""
+
+
+def nothing(anchor: int, candidate: int) -> bool:
+    return False
+
+
+def same(labels: Sequence[int]) -> Flag:
+    return lambda anchor, candidate: labels[anchor] == labels[candidate]
+
+
+def both_ways(z1: Tensor, z2: Tensor, ids: Sequence[int]) -> tuple[list[Tensor], list[int], list[Tensor]]:
+    """The views of a batch as anchors: their vectors, their ids, and each one's similarity to its positive."""
+    views = [z / z.norm() for z in [*z1, *z2]]
+    positives = [views[i] @ views[i + len(ids)] for i in range(len(ids))]
+    return views, [*ids, *ids], positives * 2
+
+
+def one_way(
+    anchors: Sequence[Tensor],
+    anchor_ids: Sequence[int],
+    positives: Sequence[Tensor],
+    candidates: Sequence[Tensor],
+    candidate_ids: Sequence[int],
+    temperature: float,
+    flagged: Flag = nothing,
+    treatment: str = "eliminate",
+) -> Tensor:
+    """InfoNCE, the mean over anchors; with every label flagged and attraction this is SupCon's L_out."""
+    losses = []
+    for anchor, own, positive in zip(anchors, anchor_ids, positives, strict=True):
+        pushed, pulled = [positive], [positive]
+        for candidate, other in zip(candidates, candidate_ids, strict=True):
+            if other in (own, -1):
+                continue
+            s = anchor @ candidate
+            if not flagged(own, other):
+                pushed.append(s)
+            elif treatment == "attract":
+                pushed.append(s)
+                pulled.append(s)
+        denominator = torch.stack(pushed).div(temperature).logsumexp(0)
+        losses.append(denominator - torch.stack(pulled).mean() / temperature)
+    return torch.stack(losses).mean()
+
+
+def info_nce(
+    z1: Tensor,
+    z2: Tensor,
+    ids: Sequence[int],
+    temperature: float,
+    flagged: Flag = nothing,
+    treatment: str = "eliminate",
+) -> Tensor:
+    """InfoNCE of a batch, both views as anchors and all views as candidates."""
+    views, view_ids, positives = both_ways(z1, z2, ids)
+    return one_way(views, view_ids, positives, views, view_ids, temperature, flagged, treatment)
+
+
+class GlobalContrastive:
+    """SogCLR's loss of a batch with u in a dictionary; anchors with nothing kept do not touch it."""
+
+    def __init__(self, temperature: float) -> None:
+        self.temperature = temperature
+        self.u: dict[int, float] = {}
+        self.value = math.nan
+
+    def __call__(
+        self,
+        z1: Tensor,
+        z2: Tensor,
+        ids: Sequence[int],
+        gamma: float,
+        flagged: Flag = nothing,
+        treatment: str = "eliminate",
+    ) -> Tensor:
+        views, view_ids, positives = both_ways(z1, z2, ids)
+        means: list[Tensor | None] = []
+        counts, targets = [], []
+        for anchor, own, positive in zip(views, view_ids, positives, strict=True):
+            others = [
+                (anchor @ view, flagged(own, other))
+                for view, other in zip(views, view_ids, strict=True)
+                if other != own
+            ]
+            kept = [s for s, flag in others if not flag or treatment == "attract"]
+            pulled = [positive] + [s for s, flag in others if flag and treatment == "attract"]
+            means.append((torch.stack(kept) / self.temperature).exp().mean() if kept else None)
+            counts.append(len(kept))
+            targets.append(torch.stack(pulled).mean())
+        for sample in set(ids):
+            new = [g.item() for g, own in zip(means, view_ids, strict=True) if own == sample and g is not None]
+            if new:
+                estimate = sum(new) / len(new)
+                old = self.u.get(sample)
+                self.u[sample] = estimate if old is None else (1 - gamma) * old + gamma * estimate
+        losses, values = [], []
+        for g, own, target, count in zip(means, view_ids, targets, counts, strict=True):
+            losses.append(-target if g is None else -target + self.temperature * g / self.u[own])
+            negative_term = 0.0 if g is None else self.temperature * math.log(count * self.u[own])
+            values.append(-target.item() + negative_term)
+        self.value = sum(values) / len(values)
+        return torch.stack(losses).mean()

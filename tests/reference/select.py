@@ -1,0 +1,25 @@
+"""Row selections by loops and full sorts in float64."""
+
+import math
+
+from torch import Tensor
+
+
+def ranking(anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor) -> list[list[int]]:
+    """For every anchor the columns of its allowed candidates, the most similar first, ties by column."""
+    similarities = anchors.double() @ candidates.double().T
+    result = []
+    for i, own in enumerate(anchor_ids.tolist()):
+        allowed = [k for k, other in enumerate(candidate_ids.tolist()) if other not in (-1, own)]
+        result.append(sorted(allowed, key=lambda k: (-float(similarities[i, k]), k)))
+    return result
+
+
+def ring(ranked: list[list[int]], inner: float, outer: float) -> list[set[int]]:
+    """The columns that Ring keeps of rankings from the top."""
+    return [set(row[math.floor(inner * outer * len(row)) : math.floor(outer * len(row))]) for row in ranked]
+
+
+def top_share(ranked: list[list[int]], alpha: float) -> list[set[int]]:
+    """The columns that FNC flags."""
+    return [set(row[: max(1, round(alpha * len(row)))]) for row in ranked]

@@ -1,0 +1,127 @@
+"""What a run does, looked at from its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from antipodes.cli.train import parse
+from antipodes.encoders.export import load_backbone
+from antipodes.evaluation.run import open_method
+from antipodes.training.loop import TrainingFailed, train
+from antipodes.training.records import read_records
+from antipodes.training.run import Run, load_checkpoint
+from tests.cli.command import ENVIRONMENT, antipodes
+
+SMALL = ["--encoder", "resnet8-slim", "--method.hidden", "16", "--data.count", "128", "--batch_size", "32"]
+
+
+def run(out: Path, *options: object) -> Run:
+    config, _ = parse([*SMALL, "--out", str(out), *map(str, options)])
+    return train(config)
+
+
+def weights(folder: Run) -> dict[str, Tensor]:
+    model: dict[str, Tensor] = load_checkpoint(folder.last)["model"]
+    return model
+
+
+class TinyEncoder(nn.Module):
+    """A user's own module: no num_features, no in_channels."""
+
+    def __init__(self, width: int = 5) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, width))
+
+    def forward(self, images: Tensor) -> Tensor:
+        out: Tensor = self.layers(images)
+        return out
+
+
+def test_the_seed_decides_everything_and_the_global_generator_is_left_alone(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    first = weights(run(tmp_path / "a", "--epochs", 1, "--seed", 5))
+    assert torch.equal(torch.rand(3), expected)
+    again = weights(run(tmp_path / "b", "--epochs", 1, "--seed", 5))
+    other = weights(run(tmp_path / "c", "--epochs", 1, "--seed", 6))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_training_learns_and_the_exported_encoder_is_the_trained_one(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", "--epochs", 6, "--data.count", 256, "--knn_every", 2)
+    epochs = [line for line in read_records(folder.folder) if line["kind"] == "epoch"]
+    assert [line["epoch"] for line in epochs] == [1, 2, 3, 4, 5, 6]
+    assert epochs[-1]["loss"] < epochs[0]["loss"] - 0.2
+    assert [("knn" in line) for line in epochs] == [False, True] * 3
+    assert epochs[0]["kept_per_anchor"] == 62
+    method, _ = open_method(folder)
+    exported = load_backbone(folder.folder / "encoder.safetensors").state_dict()
+    for name, tensor in method.backbone().state_dict().items():
+        assert torch.equal(tensor, exported[name])
+
+
+def test_a_users_own_encoder_trains(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", "--epochs", 1, "--encoder", f"{__name__}.TinyEncoder", "--encoder.width", 7)
+    method, data = open_method(folder)
+    assert method.backbone()(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+    assert len(data) == 128
+
+
+@pytest.mark.parametrize("method", ["sogclr", "supcon", "moco", "moco-v1", "instance", "cmc"])
+def test_every_method_trains(method: str, tmp_path: Path) -> None:
+    config: dict[str, Any]
+    options = ["--encoder", "resnet8-slim", "--data.count", "128", "--batch_size", "32", "--epochs", "2"]
+    queue = ["--method.queue_size", "96"] if method.startswith("moco") else []
+    config, _ = parse([*options, *queue, "--method", method, "--out", str(tmp_path / "a")])
+    folder = train(config)
+    losses = [line["loss"] for line in read_records(folder.folder) if line["kind"] == "epoch"]
+    assert len(losses) == 2
+    opened, data = open_method(folder, "best")
+    assert opened.backbone()(data.fetch(torch.arange(2)).float() / 255).ndim == 2
+
+
+@pytest.mark.parametrize("options", [["--optimizer", "adamw"], ["--optimizer", "lars"], ["--clip_gradient", 0.1]])
+def test_optimisers_and_clipping(options: list[object], tmp_path: Path) -> None:
+    plain = weights(run(tmp_path / "a", "--epochs", 1))
+    other = weights(run(tmp_path / "b", "--epochs", 1, *options))
+    assert any(not torch.equal(plain[name], other[name]) for name in plain)
+
+
+def test_mixed_precision_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # some virtual machines announce AMX and then refuse it: oneDNN is told not to use it, in a process of its own
+    monkeypatch.setitem(ENVIRONMENT, "ONEDNN_MAX_CPU_ISA", "AVX2")
+    result = antipodes("train", *SMALL, "--epochs", 1, "--precision", "bf16-mixed", "--out", tmp_path / "a")
+    assert result.returncode == 0, result.stderr
+    assert all(tensor.dtype != torch.bfloat16 for tensor in weights(Run(tmp_path / "a")).values())
+    exact = weights(run(tmp_path / "b", "--epochs", 1))
+    mixed = weights(Run(tmp_path / "a"))
+    name = "network.encoder.conv1.weight"
+    assert not torch.equal(exact[name], mixed[name])
+    torch.testing.assert_close(exact[name], mixed[name], rtol=0.1, atol=0.05)
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path) -> None:
+    with pytest.raises((TrainingFailed, ValueError), match="nan|finite|NaN"):
+        run(tmp_path / "a", "--epochs", 3, "--learning_rate", 1e30, "--warmup", 0)
+
+
+def test_two_processes_train_one_run(tmp_path: Path) -> None:
+    options = ["--data.count", 128, "--batch_size", 32, "--epochs", 2, "--encoder", f"{__name__}.TinyEncoder"]
+    options += ["--method.batch_norm", "false", "--method.hidden", 16, "--log_every", 1, "--encoder.width", 6]
+    for devices in (1, 2):
+        result = antipodes("train", *options, "--devices", devices, "--out", tmp_path / str(devices))
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.strip() == str(tmp_path / str(devices))
+    one, two = weights(Run(tmp_path / "1")), weights(Run(tmp_path / "2"))
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-6)
+    rows = [[line for line in read_records(tmp_path / name) if line["kind"] == "epoch"] for name in ("1", "2")]
+    for single, double in zip(*rows, strict=True):
+        assert single["loss"] == pytest.approx(double["loss"], rel=1e-5)

@@ -1,0 +1,155 @@
+"""A run that is killed and resumed ends with the very weights of a run that was not."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from antipodes.training.records import read_records
+from antipodes.training.run import Run, load_checkpoint
+from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, refused
+
+STEPS = 8  # per epoch
+OPTIONS = ["--batch_size", 64, "--epochs", 3, "--encoder", "resnet8-slim", "--log_every", 1]
+SHAPES = ["--data.count", 512]
+METHODS = {
+    "simclr": ["--method.hidden", 32, "--knn_every", 1],
+    "moco": ["--method", "moco", "--method.queue_size", 200, "--method.hidden", 32, "--accumulate", 2, "--epochs", 6],
+    "cmc": ["--method", "cmc", "--method.samples", 100],
+    "sogclr": ["--method", "sogclr", "--method.hidden", 32, "--negatives", "oracle", "--treatment", "attract"],
+}
+
+
+def train(out: Path, *options: object) -> None:
+    result = antipodes("train", *OPTIONS, *options, "--checkpoint_steps", 3, "--out", out)
+    assert result.returncode == 0, result.stderr
+
+
+def final_state(folder: Path) -> dict[str, Any]:
+    return load_checkpoint(Run.open(folder).last)
+
+
+def equal(first: Any, second: Any) -> bool:
+    if isinstance(first, torch.Tensor):
+        return torch.equal(first, second)
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(equal(first[key], second[key]) for key in first)
+    if isinstance(first, (list, tuple)):
+        return len(first) == len(second) and all(map(equal, first, second))
+    return bool(first == second)
+
+
+def kill_in_mid_epoch(out: Path, *options: object) -> int:
+    """Start a run, kill -9 it between two checkpoints in its second epoch; returns the step it had reached."""
+    call = [*COMMAND, "train", *OPTIONS, *options, "--checkpoint_steps", 3, "--out", out]
+    process = subprocess.Popen(
+        list(map(str, call)), env=ENVIRONMENT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while not any(line["step"] >= STEPS + 5 for line in read_records(out)):
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline, "the run did not get far enough"
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return max(int(line["step"]) for line in read_records(out))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_and_resumed_is_bit_equal(method: str, tmp_path: Path) -> None:
+    train(tmp_path / "whole", *SHAPES, *METHODS[method])
+    reached = kill_in_mid_epoch(tmp_path / "killed", *SHAPES, *METHODS[method])
+    checkpoint = final_state(tmp_path / "killed")["step"]
+    assert 0 < checkpoint <= reached
+    assert checkpoint < final_state(tmp_path / "whole")["step"]
+
+    result = antipodes("train", "--resume", tmp_path / "killed")
+    assert result.returncode == 0, result.stderr
+
+    assert equal(final_state(tmp_path / "whole"), final_state(tmp_path / "killed"))
+    whole, killed = (
+        [{key: value for key, value in line.items() if key != "images_per_second"} for line in read_records(folder)]
+        for folder in (tmp_path / "whole", tmp_path / "killed")
+    )
+    assert whole == killed  # every step is logged once, with the same numbers
+    exported = sorted(path.name for path in (tmp_path / "killed").glob("*.safetensors"))
+    assert exported
+    for name in exported:
+        assert equal(load_file(tmp_path / "whole" / name), load_file(tmp_path / "killed" / name))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on an .npz file."""
+    folder = tmp_path_factory.mktemp("finished")
+    write_npz(folder / "images.npz", seed=0)
+    train(folder / "run", "--data", folder / "images.npz", "--epochs", 1, *METHODS["simclr"])
+    return folder
+
+
+def write_npz(path: Path, seed: int) -> None:
+    import numpy as np
+
+    images = np.random.default_rng(seed).integers(0, 256, (128, 32, 32, 3), dtype=np.uint8)
+    np.savez(path, images=images, labels=np.arange(128) % 4)
+
+
+def test_resuming_a_finished_run_changes_nothing(finished: Path) -> None:
+    before = final_state(finished / "run")
+    assert antipodes("train", "--resume", finished / "run").returncode == 0
+    assert equal(before, final_state(finished / "run"))
+
+
+def test_changed_data_is_refused(finished: Path) -> None:
+    before = (finished / "images.npz").read_bytes()
+    write_npz(finished / "images.npz", seed=1)
+    assert "the dataset has changed" in refused("train", "--resume", finished / "run")
+    (finished / "images.npz").write_bytes(before)
+
+
+def test_changed_method_is_refused(finished: Path) -> None:
+    assert "method.name simclr" in refused("train", "--resume", finished / "run", "--method", "moco")
+
+
+def test_changed_method_in_the_file_is_refused(finished: Path, tmp_path: Path) -> None:
+    config = yaml.safe_load((finished / "run" / "config.yaml").read_text())
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    config["method"] |= {"name": "sogclr", "gamma": 0.9, "gamma_until": 0.0}
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "run" / "checkpoints" / "last.pt").write_bytes(Run(finished / "run").last.read_bytes())
+    assert "trained with method simclr" in refused("train", "--resume", tmp_path / "run")
+
+
+def test_changed_world_size_is_refused(finished: Path) -> None:
+    assert "devices 1" in refused("train", "--resume", finished / "run", "--devices", 2)
+
+
+def test_checkpoint_that_would_run_code_is_refused(finished: Path, tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Any, tuple[str]]:
+            return (Path.touch, (tmp_path / "touched",))  # type: ignore[return-value]
+
+    path = tmp_path / "evil.pt"
+    torch.save({"format": 1, "model": Evil()}, path)
+    with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
+        load_checkpoint(path)
+    assert not (tmp_path / "touched").exists()
+
+
+def test_truncated_checkpoint_is_refused(finished: Path, tmp_path: Path) -> None:
+    path = tmp_path / "half.pt"
+    path.write_bytes(Run(finished / "run").last.read_bytes()[:1000])
+    with pytest.raises(ValueError, match="damaged"):
+        load_checkpoint(path)
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(finished: Path) -> None:
+    assert "holds a run already" in refused("train", *OPTIONS, "--out", finished / "run")
