@@ -194,7 +194,7 @@ def main() -> None:
     if arguments.memory:
         report_peak_growth(arguments.memory[0], int(arguments.memory[1]), arguments.memory[2])
         return
-    pairs, rounds = (512, 10) if arguments.quick else (4096, 5)
+    pairs, rounds = (512, 20) if arguments.quick else (4096, 7)
     allocator = {name: value for name, value in os.environ.items() if name.startswith(("MALLOC_", "LD_PRELOAD"))}
     print(f"torch {torch.__version__}, {arguments.threads} thread(s), allocator settings: {allocator or 'default'}")
     ratios: dict[str, float] = {}

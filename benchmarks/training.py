@@ -14,7 +14,6 @@ import json
 import statistics
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,7 +41,7 @@ def bare(config: dict[str, Any]) -> tuple[float, float]:
         batch = next(batches, None)
         if batch is None:
             return step_seconds, view_seconds
-        views = [recipe(batch[1], generator(0, view)) for view in range(method.views)]
+        views = [recipe(batch[1], generator("views", 0, view)) for view in range(method.views)]
         ready = time.perf_counter()
         method.loss(method.network, batch[0], views, 0.5).backward()
         sgd.step()
@@ -56,7 +55,7 @@ def loop(config: dict[str, Any]) -> float:
     """Seconds of one epoch of the training loop, without what a run does once."""
     with tempfile.TemporaryDirectory() as folder:
         run = train(config | {"out": f"{folder}/run", "epochs": 1, "knn_every": 0, "warmup": 0.0})
-        rate = [line["images_per_second"] for line in read_records(Path(run.folder)) if line["kind"] == "epoch"][0]
+        rate = next(line["images_per_second"] for line in read_records(run.folder) if line["kind"] == "epoch")
     steps = config["data"]["limit"] // config["batch_size"]
     return steps * config["batch_size"] / rate
 

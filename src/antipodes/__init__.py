@@ -10,12 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from antipodes.negatives import Oracle
+    from antipodes.negatives import FNC, GloFND, Oracle
     from antipodes.objectives import GlobalContrastive, InfoNCE
     from antipodes.pairs import Group, Pairs, Rule
     from antipodes.state import SampleTable
 
 _HOMES = {
+    "FNC": "negatives",
+    "GloFND": "negatives",
     "GlobalContrastive": "objectives",
     "Group": "pairs",
     "InfoNCE": "objectives",
@@ -25,7 +27,7 @@ _HOMES = {
     "SampleTable": "state",
 }
 
-__all__ = ["GlobalContrastive", "Group", "InfoNCE", "Oracle", "Pairs", "Rule", "SampleTable"]
+__all__ = ["FNC", "GloFND", "GlobalContrastive", "Group", "InfoNCE", "Oracle", "Pairs", "Rule", "SampleTable"]
 
 
 def __getattr__(name: str) -> Any:

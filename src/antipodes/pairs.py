@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -51,6 +52,10 @@ def normalise(embeddings: Tensor) -> Tensor:
     `torch.nn.functional.normalize` divides by its epsilon there, which multiplies the gradient by 1e12.
     """
     embeddings = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
-    length = embeddings.norm(dim=-1, keepdim=True)
-    present = length > torch.finfo(length.dtype).tiny
-    return torch.where(present, embeddings / length.where(present, torch.ones_like(length)), 0.0)
+    # by its largest entry first: the squares of a long row would overflow, those of a short one vanish
+    peak = embeddings.detach().abs().amax(dim=-1, keepdim=True)
+    absent = peak < math.sqrt(torch.finfo(peak.dtype).tiny)  # NaN is not absent: it stays and is refused later
+    scaled = (embeddings / peak.masked_fill(absent, 1.0)).masked_fill(absent, 0.0)
+    length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
+    unit: Tensor = scaled / length.masked_fill(absent, 1.0)
+    return unit

@@ -1,4 +1,4 @@
-"""Random generators that follow from a few whole numbers, so that nothing has to remember their state."""
+"""Random generators that follow from a purpose and a few numbers, so that nothing has to remember their state."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import hashlib
 import torch
 
 
-def generator(*numbers: int) -> torch.Generator:
-    """A CPU generator that depends on all the numbers, such as (seed, epoch, step), and on nothing else.
+def generator(purpose: str, *numbers: int) -> torch.Generator:
+    """A CPU generator that depends on the purpose and all the numbers, such as (seed, step), and on nothing else.
 
     Example:
-        >>> torch.rand(1, generator=generator(0, 3)) == torch.rand(1, generator=generator(0, 3))
+        >>> torch.rand(1, generator=generator("order", 0, 3)) == torch.rand(1, generator=generator("order", 0, 3))
         tensor([True])
     """
-    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(repr((purpose, *numbers)).encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -62,7 +64,10 @@ class SampleTable(nn.Module):
         if values.shape != (ids.numel(), *self.rows.shape[1:]):
             expected = (ids.numel(), *self.rows.shape[1:])
             raise ValueError(f"values must have the shape {expected} of their ids and rows, got {tuple(values.shape)}")
-        ids, values = gather(ids), gather(values.detach())
+        self.put(gather(ids), gather(values.detach()))
+
+    def put(self, ids: Tensor, values: Tensor) -> None:
+        """Replace rows by values that are gathered already, the same call on every rank."""
         last = _last_of_each(ids)
         self.rows[ids[last]] = values[last].to(self.rows.dtype)
 
@@ -91,10 +96,17 @@ def _last_of_each(ids: Tensor) -> Tensor:
 def _mapped(file: Path, size: int, fill: float, dtype: torch.dtype) -> Tensor:
     """A flat tensor whose memory is the file; a file of another size is refused, a new one is filled."""
     expected = size * torch.empty((), dtype=dtype).element_size()
-    fresh = not file.exists()
-    if not fresh and file.stat().st_size != expected:
+    if not file.parent.is_dir():
+        raise ValueError(f"the folder of the table {file} does not exist: create it first")
+    if not file.exists():
+        # filled under another name, then linked: no other rank, and no run after a crash, sees it half filled
+        part = file.with_name(f"{file.name}.{os.getpid()}")
+        torch.from_file(str(part), shared=True, size=size, dtype=dtype).fill_(fill)
+        with suppress(FileExistsError):
+            os.link(part, file)
+        part.unlink()
+    if file.stat().st_size != expected:
         raise ValueError(
             f"{file} holds {file.stat().st_size} bytes where the table needs {expected}: it belongs to another dataset"
         )
-    flat = torch.from_file(str(file), shared=True, size=size, dtype=dtype)
-    return flat.fill_(fill) if fresh else flat
+    return torch.from_file(str(file), shared=True, size=size, dtype=dtype)

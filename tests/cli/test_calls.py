@@ -53,7 +53,7 @@ def test_help_shows_the_options_of_the_chosen_method() -> None:
         (["train", "--data", "/nonexistent"], "does not exist"),
         (["train", "--method", "simclear"], "choose one of simclr"),
         (["train", "--encoder", "resnet19"], "did you mean"),
-        (["train", "--negatives", "glow"], "choose one of oracle"),
+        (["train", "--negatives", "glow"], "choose one of glofnd"),
         (["train", "--augmentation", "none"], "choose one of plain"),
         (["train", "--method"], "--method needs a value"),
         (["train", "--config", "/nonexistent.yaml"], "does not exist"),

@@ -59,7 +59,7 @@ def test_the_object_stands_out(data):
     """The centre and the corners differ clearly in colour, in nearly every image."""
     images = data.images.float() / 255
     centre, corner = images[:, :, 14:18, 14:18].mean((2, 3)), images[:, :, :3, :3].mean((2, 3))
-    assert ((centre - corner).abs().amax(1) > 0.15).float().mean() > 0.95
+    assert ((centre - corner).abs().amax(1) > 0.15).float().mean() > 0.9
 
 
 def test_held_out(data):

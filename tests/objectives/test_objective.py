@@ -46,9 +46,10 @@ def finite_with_warnings(loss_fn: Objective, z1: Tensor, z2: Tensor, ids: Tensor
 @pytest.mark.parametrize("treatment", ["eliminate", "attract"])
 @pytest.mark.parametrize("temperature", [0.02, 0.5])
 def test_one_sample_in_a_batch(build: Build, treatment: str, temperature: float) -> None:
-    loss_fn = build(temperature=temperature, treatment=treatment)
+    oracle = Oracle(torch.zeros(20, dtype=torch.int64))
+    loss_fn = build(temperature=temperature, negatives=oracle, treatment=treatment)
     told = finite_with_warnings(loss_fn, *embeddings(1), torch.tensor([3]))
-    assert told == ["some anchors have no negatives left: their loss has no pushing term"]
+    assert told == ["some anchors have no negatives left: nothing pushes them"]
     assert loss_fn.stats["without_negatives"] == 1
 
 
@@ -56,7 +57,7 @@ def test_one_sample_in_a_batch(build: Build, treatment: str, temperature: float)
 def test_every_negative_flagged(build: Build, temperature: float) -> None:
     loss_fn = build(temperature=temperature, negatives=Oracle(torch.zeros(20, dtype=torch.int64)))
     told = finite_with_warnings(loss_fn, *embeddings(5), torch.arange(5))
-    assert told == ["some anchors have no negatives left: their loss has no pushing term"]
+    assert told == ["some anchors have no negatives left: nothing pushes them"]
     assert loss_fn.stats["flagged_share"] == 1
     assert loss_fn.stats["kept_per_anchor"] == 0
 
@@ -96,7 +97,8 @@ def test_zero_vectors(build: Build) -> None:
     z1[2] = 0
     told = finite_with_warnings(build(), z1.requires_grad_(), z2.requires_grad_(), torch.arange(4))
     assert told == ["some embeddings are zero vectors: their similarities are 0 and they get no gradient"]
-    gradient = torch.autograd.grad(build()(z1, z2, torch.arange(4)), z1)[0]
+    with pytest.warns(UserWarning, match="zero vectors"):
+        gradient = torch.autograd.grad(build()(z1, z2, torch.arange(4)), z1)[0]
     assert not gradient[0].any()
     assert gradient[1].any()
 
@@ -118,6 +120,16 @@ def test_an_empty_queue_is_no_reason_to_warn(build: Build) -> None:
     assert finite_with_warnings(build(), *embeddings(3), torch.arange(3), **queue) == []
 
 
+@pytest.mark.filterwarnings("ignore:some anchors have no negatives")
+def test_statistics_without_candidates_are_finite(build: Build) -> None:
+    """One NaN would spoil the mean of an epoch, and every epoch with a queue would begin with one."""
+    loss_fn = build()
+    loss_fn(*embeddings(3), torch.arange(3), candidates=torch.zeros(5, 6), candidate_ids=torch.full((5,), -1))
+    assert all(math.isfinite(value) for value in loss_fn.stats.values())
+    assert loss_fn.stats["flagged_share"] == 0
+
+
+@pytest.mark.filterwarnings("ignore:some anchors have no negatives")
 def test_no_candidates_at_all(build: Build) -> None:
     queue = {"candidates": torch.zeros(0, 6), "candidate_ids": torch.zeros(0, dtype=torch.int64)}
     finite_with_warnings(build(), *embeddings(3), torch.arange(3), **queue)
@@ -220,6 +232,8 @@ def test_refuses_a_temperature_that_makes_no_sense(build: Build, temperature: fl
 
 
 def test_refuses_an_unknown_treatment(build: Build) -> None:
+    with pytest.raises(ValueError, match=r"treatment 'attract' needs a policy"):
+        build(treatment="attract")
     with pytest.raises(ValueError, match=r"treatment must be one of eliminate, attract.*got 'ignore'"):
         build(treatment="ignore")
 

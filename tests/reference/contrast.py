@@ -56,7 +56,7 @@ def contrast(
                 if pull:
                     pulled.append(similarities[i, k])
             log_sum = torch.stack(logits).logsumexp(0) if logits else torch.tensor(-torch.inf, dtype=torch.float64)
-            pulled_sum = torch.stack(pulled).sum() if pulled else torch.zeros((), dtype=torch.float64)
+            pulled_sum = torch.stack(pulled).sum() if pulled else similarities[i, :0].sum()  # zero, with a gradient
             results.append([log_sum, torch.tensor(len(logits)), pulled_sum, torch.tensor(len(pulled))])
     shape = (len(rules), len(anchors))
     return Sums(*(torch.stack(column).reshape(shape) for column in zip(*results, strict=True)))

@@ -108,7 +108,7 @@ def test_mixed_precision_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path) -> None:
-    with pytest.raises((TrainingFailed, ValueError), match="nan|finite|NaN"):
+    with pytest.raises(TrainingFailed, match="has diverged"):
         run(tmp_path / "a", "--epochs", 3, "--learning_rate", 1e30, "--warmup", 0)
 
 

@@ -35,7 +35,7 @@ class MemoryBank(nn.Module):
         self.momentum = momentum
         self.seed = seed
         self.table = SampleTable(num_samples, (dim,))
-        self.table.rows.copy_(normalise(torch.randn(num_samples, dim, generator=generator(seed))))
+        self.table.rows.copy_(normalise(torch.randn(num_samples, dim, generator=generator("bank", seed))))
         self.register_buffer("draws", torch.zeros((), dtype=torch.int64))
 
     def read(self, ids: Tensor) -> Tensor:
@@ -55,6 +55,8 @@ class MemoryBank(nn.Module):
         rows = self.table.rows
         if count >= len(rows):
             return rows, torch.arange(len(rows), device=rows.device)
-        ids = torch.randint(len(rows), (count,), generator=generator(self.seed, int(self.draws))).to(rows.device)
+        ids = torch.randint(len(rows), (count,), generator=generator("draw", self.seed, int(self.draws))).to(
+            rows.device
+        )
         self.draws += 1
         return rows[ids], ids

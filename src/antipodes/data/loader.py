@@ -59,7 +59,7 @@ class Loader:
 
     def order(self, epoch: int) -> Tensor:
         """Return the ids of all global batches of an epoch, (batches, batch_size)."""
-        ids = torch.randperm(len(self.dataset), generator=generator(self.seed, epoch))
+        ids = torch.randperm(len(self.dataset), generator=generator("order", self.seed, epoch))
         return ids[: len(self) * self.batch_size].view(-1, self.batch_size)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:

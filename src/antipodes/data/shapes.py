@@ -90,7 +90,7 @@ class Shapes(TensorImages):
 
 def _draw(size: int, seed: int, split: Split, chunk: int) -> tuple[Tensor, Tensor]:
     """Draw a chunk: images (_CHUNK, 3, size, size) uint8 and labels (_CHUNK,)."""
-    generator = seeding.generator(seed, ("train", "test").index(split), chunk)
+    generator = seeding.generator(f"shapes {split}", seed, chunk)
 
     def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
         return low + (high - low) * torch.rand(_CHUNK, *shape, generator=generator)

@@ -17,6 +17,7 @@ dot product of anchor i and its gradient.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,11 +83,9 @@ class Stream(torch.autograd.Function):
         retain = task.columns_need_grad and len(anchors) * len(candidates) <= RETAINED_PAIRS
         retained: list[Tensor] = []
         walk = _Walk(task, anchors, candidates, temperature)
-        ones = anchors.new_ones(task.block)
-        for position, tile in enumerate(task.tiles):
-            logits, exponentials = walk.exponentials(tile, str(position) if retain else "")
-            if retain:
-                retained.append(exponentials)
+        ones = anchors.new_ones(len(candidates)).split(task.block)
+        for tile in task.tiles:
+            logits, exponentials = walk.exponentials(tile)
             for number, mask in enumerate(task.masks):
                 for sides in _sides(mask, tile.mirrored):
                     values = exponentials
@@ -104,6 +103,8 @@ class Stream(torch.autograd.Function):
                     _add_sums(totals[number], tile, sides, values, ones)
                     if draws:
                         draws[tile.row][number].addmm_(values, walk.candidates[tile.column])
+            if retain:
+                retained.append(exponentials.clone())
         for number, mask in enumerate(task.masks):
             if mask.kept is not None:
                 kept[number] = mask.kept
@@ -152,12 +153,13 @@ class _Walk:
         self.scaled = (anchors / temperature.unsqueeze(1)).split(task.block)
         self.transposed = [each.T for each in self.candidates]
         self.buffers = Buffers(task.block, anchors)
+        self.logits_name = "logits" if task.pulls else "exponentials"
 
-    def exponentials(self, tile: Tile, name: str = "") -> tuple[Tensor, Tensor]:
+    def exponentials(self, tile: Tile) -> tuple[Tensor, Tensor]:
         """Return the tile's logits and their exponentials, in one buffer unless something is pulled."""
-        logits = self.buffers("logits" if self.task.pulls else "exponentials" + name, tile.shape)
+        logits = self.buffers(self.logits_name, tile.shape)
         torch.mm(self.scaled[tile.row], self.transposed[tile.column], out=logits)
-        exponentials = torch.exp(logits, out=self.buffers("exponentials" + name, tile.shape))
+        exponentials = torch.exp(logits, out=self.buffers("exponentials", tile.shape))
         if tile.excluded is not None:
             exponentials.view(-1).index_fill_(0, tile.excluded, 0.0)
         return logits, exponentials
@@ -205,13 +207,15 @@ def _sides(mask: Mask, mirrored: bool) -> list[tuple[bool, ...]]:
     return [(False, True)] if mask.mutual else [(False,), (True,)]
 
 
-def _add_sums(totals: tuple[Tensor, ...], tile: Tile, sides: tuple[bool, ...], values: Tensor, ones: Tensor) -> None:
+def _add_sums(
+    totals: tuple[Tensor, ...], tile: Tile, sides: tuple[bool, ...], values: Tensor, ones: Sequence[Tensor]
+) -> None:
     """Add a tile's row sums to its rows' totals and, for the mirror image, its column sums to its columns'."""
     for mirror in sides:
         if mirror:
-            totals[tile.column].addmv_(values.T, ones[: tile.shape[0]])
+            totals[tile.column].addmv_(values.T, ones[tile.row])
         else:
-            totals[tile.row].addmv_(values, ones[: tile.shape[1]])
+            totals[tile.row].addmv_(values, ones[tile.column])
 
 
 def _spread(vector: Vector, tile: Tile, sides: tuple[bool, ...], out: Tensor) -> Tensor:

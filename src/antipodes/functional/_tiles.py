@@ -187,8 +187,7 @@ def _count(keep: list[_Comparison], pairs: tuple[Tensor, Tensor], anchors: int, 
     compare, left, right = keep[0]
     if len(keep) > 1 or left is None:
         return None
-    sizes = torch.bincount(left + 2, minlength=anchors + candidates + 2)
-    same = torch.where(right < 0, 0, sizes[right + 2])
+    same = torch.bincount(left + 2, minlength=anchors + candidates + 2)[right + 2]  # no candidate has an anchor's -1
     passing = same if compare is torch.eq else candidates - same
     return passing - torch.bincount(rows[compare(left[columns], right[rows])], minlength=anchors)
 

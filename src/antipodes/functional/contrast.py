@@ -22,6 +22,7 @@ from torch import Tensor
 
 from antipodes.functional._stream import Stream, Task
 from antipodes.functional._tiles import compile_rule, cut, same_id_pairs
+from antipodes.functional.errors import NotFinite
 from antipodes.functional.rule import Group, Rule
 
 # The largest |s| / temperature whose exponentials, their sums and the inverses of these stay normal numbers.
@@ -73,7 +74,7 @@ def contrast(
             fit into a core's cache, 4096 elsewhere.
 
     Returns:
-        The sums, (R, A) each, in the dtype of the anchors.
+        The sums, (R, A) each, in the dtype of the anchors or, when that is half precision, in float32.
 
     Raises:
         ValueError: a shape or dtype does not fit, an embedding is not finite, a bound is NaN, or a temperature is not
@@ -105,7 +106,7 @@ def contrast(
     if tau.ndim:
         symmetric = False  # pair (i, k) and pair (k, i) differ
 
-    result_dtype = anchors.dtype
+    result_dtype = torch.promote_types(anchors.dtype, torch.float32)
     dtype = _sum_dtype(anchors, candidates, tau)
     if int(candidate_ids.min() if len(candidate_ids) else 0) < 0:
         symmetric = False
@@ -146,7 +147,7 @@ def _sum_dtype(anchors: Tensor, candidates: Tensor, temperature: Tensor) -> torc
     ]
     for length, name in zip(longest, ("anchors", "candidates"), strict=False):
         if not math.isfinite(length):
-            raise ValueError(f"{name} hold NaN or infinite numbers: check the encoder's output before the loss")
+            raise NotFinite(f"{name} hold NaN or infinite numbers: check the encoder's output before the loss")
     reach = longest[0] * longest[-1] / coldest  # |s| / tau is at most this
     if reach > _REACH[dtype]:
         dtype = torch.float64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -47,6 +48,7 @@ class CMC(Method):
         temperature: Divides the similarities.
         samples: Bank entries drawn per step and direction.
         bank_momentum: Share of a bank entry that stays when it is written.
+        seed: The banks' first entries and their draws follow from it.
         head: Projection head between features and loss.
         hidden: Width of the heads' hidden layers.
         dim: Dimension of the embeddings that the loss compares.
@@ -59,6 +61,7 @@ class CMC(Method):
     recipe = "moco-v1"
     normalised = False
     accumulates = True
+    network: LabFeatures
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class CMC(Method):
         temperature: float = 0.07,
         samples: int = 4096,
         bank_momentum: float = 0.5,
+        seed: int = 0,
         head: HeadKind = "linear",
         hidden: int = 512,
         dim: int = 128,
@@ -77,20 +81,23 @@ class CMC(Method):
         super().__init__()
         self.samples = samples
         self.network = LabFeatures(Projection(encoder_l, head, hidden, dim), Projection(encoder_ab, head, hidden, dim))
-        self.bank_l = MemoryBank(num_samples, dim, bank_momentum, seed=0)
-        self.bank_ab = MemoryBank(num_samples, dim, bank_momentum, seed=1)
+        self.bank_l = MemoryBank(num_samples, dim, bank_momentum, 2 * seed)
+        self.bank_ab = MemoryBank(num_samples, dim, bank_momentum, 2 * seed + 1)
+        # a policy per direction: thresholds of L anchors mean nothing to ab anchors
         self.objective = InfoNCE(temperature, negatives, treatment)
+        self.objective_ab = InfoNCE(temperature, copy.deepcopy(negatives), treatment)
         self._fresh: list[tuple[Tensor, list[Tensor]]] = []
 
     def loss(self, network: Network, ids: Tensor, views: Sequence[Tensor], progress: float) -> Tensor:
         """Each channel group against the bank of the other."""
         embeddings = [normalise(part) for part in network(views[0]).chunk(2, dim=1)]
         self._fresh.append((ids, [part.detach() for part in embeddings]))
+        directions = zip(embeddings, (self.bank_ab, self.bank_l), (self.objective, self.objective_ab), strict=True)
         losses = []
-        for anchors, bank in zip(embeddings, (self.bank_ab, self.bank_l), strict=True):
+        for anchors, bank, objective in directions:
             positives = (anchors * bank.read(ids)).sum(1)
             pairs = Pairs(anchors, ids, positives, *bank.draw(self.samples))
-            losses.append(self.objective.evaluate(pairs, progress))
+            losses.append(objective.evaluate(pairs, progress))
         return losses[0] + losses[1]
 
     def after_step(self) -> None:
@@ -100,10 +107,18 @@ class CMC(Method):
                 bank.write(ids, part)
         self._fresh.clear()
 
+    def statistics(self) -> dict[str, float]:
+        """The mean of both directions."""
+        ours, theirs = self.objective.stats, self.objective_ab.stats
+        return {name: (ours[name] + theirs[name]) / 2 for name in ours}
+
     def backbone(self) -> nn.Module:
         """Both encoders without their heads, joined."""
         return LabFeatures(*self.exports().values())
 
     def exports(self) -> dict[str, nn.Module]:
         """One file per encoder."""
-        return {"encoder-l": self.network.of_l.encoder, "encoder-ab": self.network.of_ab.encoder}  # type: ignore[union-attr,dict-item]
+        of_l, of_ab = self.network.of_l, self.network.of_ab
+        assert isinstance(of_l, Projection)
+        assert isinstance(of_ab, Projection)
+        return {"encoder-l": of_l.encoder, "encoder-ab": of_ab.encoder}

@@ -1,4 +1,4 @@
-"""Instance discrimination and CMC: anchors against a memory bank of the whole dataset."""
+"""Instance discrimination: anchors against a memory bank of the whole dataset."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class InstanceDiscrimination(Method):
         temperature: Divides the similarities.
         samples: Bank entries drawn per step.
         bank_momentum: Share of a bank entry that stays when it is written.
+        seed: The bank's first entries and its draws follow from it.
         head: Projection head between features and loss.
         hidden: Width of the head's hidden layers.
         dim: Dimension of the embeddings that the loss compares.
@@ -36,6 +37,7 @@ class InstanceDiscrimination(Method):
     views = 1
     recipe = "moco-v1"
     accumulates = True
+    network: Projection
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class InstanceDiscrimination(Method):
         temperature: float = 0.07,
         samples: int = 4096,
         bank_momentum: float = 0.5,
+        seed: int = 0,
         head: HeadKind = "linear",
         hidden: int = 512,
         dim: int = 128,
@@ -53,7 +56,7 @@ class InstanceDiscrimination(Method):
         super().__init__()
         self.samples = samples
         self.network = Projection(encoder, head, hidden, dim)
-        self.bank = MemoryBank(num_samples, dim, bank_momentum)
+        self.bank = MemoryBank(num_samples, dim, bank_momentum, seed)
         self.objective = InfoNCE(temperature, negatives, treatment)
         self._fresh: list[tuple[Tensor, Tensor]] = []
 
@@ -72,5 +75,4 @@ class InstanceDiscrimination(Method):
 
     def backbone(self) -> nn.Module:
         """The encoder without its head."""
-        encoder: nn.Module = self.network.encoder  # type: ignore[assignment]
-        return encoder
+        return self.network.encoder

@@ -40,6 +40,7 @@ class MoCo(Method):
 
     recipe = "moco-v2"
     accumulates = True
+    network: Projection
 
     def __init__(
         self,
@@ -84,8 +85,7 @@ class MoCo(Method):
 
     def backbone(self) -> nn.Module:
         """The query encoder without its head."""
-        encoder: nn.Module = self.network.encoder  # type: ignore[assignment]
-        return encoder
+        return self.network.encoder
 
 
 class MoCoV1(MoCo):

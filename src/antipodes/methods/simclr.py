@@ -27,6 +27,8 @@ class SimCLR(Method):
         treatment: What happens to false negatives: eliminate or attract.
     """
 
+    network: Projection
+
     def __init__(
         self,
         encoder: nn.Module,
@@ -50,8 +52,7 @@ class SimCLR(Method):
 
     def backbone(self) -> nn.Module:
         """The encoder without its head."""
-        encoder: nn.Module = self.network.encoder  # type: ignore[assignment]
-        return encoder
+        return self.network.encoder
 
 
 class SogCLR(SimCLR):

@@ -1,6 +1,8 @@
 """The policies that have a name; nothing here imports torch, so listing names costs nothing."""
 
 POLICIES: dict[str, str] = {
+    "glofnd": "antipodes.negatives.glofnd.GloFND",
+    "fnc": "antipodes.negatives.fnc.FNC",
     "oracle": "antipodes.negatives.oracle.Oracle",
 }
 """Name of a policy -> dotted path of its class."""

@@ -32,7 +32,7 @@ class Oracle(Policy):
         super().__init__()
         if labels.dim() != 1 or labels.is_floating_point():
             raise ValueError(f"labels must be whole numbers of shape (n,), got {labels.dtype} {tuple(labels.shape)}")
-        self.register_buffer("labels", labels.to(torch.int64))
+        self.register_buffer("labels", labels.to(torch.int64, copy=True))
 
     def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
         """Drop what shares the anchor's label."""

@@ -29,6 +29,10 @@ class Policy(nn.Module, ABC):
             One rule, or several whose losses are averaged (granularities of a clustering).
         """
 
+    def statistics(self) -> dict[str, float]:
+        """Numbers about the policy's state for the log."""
+        return {}
+
     def __and__(self, other: Policy) -> Both:
         return Both(self, other)
 
@@ -45,3 +49,7 @@ class Both(Policy):
         """Every rule of the first policy with every rule of the second."""
         ours, theirs = self.first.judge(pairs, progress), self.second.judge(pairs, progress)
         return [a & b for a in ours for b in theirs]
+
+    def statistics(self) -> dict[str, float]:
+        """Those of both."""
+        return self.first.statistics() | self.second.statistics()

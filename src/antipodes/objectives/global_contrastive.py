@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from antipodes.distributed import gather, rank, world_size
 from antipodes.functional.contrast import Sums
 from antipodes.negatives.policy import Policy
 from antipodes.objectives.objective import Objective, Treatment
@@ -46,6 +47,8 @@ class GlobalContrastive(Objective):
         super().__init__(temperature, negatives, treatment)
         if not 0 < gamma <= 1:
             raise ValueError(f"gamma must be in (0, 1], got {gamma}: it is the weight of the new estimate")
+        if not 0 <= gamma_until <= 1:
+            raise ValueError(f"gamma_until must be in [0, 1], got {gamma_until}: it is a share of training")
         self.gamma = gamma
         self.gamma_until = gamma_until
         self.log_u = SampleTable(num_samples, fill=-math.inf)  # u = 0: never visited
@@ -66,6 +69,7 @@ class GlobalContrastive(Objective):
 
     def _update(self, ids: Tensor, log_g: Tensor, progress: float) -> Tensor:
         """Move u of every sample by the mean g of its views and rules; returns the new log u per anchor, (A,)."""
+        anchors, ids, log_g = len(ids), gather(ids), gather(log_g.T).T  # a sample may have anchors on several ranks
         samples, inverse = ids.unique(return_inverse=True)
         # a sample's mean over its anchors and rules, in log space; an anchor with nothing kept (-inf) does not count
         rows = log_g.shape[0]
@@ -80,8 +84,8 @@ class GlobalContrastive(Objective):
         gamma = self._gamma(progress)
         mixed = torch.logaddexp(old + math.log1p(-gamma), new + math.log(gamma)) if gamma < 1 else new
         updated = torch.where(old == -math.inf, new, mixed).where(count > 0, old)
-        self.log_u.write(ids, updated[inverse])  # one row per anchor: ranks must agree on the shape they gather
-        return updated[inverse]
+        self.log_u.put(samples, updated)
+        return updated[inverse].view(world_size(), anchors)[rank()]
 
     def _gamma(self, progress: float) -> float:
         if self.gamma_until == 0:

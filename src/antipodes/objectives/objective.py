@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from antipodes.candidates.batch import batch_pairs
 from antipodes.functional.contrast import Sums, contrast
+from antipodes.functional.errors import NotFinite
 from antipodes.negatives.policy import Policy
 from antipodes.pairs import Pairs, Rule, normalise
 
@@ -33,10 +34,12 @@ class Objective(nn.Module, ABC):
         self, temperature: float = 0.1, negatives: Policy | None = None, treatment: Treatment = "eliminate"
     ) -> None:
         super().__init__()
-        if not temperature > 0:
-            raise ValueError(f"temperature must be above 0, got {temperature}: it divides the similarities")
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"temperature must be above 0 and finite, got {temperature}: it divides the similarities")
         if treatment not in get_args(Treatment):
             raise ValueError(f"treatment must be one of {', '.join(get_args(Treatment))}, got {treatment!r}")
+        if treatment != "eliminate" and negatives is None:
+            raise ValueError(f"treatment {treatment!r} needs a policy that finds false negatives: give negatives")
         self.temperature = temperature
         self.negatives = negatives
         self.treatment = treatment
@@ -66,7 +69,7 @@ class Objective(nn.Module, ABC):
         Raises:
             ValueError: for shapes that do not fit, candidates without ids, or embeddings that are not finite.
         """
-        if z1.dim() != 2 or z1.shape != z2.shape or ids.shape != z1.shape[:1]:
+        if z1.dim() != 2 or z1.shape != z2.shape or ids.shape != z1.shape[:1] or not ids.numel():
             raise ValueError(
                 "z1 and z2 must be (B, D) and ids (B,), "
                 f"got {tuple(z1.shape)}, {tuple(z2.shape)} and {tuple(ids.shape)}"
@@ -85,6 +88,8 @@ class Objective(nn.Module, ABC):
         """The mean loss of pairs that are ready (normalised, gathered); methods with a queue or bank come in here."""
         if not 0 <= progress <= 1:
             raise ValueError(f"progress must be in [0, 1], got {progress}: it is the share of training done")
+        if not bool(pairs.positives.detach().isfinite().all()):
+            raise NotFinite("z1 or z2 hold NaN or infinite numbers: check the encoder's output before the loss")
         with torch.no_grad():
             rules = self.negatives.judge(pairs, progress) if self.negatives is not None else [Rule()]
         if self.treatment == "attract":
@@ -97,9 +102,10 @@ class Objective(nn.Module, ABC):
             temperature=self.temperature,
             rules=tuple(rules),
         )
-        self.stats = _statistics(pairs, sums)
-        if self.stats["without_negatives"] > 0:
-            self._warn("some anchors have no negatives left: their loss has no pushing term")
+        self.stats = _statistics(pairs, sums) | (self.negatives.statistics() if self.negatives is not None else {})
+        empty = pairs.candidate_ids is not None and not bool((pairs.candidate_ids >= 0).any())  # a queue's first step
+        if self.stats["without_negatives"] > 0 and not empty:
+            self._warn("some anchors have no negatives left: nothing pushes them")
         return self.value(pairs, sums, progress).mean()
 
     @abstractmethod
@@ -109,7 +115,7 @@ class Objective(nn.Module, ABC):
     def _warn(self, sentence: str) -> None:
         if sentence not in self._warned:
             self._warned.add(sentence)
-            warnings.warn(sentence, stacklevel=4)
+            warnings.warn(sentence, stacklevel=5)
 
 
 def _statistics(pairs: Pairs, sums: Sums) -> dict[str, float]:
@@ -120,6 +126,6 @@ def _statistics(pairs: Pairs, sums: Sums) -> dict[str, float]:
         "positive_similarity": pairs.positives.mean().item(),
         "kept_per_anchor": kept,
         "pulled_per_anchor": pulled,
-        "flagged_share": (available - kept + pulled) / available if available else math.nan,
+        "flagged_share": (available - kept + pulled) / available if available else 0.0,
         "without_negatives": (sums.kept == 0).float().mean().item(),
     }

@@ -26,8 +26,10 @@ Spec = dict[str, Any]
 """A component in a configuration: its name and its constructor's arguments."""
 
 GIVEN: dict[Kind, frozenset[str]] = {
-    "method": frozenset({"encoder", "encoder_l", "encoder_ab", "num_samples", "labels", "negatives", "treatment"}),
-    "negatives": frozenset({"num_samples", "labels"}),
+    "method": frozenset(
+        {"encoder", "encoder_l", "encoder_ab", "num_samples", "labels", "negatives", "treatment", "seed"}
+    ),
+    "negatives": frozenset({"num_samples", "labels", "seed"}),
     "data": frozenset({"split"}),
     "encoder": frozenset({"in_channels", "model"}),
     "augmentation": frozenset({"size"}),
@@ -93,7 +95,7 @@ def build_method(config: Spec, data: ImageDataset) -> Method:
     parts = [_build_encoder(config["encoder"], channels, data.image_size) for channels in method_class.channels]  # type: ignore[attr-defined]
     encoder_names = ["encoder"] if len(parts) == 1 else ["encoder_l", "encoder_ab"]
     given: dict[str, Any] = dict(zip(encoder_names, parts, strict=True))
-    given |= {"num_samples": len(data), "labels": data.labels, "treatment": config["treatment"]}
+    given |= {"num_samples": len(data), "labels": data.labels, "treatment": config["treatment"], "seed": config["seed"]}
     if config["negatives"]["name"] != "none":
         given["negatives"] = _call("negatives", config["negatives"], given)
     method: Method = _call("method", config["method"], given)

@@ -25,7 +25,9 @@ from antipodes.data.dataset import subset
 from antipodes.encoders.export import export_backbone
 from antipodes.evaluation.features import embed
 from antipodes.evaluation.knn import knn
+from antipodes.functional.errors import NotFinite
 from antipodes.methods import Method
+from antipodes.methods.method import Network
 from antipodes.schedules import learning_rate
 from antipodes.seeding import generator
 from antipodes.training.components import build_augmentation, build_data, build_method
@@ -35,6 +37,7 @@ from antipodes.training.records import Records
 from antipodes.training.run import Run, load_checkpoint, save_checkpoint
 from antipodes.training.settings import Settings
 
+ADVICE = "try a lower learning_rate, a longer warmup or a clip_gradient; the last checkpoint is from before"
 KNN_IMAGES = 4096  # training images that the kNN accuracy during training looks at
 
 
@@ -144,14 +147,9 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
                     seeds = (settings.seed, done, part)
                     batch = _views(views, images, method.views, seeds, fabric)
                     with fabric.no_backward_sync(network, enabled=part + 1 < settings.accumulate):
-                        value = method.loss(network, ids, batch, progress=done / total)
+                        value = _loss(method, network, ids, batch, done / total)
                         fabric.backward(value / settings.accumulate)
                     loss += value.item() / settings.accumulate
-                if not math.isfinite(loss):
-                    raise TrainingFailed(
-                        f"the loss became {loss} in epoch {epoch + 1}: try a lower learning_rate or a clip_gradient; "
-                        f"the last checkpoint in {run.folder} is from before"
-                    )
                 if settings.clip_gradient is not None:
                     fabric.clip_gradients(network, optimizer, max_norm=settings.clip_gradient)
                 optimizer.step()
@@ -223,9 +221,22 @@ def _views(
 ) -> list[Tensor]:
     """Independent views of this rank's images; a view's generator follows from seed, step, part and view."""
     return [
-        recipe(images, generator(*seeds, view), rank=fabric.global_rank, world_size=fabric.world_size)
+        recipe(images, generator("views", *seeds, view), rank=fabric.global_rank, world_size=fabric.world_size)
         for view in range(count)
     ]
+
+
+def _loss(method: Method, network: Network, ids: Tensor, views: list[Tensor], progress: float) -> Tensor:
+    """The method's loss; a run whose numbers have left the finite ones ends here, before it spoils its weights."""
+    try:
+        loss = method.loss(network, ids, views, progress)
+    except NotFinite as error:
+        raise TrainingFailed(
+            f"the run has diverged, its embeddings are not finite after {progress:.1%}: {ADVICE}"
+        ) from error
+    if not math.isfinite(loss.item()):
+        raise TrainingFailed(f"the run has diverged, its loss became {loss.item()} after {progress:.1%}: {ADVICE}")
+    return loss
 
 
 def _learning_rate(settings: Settings, step: int, steps: int) -> float:

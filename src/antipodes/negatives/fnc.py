@@ -1,0 +1,40 @@
+"""`FNC`: the most similar candidates of the batch are false negatives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antipodes.functional.select import top_share
+from antipodes.negatives.policy import Policy
+from antipodes.pairs import Pairs, Rule
+
+
+class FNC(Policy):
+    """False negative cancellation (Huynh et al. 2022): per anchor the top max(1, round(alpha N)) of its N candidates.
+
+    The rival of `GloFND` that needs no state: its threshold is the quantile of the batch (or queue) at hand, so it
+    flags the same share of every batch, whether or not that batch holds false negatives.
+
+    Args:
+        alpha: Share of the candidates treated as false.
+        start: Share of training before the first flag.
+
+    Example:
+        >>> FNC(alpha=0.1)
+        FNC()
+    """
+
+    def __init__(self, alpha: float = 0.01, start: float = 0.0) -> None:
+        super().__init__()
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha must be in (0, 1), got {alpha}: it is the share of negatives treated as false")
+        if not 0 <= start <= 1:
+            raise ValueError(f"start must be in [0, 1], got {start}: it is the share of training before the first flag")
+        self.alpha, self.start = alpha, start
+
+    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+        """Flag the top share of every anchor."""
+        if progress < self.start:
+            return [Rule()]
+        keys, ids = pairs.keys()
+        return [Rule(ceiling=top_share(pairs.anchors.detach(), keys.detach(), pairs.anchor_ids, ids, self.alpha))]

@@ -1,0 +1,144 @@
+"""`GloFND`: a learned similarity threshold per sample, above which a candidate is a false negative."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from antipodes.distributed import gather
+from antipodes.functional.contrast import contrast
+from antipodes.functional.select import top_share
+from antipodes.functional.threshold import Moments, adam_step, quantile_gradient
+from antipodes.negatives.policy import Policy
+from antipodes.pairs import Pairs, Rule
+from antipodes.state import SampleTable, check_ids
+
+
+class GloFND(Policy):
+    """Global false negative discovery (Balmaseda et al. 2025): learn the (1 - alpha) quantile of each sample's cosines.
+
+    For every sample of the batch, once warm-up is over:
+
+    1. g = alpha - mean(s > lambda) over the candidates of all its views
+    2. lambda <- clamp(lambda - lr Adam(g), -1, 1), with moments and a step count of its own
+    3. candidates above the new lambda are false negatives, on the same batch
+
+    The optimum is the threshold that the share alpha of the whole dataset exceeds (Lemma 3.1), which no single batch
+    shows. State: 16 bytes a sample.
+
+    Args:
+        num_samples: Size of the dataset.
+        alpha: Share of the candidates treated as false; about 1 / classes, or less.
+        start: Share of training before the first flag; embeddings mean little until then.
+        lr: Step size of the thresholds.
+        betas: Adam's decay rates.
+        optimizer: adam, or sgd for plain steps lr * g.
+        decay: Let lr fall linearly, to a tenth at the end of training.
+        initial: one flags nothing at first (the paper); quantile starts from the first batch's own quantile.
+        shared: One threshold for all samples (the paper's lesion).
+
+    Example:
+        >>> policy = GloFND(num_samples=100, alpha=0.1)
+        >>> policy.threshold.shape
+        torch.Size([100])
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        alpha: float = 0.01,
+        start: float = 0.0,
+        lr: float = 0.05,
+        betas: tuple[float, float] = (0.9, 0.98),
+        optimizer: Literal["adam", "sgd"] = "adam",
+        decay: bool = False,
+        initial: Literal["one", "quantile"] = "one",
+        shared: bool = False,
+    ) -> None:
+        super().__init__()
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha must be in (0, 1), got {alpha}: it is the share of negatives treated as false")
+        if not 0 <= start <= 1:
+            raise ValueError(f"start must be in [0, 1], got {start}: it is the share of training before the first flag")
+        if not lr > 0 or not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"lr must be above 0 and betas in [0, 1), got {lr} and {betas}")
+        self.num_samples, self.alpha, self.start, self.lr, self.betas = num_samples, alpha, start, lr, betas
+        self.optimizer, self.decay, self.initial, self.shared = optimizer, decay, initial, shared
+        rows = 1 if shared else num_samples
+        self._thresholds = SampleTable(rows, fill=1.0)
+        self._first, self._second = SampleTable(rows), SampleTable(rows)
+        self._steps = SampleTable(rows, dtype=torch.int32)
+
+    @property
+    def threshold(self) -> Tensor:
+        """The thresholds by sample, (n,); 1 for a sample that was never visited."""
+        return self._thresholds.rows.expand(self.num_samples)
+
+    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+        """Move the thresholds of the batch's samples, then flag what lies above them."""
+        check_ids(pairs.anchor_ids, self.num_samples)
+        if progress < self.start:
+            return [Rule()]
+        rows = torch.zeros_like(pairs.anchor_ids) if self.shared else pairs.anchor_ids
+        self._move(pairs, rows, progress)
+        return [Rule(ceiling=self._thresholds.read(rows).to(pairs.anchors.dtype))]
+
+    def statistics(self) -> dict[str, float]:
+        """The mean threshold of the samples visited so far."""
+        visited = self._thresholds.rows[self._steps.rows > 0]
+        return {"threshold": visited.mean().item() if len(visited) else 1.0}
+
+    def _move(self, pairs: Pairs, rows: Tensor, progress: float) -> None:
+        """One step for every sample (row) of the global batch, from the counts of all its anchors."""
+        anchors = pairs.anchors.detach()
+        available = pairs.available()
+        current = self._thresholds.read(rows)
+        if self.initial == "quantile" and bool((self._steps.read(rows) == 0).any()):
+            current = self._first_quantile(pairs, rows, current)
+        exceeding = available - _kept(pairs, anchors, current)
+        rows, current, exceeding, available = (gather(part) for part in (rows, current, exceeding, available))
+        samples, owner = rows.unique(return_inverse=True)
+        total = torch.zeros(len(samples), device=rows.device).index_add_(0, owner, available.float())
+        above = torch.zeros_like(total).index_add_(0, owner, exceeding.float())
+        start = torch.zeros_like(total).index_put_((owner,), current)  # alike for all anchors of a sample
+        gradient = quantile_gradient(above, total, self.alpha)
+        rate = self.lr * (1 - 0.9 * self._done(progress) if self.decay else 1.0)
+        moments = Moments(*(table.rows[samples] for table in (self._first, self._second, self._steps)))
+        if self.optimizer == "adam":
+            moved, moments = adam_step(start, gradient, moments, rate, self.betas)
+        else:
+            moved, moments = (start - rate * gradient).clamp(-1, 1), moments._replace(steps=moments.steps + 1)
+        seen = total > 0  # nothing to learn from an empty queue
+        tables = (self._thresholds, self._first, self._second, self._steps)
+        for table, values in zip(tables, (moved, *moments), strict=True):
+            table.put(samples[seen], values[seen])
+
+    def _first_quantile(self, pairs: Pairs, rows: Tensor, current: Tensor) -> Tensor:
+        """Thresholds with those of unvisited samples replaced by the mean batch quantile of their anchors."""
+        keys, key_ids = pairs.keys()
+        quantile = top_share(pairs.anchors.detach(), keys.detach(), pairs.anchor_ids, key_ids, self.alpha)
+        quantile = quantile.clamp(max=1.0).to(current.dtype)
+        samples, owner = rows.unique(return_inverse=True)
+        total = torch.zeros(len(samples), device=rows.device).index_add_(0, owner, quantile)
+        mean = (total / owner.bincount())[owner]
+        return torch.where(self._steps.read(rows) == 0, mean, current)
+
+    def _done(self, progress: float) -> float:
+        """Share of the phase after the start that is done."""
+        return (progress - self.start) / (1 - self.start) if self.start < 1 else 1.0
+
+
+def _kept(pairs: Pairs, anchors: Tensor, ceiling: Tensor) -> Tensor:
+    """How many candidates of every anchor lie at or below its ceiling, (A,)."""
+    sums = contrast(
+        anchors,
+        None if pairs.candidates is None else pairs.candidates.detach(),
+        anchor_ids=pairs.anchor_ids,
+        candidate_ids=pairs.candidate_ids,
+        temperature=1.0,
+        rules=Rule(ceiling=ceiling.to(anchors.dtype)),
+    )
+    return sums.kept[0]

@@ -1,0 +1,82 @@
+"""FNC: the top share by hand and by sorting, and the promises every policy keeps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from antipodes import FNC, InfoNCE
+from antipodes.functional.contrast import contrast
+from antipodes.pairs import Pairs, normalise
+from tests.ranks import Ranks
+
+
+def test_flags_by_hand_on_a_circle() -> None:
+    degrees = torch.tensor([0.0, 20.0, 90.0, 180.0, 200.0]).deg2rad()
+    points = torch.stack((degrees.cos(), degrees.sin()), dim=1)
+    ids = torch.arange(5)
+    (rule,) = FNC(alpha=0.25).judge(Pairs(points, ids, torch.ones(5)), 1.0)
+    assert rule.ceiling is not None
+    similarity = points @ points.T
+    flagged = (similarity > rule.ceiling[:, None]) & ~torch.eye(5, dtype=torch.bool)
+    # round(0.25 * 4) = 1: everyone's nearest neighbour
+    assert flagged.nonzero().tolist() == [[0, 1], [1, 0], [2, 1], [3, 4], [4, 3]]
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.1, 0.5])
+def test_flags_equal_a_sort(alpha: float) -> None:
+    z = normalise(torch.randn(40, 8, generator=torch.Generator().manual_seed(0)))
+    ids = torch.arange(20).repeat(2)
+    pairs = Pairs(z, ids, torch.ones(40))
+    (rule,) = FNC(alpha).judge(pairs, 1.0)
+    sums = contrast(z, anchor_ids=ids, temperature=0.1, rules=rule)
+    similarity = (z @ z.T).masked_fill(ids[:, None] == ids, -torch.inf)
+    k = max(1, round(alpha * 38))
+    dropped = similarity.sort(dim=1, descending=True).values[:, k:38]
+    torch.testing.assert_close(sums.log_sum[0], (dropped / 0.1).logsumexp(1))
+    assert sums.kept.unique().tolist() == [38 - k]
+
+
+def test_nothing_happens_before_the_start() -> None:
+    z1, z2 = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
+    loss_fn = InfoNCE(0.1, FNC(0.2, start=0.5))
+    loss_fn(z1, z2, torch.arange(6), progress=0.4)
+    assert loss_fn.stats["flagged_share"] == 0
+    loss_fn(z1, z2, torch.arange(6), progress=0.5)
+    assert loss_fn.stats["flagged_share"] == pytest.approx(0.2)
+
+
+@pytest.mark.filterwarnings("ignore:some anchors have no negatives")
+def test_everything_flagged_stays_finite() -> None:
+    z1, z2 = torch.randn(2, 2, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    loss_fn = InfoNCE(0.1, FNC(0.99))
+    loss = loss_fn(z1, z2, torch.arange(2))
+    assert loss.isfinite()
+    assert loss_fn.stats["kept_per_anchor"] == 0
+    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (z1, z2)))
+
+
+def one_step(rank: int, world_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    part = slice(8 * rank // world_size, 8 * (rank + 1) // world_size)
+    z1, z2 = torch.randn(2, 8, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z1, z2 = z1[part].clone().requires_grad_(), z2[part].clone().requires_grad_()
+    loss = InfoNCE(0.1, FNC(0.2), "attract")(z1, z2, torch.arange(8)[part])
+    return loss.detach() / world_size, torch.stack(torch.autograd.grad(loss, (z1, z2))) / world_size
+
+
+def test_two_ranks_equal_one(two_ranks: Ranks) -> None:
+    loss, gradient = one_step(0, 1)
+    (first_loss, first), (second_loss, second) = two_ranks(one_step)
+    torch.testing.assert_close(first_loss + second_loss, loss)
+    torch.testing.assert_close(torch.cat((first, second), dim=1), gradient)
+
+
+def test_there_is_nothing_to_save() -> None:
+    assert not InfoNCE(0.1, FNC(0.2)).state_dict()
+
+
+def test_wrong_arguments_get_one_sentence() -> None:
+    with pytest.raises(ValueError, match=r"alpha must be in \(0, 1\), got 0"):
+        FNC(0)
+    with pytest.raises(ValueError, match="start must be in"):
+        FNC(start=-1)

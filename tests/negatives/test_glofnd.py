@@ -1,0 +1,216 @@
+"""GloFND against loops, its lemma as a property, and the promises every policy keeps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from antipodes import FNC, GlobalContrastive, GloFND, InfoNCE, Oracle
+from antipodes.pairs import Pairs, normalise
+from tests.ranks import Ranks
+from tests.reference.glofnd import LoopGloFND
+
+COUNT = 24
+
+
+def views(seed: int, count: int = COUNT) -> tuple[Tensor, Tensor]:
+    first, second = torch.randn(2, count, 6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return first, second
+
+
+def by_sample(z1: Tensor, z2: Tensor, ids: Tensor) -> dict[int, list[float]]:
+    """Similarities of every sample's two views to all views of other samples."""
+    z, owners = normalise(torch.cat((z1, z2))), torch.cat((ids, ids)).tolist()
+    similarity = (z @ z.T).tolist()
+    found: dict[int, list[float]] = {}
+    for row, owner in enumerate(owners):
+        values = [value for value, other in zip(similarity[row], owners, strict=True) if other != owner]
+        found.setdefault(owner, []).extend(values)
+    return found
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_thresholds_equal_loops_over_several_visits(optimizer: Any) -> None:
+    policy = GloFND(COUNT, alpha=0.2, optimizer=optimizer, lr=0.3)
+    loops = LoopGloFND(alpha=0.2, lr=0.3, adam=optimizer == "adam")
+    loss_fn = InfoNCE(0.1, policy)
+    for step in range(6):
+        z1, z2 = views(step)
+        ids = torch.randperm(COUNT, generator=torch.Generator().manual_seed(step))[:10]
+        loss_fn(z1[ids], z2[ids], ids, progress=step / 6)
+        loops.step(by_sample(z1[ids], z2[ids], ids))
+        flagged = [
+            sum(value > loops.threshold[sample] for value in values)
+            for sample, values in by_sample(z1[ids], z2[ids], ids).items()
+        ]
+        # the new threshold flags on the same batch
+        assert loss_fn.stats["flagged_share"] == pytest.approx(sum(flagged) / (20 * 18), abs=1e-6)
+    for sample, value in loops.threshold.items():
+        assert policy.threshold[sample].item() == pytest.approx(value, abs=1e-5)
+
+
+def test_flags_by_hand_on_a_circle() -> None:
+    degrees = torch.tensor([0.0, 20.0, 90.0, 180.0]).deg2rad()
+    points = torch.stack((degrees.cos(), degrees.sin()), dim=1)
+    policy = GloFND(4, alpha=0.4, optimizer="sgd", lr=0.5)
+    (rule,) = policy.judge(Pairs(points, torch.arange(4), torch.ones(4)), 1.0)
+    # nothing exceeds 1, so g = 0.4 and every threshold falls to 0.8; cos 20 degrees is 0.94
+    assert rule.ceiling is not None
+    torch.testing.assert_close(rule.ceiling, torch.full((4,), 0.8))
+    (rule,) = policy.judge(Pairs(points, torch.arange(4), torch.ones(4)), 1.0)
+    # now a third of the candidates of 0 and 1 exceed 0.8: g = 0.4 - 1/3; none of 2's and 3's do
+    expected = torch.tensor([0.8 - (0.4 - 1 / 3) / 2] * 2 + [0.6] * 2)
+    torch.testing.assert_close(rule.ceiling, expected)
+
+
+@settings(max_examples=25, deadline=None)
+@given(count=st.integers(20, 60), alpha=st.floats(0.05, 0.5), seed=st.integers(0, 1000))
+def test_lemma_the_threshold_converges_to_the_quantile(count: int, alpha: float, seed: int) -> None:
+    """Lemma 3.1: the optimum is the k-th largest similarity, k = ceil(alpha n), or lies between it and the next."""
+    z = normalise(torch.randn(count, 5, generator=torch.Generator().manual_seed(seed)))
+    policy = GloFND(count, alpha=alpha)
+    pairs = Pairs(z, torch.arange(count), torch.ones(count))
+    for step in range(600):
+        policy.lr = 0.2 / (1 + step / 20)
+        policy.judge(pairs, 1.0)
+    similarity = (z @ z.T).fill_diagonal_(-math.inf).sort(dim=1, descending=True).values
+    k = math.ceil(alpha * (count - 1) - 1e-9)
+    upper, lower = similarity[:, k - 1], similarity[:, min(k, count - 2)]
+    assert bool((policy.threshold <= upper + 0.03).all())
+    assert bool((policy.threshold >= lower - 0.03).all())
+
+
+def test_the_share_flagged_converges_to_alpha() -> None:
+    z1, z2 = views(3, 200)
+    loss_fn = InfoNCE(0.1, GloFND(200, alpha=0.1, decay=True))
+    shares = []
+    for step in range(200):
+        ids = torch.randperm(200, generator=torch.Generator().manual_seed(step))[:50]
+        loss_fn(z1[ids], z2[ids], ids, progress=step / 200)
+        shares.append(loss_fn.stats["flagged_share"])
+    assert shares[0] < 0.001
+    assert sum(shares[-40:]) / 40 == pytest.approx(0.1, abs=0.02)
+
+
+def test_nothing_happens_before_the_start() -> None:
+    policy = GloFND(COUNT, alpha=0.2, start=0.3)
+    loss_fn = InfoNCE(0.1, policy)
+    loss_fn(*views(0), torch.arange(COUNT), progress=0.29)
+    assert loss_fn.stats["flagged_share"] == 0
+    assert bool((policy.threshold == 1).all())
+    loss_fn(*views(0), torch.arange(COUNT), progress=0.3)
+    assert bool((policy.threshold < 1).all())
+
+
+def test_quantile_start_flags_alpha_at_once() -> None:
+    slow, fast = (InfoNCE(0.1, GloFND(COUNT, alpha=0.25, initial=initial)) for initial in ("one", "quantile"))
+    for loss_fn in (slow, fast):
+        loss_fn(*views(0), torch.arange(COUNT))
+    assert slow.stats["flagged_share"] == 0
+    assert fast.stats["flagged_share"] == pytest.approx(0.25, abs=0.05)
+
+
+def test_a_shared_threshold_is_one_number() -> None:
+    policy = GloFND(COUNT, alpha=0.2, shared=True)
+    InfoNCE(0.1, policy)(*views(0), torch.arange(COUNT))
+    assert policy.threshold.shape == (COUNT,)
+    assert policy.threshold.unique().numel() == 1
+    assert sum(buffer.numel() for buffer in policy.buffers()) == 4
+
+
+def test_sixteen_bytes_a_sample() -> None:
+    assert sum(buffer.numel() * buffer.element_size() for buffer in GloFND(1000).buffers()) == 16_000
+
+
+def test_on_a_queue_empty_slots_and_own_copies_do_not_count() -> None:
+    keys = normalise(views(1)[0])
+    key_ids = torch.arange(COUNT)
+    key_ids[::3] = -1
+    policy, filled = GloFND(COUNT, alpha=0.2, lr=0.5), GloFND(COUNT, alpha=0.2, lr=0.5)
+    ids = torch.arange(8)
+    z1, z2 = (part[:8] for part in views(0))
+    for _ in range(3):
+        InfoNCE(0.1, policy)(z1, z2, ids, candidates=keys, candidate_ids=key_ids)
+        kept = key_ids >= 0
+        InfoNCE(0.1, filled)(z1, z2, ids, candidates=keys[kept], candidate_ids=key_ids[kept])
+    assert torch.equal(policy.threshold, filled.threshold)
+    assert bool((policy.threshold[8:] == 1).all())
+
+
+def test_an_empty_queue_leaves_the_thresholds_alone() -> None:
+    policy = GloFND(COUNT)
+    empty = torch.full((COUNT,), -1)
+    z1, z2 = views(0)
+    assert InfoNCE(0.1, policy)(z1, z2, torch.arange(COUNT), candidates=z1, candidate_ids=empty).isfinite()
+    assert bool((policy.threshold == 1).all())
+    assert not any(bool(buffer.any()) for name, buffer in policy.named_buffers() if "thresholds" not in name)
+
+
+@pytest.mark.parametrize("treatment", ["eliminate", "attract"])
+@pytest.mark.parametrize("build", [InfoNCE, lambda *rest: GlobalContrastive(COUNT, rest[0], 0.9, 0.0, *rest[1:])])
+@pytest.mark.filterwarnings("ignore:some anchors have no negatives")
+def test_everything_flagged_stays_finite(build: Any, treatment: str) -> None:
+    policy = GloFND(COUNT)
+    policy._thresholds.rows.fill_(-1.0)
+    z1, z2 = (part.requires_grad_() for part in views(0))
+    loss_fn = build(0.1, policy, treatment)
+    loss = loss_fn(z1, z2, torch.arange(COUNT))
+    assert loss.isfinite()
+    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (z1, z2)))
+    assert loss_fn.stats["flagged_share"] > 0.9
+
+
+def run_steps(rank: int, world_size: int, first: int, last: int, state: Any, options: dict[str, Any]) -> Any:
+    """Steps first..last of one rank's part; loss, gradient and state."""
+    loss_fn = InfoNCE(0.1, GloFND(COUNT, alpha=0.2, lr=0.2, **options) & FNC(0.1) & Oracle(torch.arange(COUNT) % 7))
+    if state is not None:
+        loss_fn.load_state_dict(state)
+    part = slice(12 * rank // world_size, 12 * (rank + 1) // world_size)
+    outcome = []
+    for step in range(first, last):
+        ids = torch.randperm(COUNT, generator=torch.Generator().manual_seed(step))[:12][part]
+        z1, z2 = (z[ids].requires_grad_() for z in views(step))
+        loss = loss_fn(z1, z2, ids, progress=step / 10)
+        gradient = torch.stack(torch.autograd.grad(loss, (z1, z2)))
+        outcome.append((loss.detach() / world_size, gradient / world_size))
+    return outcome, loss_fn.state_dict()
+
+
+@pytest.mark.parametrize("options", [{}, {"shared": True}, {"initial": "quantile"}, {"optimizer": "sgd"}], ids=str)
+def test_two_ranks_equal_one(two_ranks: Ranks, options: dict[str, Any]) -> None:
+    outcome, state = run_steps(0, 1, 0, 5, None, options)
+    (first, first_state), (second, second_state) = two_ranks(run_steps, 0, 5, None, options)
+    for (loss, gradient), (loss_a, gradient_a), (loss_b, gradient_b) in zip(outcome, first, second, strict=True):
+        torch.testing.assert_close(loss_a + loss_b, loss)
+        torch.testing.assert_close(torch.cat((gradient_a, gradient_b), dim=1), gradient)
+    for name, table in state.items():
+        assert torch.equal(first_state[name], second_state[name])
+        torch.testing.assert_close(first_state[name], table)
+
+
+@pytest.mark.parametrize("options", [{}, {"shared": True}, {"initial": "quantile", "decay": True}], ids=str)
+def test_save_load_continue_is_bit_equal(options: dict[str, Any]) -> None:
+    whole, state = run_steps(0, 1, 0, 6, None, options)
+    _, middle = run_steps(0, 1, 0, 3, None, options)
+    rest, end = run_steps(0, 1, 3, 6, {name: table.clone() for name, table in middle.items()}, options)
+    for (loss, gradient), (again, gradient_again) in zip(whole[3:], rest, strict=True):
+        assert torch.equal(loss, again)
+        assert torch.equal(gradient, gradient_again)
+    assert all(torch.equal(state[name], end[name]) for name in state)
+
+
+def test_wrong_arguments_get_one_sentence() -> None:
+    with pytest.raises(ValueError, match=r"alpha must be in \(0, 1\), got 1.5: it is the share of negatives"):
+        GloFND(10, alpha=1.5)
+    with pytest.raises(ValueError, match="start must be in"):
+        GloFND(10, start=2)
+    with pytest.raises(ValueError, match="lr must be above 0"):
+        GloFND(10, lr=0)
+    with pytest.raises(ValueError, match=r"ids must be in 0..9, got 0..23"):
+        InfoNCE(0.1, GloFND(10))(*views(0), torch.arange(COUNT))
