@@ -63,7 +63,7 @@ def test_five_classes_report_no_top5() -> None:
 
 
 def test_unknown_name_lists_what_exists_before_anything_runs() -> None:
-    with pytest.raises(ValueError, match=r"no evaluation protocol 'liner': choose from linear, knn"):
+    with pytest.raises(ValueError, match=r"no evaluation protocol 'liner': choose from linear, semi, knn"):
         evaluate(["knn", "liner"], FeatureSet(torch.zeros(0, 0)), TEST)
     with pytest.raises(ValueError, match="choose from"):
         protocol("")
@@ -81,3 +81,11 @@ def test_missing_labels_say_how_to_get_some(name: str) -> None:
 def test_broken_features_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="120 of 120 train features are NaN"):
         evaluate([name], FeatureSet(TRAIN.features * torch.nan, TRAIN.labels), TEST)
+
+
+def test_fewer_labels_score_lower_and_one_per_class_still_works() -> None:
+    row = evaluate(["semi", "linear"], TRAIN, TEST, ProtocolOptions(fractions=(0.5, 0.01), draws=4))
+    assert row["linear 1 % labels"] < row["linear 50 % labels"] <= row["linear top-1"] + 5
+    assert row["linear 1 % labels"] > 100 / 6
+    again = evaluate(["semi"], TRAIN, TEST, ProtocolOptions(fractions=(0.5, 0.01), draws=4))
+    assert again["linear 1 % labels"] == row["linear 1 % labels"]

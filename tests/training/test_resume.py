@@ -21,7 +21,7 @@ STEPS = 8  # per epoch
 OPTIONS = ["--batch_size", 64, "--epochs", 3, "--encoder", "resnet8-slim", "--log_every", 1]
 SHAPES = ["--data.count", 512]
 METHODS = {
-    "simclr": ["--method.hidden", 32, "--knn_every", 1],
+    "simclr": ["--method.hidden", 32, "--knn_every", 1, "--negatives", "glofnd", "--negatives.alpha", 0.1],
     "moco": ["--method", "moco", "--method.queue_size", 200, "--method.hidden", 32, "--accumulate", 2, "--epochs", 6],
     "cmc": ["--method", "cmc", "--method.samples", 100],
     "sogclr": ["--method", "sogclr", "--method.hidden", 32, "--negatives", "oracle", "--treatment", "attract"],

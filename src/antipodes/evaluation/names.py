@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 PROTOCOL_NAMES: dict[str, str] = {
     "linear": "logistic regression on frozen features, its strength chosen on a held-out part of train",
+    "semi": "the linear probe on class-balanced 10 % and 1 % of the labels, the mean over three fixed draws",
     "knn": "weighted vote of the nearest training samples by cosine, and the single nearest one",
 }
 
@@ -19,8 +20,12 @@ class ProtocolOptions:
         seed: of every random draw.
         k: neighbours that vote in knn.
         temperature: of the votes in knn.
+        fractions: shares of the labels in semi.
+        draws: label subsets per share in semi.
     """
 
     seed: int = 0
     k: int = 50
     temperature: float = 0.05
+    fractions: tuple[float, ...] = (0.1, 0.01)
+    draws: int = 3

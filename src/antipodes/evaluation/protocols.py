@@ -10,8 +10,9 @@ from torch import Tensor
 from antipodes.evaluation.checks import LABELS_ARE_NEEDED, check_pair, number_classes
 from antipodes.evaluation.features import FeatureSet
 from antipodes.evaluation.knn import neighbours, vote
-from antipodes.evaluation.linear import linear_probe
+from antipodes.evaluation.linear import STRENGTHS, linear_probe
 from antipodes.evaluation.names import ProtocolOptions
+from antipodes.evaluation.splits import class_balanced_subset
 
 Protocol = Callable[[FeatureSet, FeatureSet, ProtocolOptions], dict[str, float]]
 
@@ -57,6 +58,30 @@ def linear(train: FeatureSet, test: FeatureSet, options: ProtocolOptions) -> dic
     return scores | {"linear mean per class": 100 * result.mean_per_class, "linear strength": result.strength}
 
 
+def semi(train: FeatureSet, test: FeatureSet, options: ProtocolOptions) -> dict[str, float]:
+    """Mean top-1 of linear probes that see only a class-balanced share of the training labels."""
+    labels, test_labels = _labels(train, "semi", "train"), _labels(test, "semi", "test")
+    check_pair(train.features, labels, test.features, test_labels)
+    scores = {}
+    for fraction in options.fractions:
+        accuracies = []
+        for draw in range(options.draws):
+            ids = class_balanced_subset(labels, fraction, options.seed + draw)
+            single = bool((labels[ids].unique(return_counts=True)[1] == 1).all())  # nothing to hold out for a choice
+            accuracies.append(
+                linear_probe(
+                    train.features[ids],
+                    labels[ids],
+                    test.features,
+                    test_labels,
+                    strengths=(0.1,) if single else STRENGTHS,
+                    seed=options.seed,
+                ).top1
+            )
+        scores[f"linear {100 * fraction:g} % labels"] = 100 * sum(accuracies) / len(accuracies)
+    return scores
+
+
 def knn(train: FeatureSet, test: FeatureSet, options: ProtocolOptions) -> dict[str, float]:
     """Scores of `knn.knn` and `knn.nearest_neighbour`, from one search for neighbours."""
     train_labels, test_labels = _labels(train, "knn", "train"), _labels(test, "knn", "test")
@@ -76,4 +101,4 @@ def _labels(feature_set: FeatureSet, protocol_name: str, part: str) -> Tensor:
     return feature_set.labels
 
 
-PROTOCOLS: dict[str, Protocol] = {"linear": linear, "knn": knn}
+PROTOCOLS: dict[str, Protocol] = {"linear": linear, "semi": semi, "knn": knn}

@@ -89,6 +89,10 @@ class Rule:
         groups = tuple(replace(group, same="pull") if group.same == "drop" else group for group in self.groups)
         return replace(self, above="pull", groups=groups)
 
+    def flags(self) -> Rule:
+        """Return what this rule says about false negatives, its ceiling and groups, without what it ignores."""
+        return Rule(ceiling=self.ceiling, above=self.above, groups=tuple(g for g in self.groups if g.same != "only"))
+
 
 def _smaller(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return b if a is None else a if b is None else torch.minimum(a, b)

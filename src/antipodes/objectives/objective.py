@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 import torch
@@ -44,6 +45,7 @@ class Objective(nn.Module, ABC):
         self.negatives = negatives
         self.treatment = treatment
         self.stats = {}
+        self.observer: Callable[[Pairs, Sequence[Rule]], None] | None = None  # sees every step's pairs and rules
         self._warned: set[str] = set()
 
     def forward(
@@ -92,6 +94,8 @@ class Objective(nn.Module, ABC):
             raise NotFinite("z1 or z2 hold NaN or infinite numbers: check the encoder's output before the loss")
         with torch.no_grad():
             rules = self.negatives.judge(pairs, progress) if self.negatives is not None else [Rule()]
+        if self.observer is not None:
+            self.observer(pairs, rules)
         if self.treatment == "attract":
             rules = [rule.attract() for rule in rules]
         sums = contrast(

@@ -23,6 +23,7 @@ from antipodes.data import ImageDataset, Loader
 from antipodes.data.augment import Augmentation
 from antipodes.data.dataset import subset
 from antipodes.encoders.export import export_backbone
+from antipodes.evaluation.detection import summarise_flags
 from antipodes.evaluation.features import embed
 from antipodes.evaluation.knn import knn
 from antipodes.functional.errors import NotFinite
@@ -33,9 +34,10 @@ from antipodes.seeding import generator
 from antipodes.training.components import build_augmentation, build_data, build_method
 from antipodes.training.optimizers import optimizer as build_optimizer
 from antipodes.training.progress import TrainingProgress
-from antipodes.training.records import Records
+from antipodes.training.records import Records, Totals
 from antipodes.training.run import Run, load_checkpoint, save_checkpoint
 from antipodes.training.settings import Settings
+from antipodes.training.watch import FlagWatch
 
 ADVICE = "try a lower learning_rate, a longer warmup or a clip_gradient; the last checkpoint is from before"
 KNN_IMAGES = 4096  # training images that the kNN accuracy during training looks at
@@ -100,7 +102,7 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
     )
     _learning_rate(settings, 0, steps)  # an impossible schedule is refused before anything is written
 
-    done, best, totals = 0, -math.inf, _Totals()
+    done, best, totals = 0, -math.inf, Totals()
     identity = {"fingerprint": data.fingerprint, "world_size": fabric.world_size, "method": config["method"]["name"]}
     if resume is not None:
         state = load_checkpoint(resume.last)
@@ -108,7 +110,8 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
         method.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["rng"])
-        done, best, totals = state["step"], state["best"], _Totals(state["totals"])
+        done, best, totals = state["step"], state["best"], Totals(state["totals"])
+    watch = FlagWatch(method, data)
     network, optimizer = fabric.setup(method.network, optimizer)
     method.train()
 
@@ -139,6 +142,7 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
             started, seen = time.perf_counter(), 0
             for _ in range(done % steps, steps):
                 rate = _learning_rate(settings, done, steps)
+                watch.active = (done + 1) % settings.log_every == 0
                 for group in optimizer.param_groups:
                     group["lr"] = rate
                 loss = 0.0
@@ -157,7 +161,7 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
                 method.after_step()
                 done += 1
                 seen += settings.batch_size * settings.accumulate
-                numbers = {"loss": loss, **method.statistics()}
+                numbers = {"loss": loss, **method.statistics(), **watch.take()}
                 totals.add(numbers)
                 speed = seen / (time.perf_counter() - started)
                 bar.step(epoch, settings.epochs, loss, speed)
@@ -166,8 +170,9 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
                 if settings.checkpoint_steps and done % settings.checkpoint_steps == 0 and done % steps:
                     checkpoint()
             seconds = time.perf_counter() - started
-            row = {"epoch": epoch + 1, **_over_ranks(fabric, totals.means()), "images_per_second": seen / seconds}
-            totals = _Totals()
+            means = summarise_flags(summarise_flags(_over_ranks(fabric, totals.means())), "coarse_")
+            row = {"epoch": epoch + 1, **means, "images_per_second": seen / seconds}
+            totals = Totals()
             labelled = data.labels is not None and settings.knn_every > 0
             if first and labelled and ((epoch + 1) % settings.knn_every == 0 or epoch + 1 == settings.epochs):
                 row["knn"] = online_knn(method, data, fabric.device)
@@ -250,24 +255,6 @@ def _learning_rate(settings: Settings, step: int, steps: int) -> float:
         settings.schedule,
         settings.milestones,
     )
-
-
-class _Totals:
-    """Running sums of an epoch's numbers; in the checkpoint, so that a resumed epoch reports the same means."""
-
-    def __init__(self, state: Mapping[str, tuple[float, int]] | None = None) -> None:
-        self._sums: dict[str, tuple[float, int]] = dict(state or {})
-
-    def add(self, numbers: Mapping[str, float]) -> None:
-        for name, value in numbers.items():
-            total, count = self._sums.get(name, (0.0, 0))
-            self._sums[name] = (total + value, count + 1)
-
-    def means(self) -> dict[str, float]:
-        return {name: total / count for name, (total, count) in self._sums.items()}
-
-    def state(self) -> dict[str, tuple[float, int]]:
-        return dict(self._sums)
 
 
 def _over_ranks(fabric: Fabric, numbers: dict[str, float]) -> dict[str, float]:

@@ -59,6 +59,27 @@ class Records:
             writer.writerows(self.epochs)
 
 
+class Totals:
+    """Running sums of an epoch's numbers; in the checkpoint, so that a resumed epoch reports the same means."""
+
+    def __init__(self, state: Mapping[str, tuple[float, int]] | None = None) -> None:
+        self._sums: dict[str, tuple[float, int]] = dict(state or {})
+
+    def add(self, numbers: Mapping[str, float]) -> None:
+        """Count one step in; a step need not have every number."""
+        for name, value in numbers.items():
+            total, count = self._sums.get(name, (0.0, 0))
+            self._sums[name] = (total + value, count + 1)
+
+    def means(self) -> dict[str, float]:
+        """The mean of each number over the steps that had it."""
+        return {name: total / count for name, (total, count) in self._sums.items()}
+
+    def state(self) -> dict[str, tuple[float, int]]:
+        """What a checkpoint keeps."""
+        return dict(self._sums)
+
+
 def read_records(folder: Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl; a line that a crash cut short is left out."""
     file = folder / "metrics.jsonl"

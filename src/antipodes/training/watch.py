@@ -1,0 +1,36 @@
+"""Keeping an eye on a policy while it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antipodes.data import ImageDataset
+from antipodes.evaluation.detection import count_flags
+from antipodes.methods import Method
+from antipodes.objectives import Objective
+from antipodes.pairs import Pairs, Rule
+
+
+class FlagWatch:
+    """Judges the policy's flags by the labels, where there are both, on the steps for which it is active."""
+
+    def __init__(self, method: Method, data: ImageDataset) -> None:
+        self.active = False
+        self._labels = {"": data.labels, "coarse_": data.coarse_labels}
+        self._seen: list[dict[str, float]] = []
+        for module in method.modules():
+            if isinstance(module, Objective) and module.negatives is not None:
+                module.observer = self._look
+
+    def _look(self, pairs: Pairs, rules: Sequence[Rule]) -> None:
+        if self.active:
+            numbers: dict[str, float] = {}
+            for prefix, labels in self._labels.items():
+                if labels is not None:
+                    numbers |= count_flags(pairs, rules, labels.to(pairs.anchors.device), prefix)
+            self._seen.append(numbers)
+
+    def take(self) -> dict[str, float]:
+        """Means over what was seen since the last call: the directions or parts of one step."""
+        seen, self._seen = self._seen, []
+        return {name: sum(numbers[name] for numbers in seen) / len(seen) for name in (seen[0] if seen else ())}
