@@ -111,7 +111,7 @@ def test_warm_start_of_drifted_features_is_as_good_as_a_cold_one() -> None:
     drifted = normalise(features) + 0.33 * normalise(noise(2000, 12, seed=2))  # mean cosine .95
     warm = spherical_kmeans(drifted, (10, 30), labels=[result.labels for result in old])
     cold = spherical_kmeans(drifted, (10, 30))
-    assert all(a.inertia < 1.01 * b.inertia for a, b in zip(warm, cold, strict=True))
+    assert all(a.inertia < 1.02 * b.inertia for a, b in zip(warm, cold, strict=True))
 
 
 def test_stops_when_labels_settle() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
@@ -44,6 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments[0] not in COMMANDS:
         print(f"antipodes: unknown command {arguments[0]!r}: choose one of {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
+    # Threads that wait should sleep: spinning ones make a run several times slower when another program wants a core.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from antipodes.cli.errors import exit_code
 
     return exit_code(import_module(f"antipodes.cli.{arguments[0]}").main, arguments[1:])

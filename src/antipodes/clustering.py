@@ -13,7 +13,6 @@ Everything follows from the arguments: the same features, labels and seed give t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +29,7 @@ BLOCK = 1024
 # Iterations, and the share of labels whose change is worth another one. Clusters that only drifted are settled by the
 # first assignment; a space without clusters gains 1 % by the second and the third.
 COLD, WARM = (20, 0.0), (3, 0.01)
-SAMPLE_PER_CLUSTER = 16
+SAMPLE_PER_CLUSTER, TRIES = 16, 16  # of the cold start
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,10 +112,10 @@ def spherical_kmeans(
         places, similarity = rows.nearest(centroids, empty, clusters, told)
         for place, own, start, k in zip(places, similarity, offsets[:, 0].tolist(), clusters, strict=True):
             rows.fill_empty(place, own, centroids, range(start, start + k))
-        if int(_summed((places != before).sum(1)).max()) <= tolerance * rows.count:
+        if int(summed((places != before).sum(1)).max()) <= tolerance * rows.count:
             break
     _tell(progress, 0, 1, 1.0)
-    inertia = 1 - _summed(similarity.sum(1, dtype=torch.float64)) / rows.count
+    inertia = 1 - summed(similarity.sum(1, dtype=torch.float64)) / rows.count
     parts = zip(places - offsets, centroids.split(list(clusters)), similarity, inertia.tolist(), strict=True)
     return [Clustering(*part) for part in parts]
 
@@ -129,7 +128,7 @@ class _Rows:
         self.dtype = features.dtype if features.dtype == torch.float64 else torch.float32
         shares = torch.zeros(world_size(), dtype=torch.int64, device=features.device)
         shares[rank()] = len(features)
-        shares = _summed(shares)
+        shares = summed(shares)
         self.first, self.count = int(shares[: rank()].sum()), int(shares.sum())  # among the rows of all ranks
         self.scale = torch.empty(len(features), dtype=self.dtype, device=features.device)
         broken = torch.zeros((), dtype=torch.int64, device=features.device)
@@ -139,7 +138,7 @@ class _Rows:
             broken += (~length.isfinite()).sum()
             short = length < torch.finfo(self.dtype).tiny
             self.scale[part] = length.reciprocal().masked_fill(short, 0.0).to(self.dtype)
-        if _summed(broken):  # a question to all ranks: if one stopped alone, the others would wait for it
+        if summed(broken):  # a question to all ranks: if one stopped alone, the others would wait for it
             raise ValueError(f"{int(broken)} rows of features hold NaN or infinite numbers: check the encoder's output")
 
     def unit(self, rows: slice | Tensor) -> Tensor:
@@ -159,7 +158,7 @@ class _Rows:
             for place in places:
                 sums.index_add_(0, place[part], block)
         members = torch.bincount(places.flatten(), minlength=total)
-        return normalise(_summed(sums)), _summed(members) == 0
+        return normalise(summed(sums)), summed(members) == 0
 
     def nearest(
         self, centroids: Tensor, empty: Tensor, clusters: Sequence[int], told: Callable[[float], None]
@@ -182,7 +181,7 @@ class _Rows:
 
     def fill_empty(self, places: Tensor, similarity: Tensor, centroids: Tensor, numbers: range) -> None:
         """Give each of the numbers without members the row that is least similar to its centroid; changes all three."""
-        members = _summed(torch.bincount(places, minlength=numbers.stop)[numbers.start : numbers.stop])
+        members = summed(torch.bincount(places, minlength=numbers.stop)[numbers.start : numbers.stop])
         empty = (members == 0).nonzero()[:, 0] + numbers.start
         if not len(empty):
             return
@@ -192,13 +191,13 @@ class _Rows:
         proposed = torch.zeros(world_size(), len(empty), dtype=similarity.dtype, device=places.device)
         proposed[rank()] = 3.0  # where a rank has fewer rows
         proposed[rank(), : len(local)] = order[local]
-        proposed = _summed(proposed)
+        proposed = summed(proposed)
         chosen = proposed.flatten().argsort(stable=True)[: len(empty)] - rank() * len(empty)
         ours = (chosen >= 0) & (chosen < len(local))
         taken = local[chosen[ours]]
         moved = torch.zeros(len(empty), centroids.shape[1], dtype=self.dtype, device=places.device)
         moved[ours] = self.unit(taken)
-        centroids[empty] = _summed(moved)
+        centroids[empty] = summed(moved)
         places[taken] = empty[ours]
         similarity[taken] = (self.scale[taken] > 0).to(self.dtype)
 
@@ -212,9 +211,9 @@ class _Rows:
         ours = (drawn >= 0) & (drawn < len(self.features))
         sample = torch.zeros(size, self.features.shape[1], dtype=self.dtype, device=self.features.device)
         sample[ours] = self.unit(drawn[ours])
-        sample = _summed(sample)
+        sample = summed(sample)
         chosen, distance = [], 2.0 * sample.any(1)  # a zero row has no direction to offer
-        draws = torch.rand(k, 2 + int(math.log(k)), generator=random, dtype=torch.float64).to(sample.device)
+        draws = torch.rand(k, TRIES, generator=random, dtype=torch.float64).to(sample.device)
         for draw in draws:
             weight = distance.clamp(min=0).double().cumsum(0)
             # beyond the end when all rows coincide with a chosen one: fill_empty sees to the clusters left over
@@ -226,7 +225,7 @@ class _Rows:
         return sample[chosen]
 
 
-def _summed(tensor: Tensor) -> Tensor:
+def summed(tensor: Tensor) -> Tensor:
     """The sum over ranks, in place."""
     if world_size() > 1:
         dist.all_reduce(tensor)

@@ -130,7 +130,7 @@ def test_train_on_a_folder_then_evaluate(tmp_path: Path) -> None:
     assert set(scores["run"]) >= {"linear top-1", "knn top-1", "1-nn top-1"}
     assert json.loads((run / "evaluation.json").read_text()) == scores
     assert "1-nn top-1" in antipodes("evaluate", run, "--protocol", "knn").stdout
-    assert "choose from linear, semi, knn" in refused("evaluate", run, "--protocol", "lineal")
+    assert "choose from linear, semi, knn, false-negatives" in refused("evaluate", run, "--protocol", "lineal")
     assert "labels" in refused("evaluate", _unlabelled(tmp_path), "--protocol", "knn")
 
 

@@ -63,7 +63,9 @@ def test_five_classes_report_no_top5() -> None:
 
 
 def test_unknown_name_lists_what_exists_before_anything_runs() -> None:
-    with pytest.raises(ValueError, match=r"no evaluation protocol 'liner': choose from linear, semi, knn"):
+    with pytest.raises(
+        ValueError, match=r"no evaluation protocol 'liner': choose from linear, semi, knn, false-negatives"
+    ):
         evaluate(["knn", "liner"], FeatureSet(torch.zeros(0, 0)), TEST)
     with pytest.raises(ValueError, match="choose from"):
         protocol("")

@@ -12,13 +12,13 @@ from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from antipodes.evaluation.names import PROTOCOL_NAMES, ProtocolOptions
+from antipodes.evaluation.names import PROTOCOL_NAMES, RUN_PROTOCOL_NAMES, ProtocolOptions
 from antipodes.evaluation.report import Row, results_dictionary, results_table
 from antipodes.evaluation.run import Progress, open_method, score
 from antipodes.training.run import Run, replacing
 
 DESCRIPTION = f"""Score the frozen encoder of a run on the test split of its dataset (or on a fifth of it, where there
-is none). Protocols: {"; ".join(f"{name} - {text}" for name, text in PROTOCOL_NAMES.items())}.
+is none). Protocols: {"; ".join(f"{name} - {text}" for name, text in (PROTOCOL_NAMES | RUN_PROTOCOL_NAMES).items())}.
 The scores are printed as a table, or as JSON, and kept in RUN/evaluation.json."""
 
 
@@ -37,7 +37,8 @@ def main(arguments: list[str]) -> None:
     method, data = open_method(run, call.checkpoint)
     with progress_bar("features") as progress:
         options = ProtocolOptions(**call.options.as_dict())
-        scores = score(method, data, call.protocol.split(","), options, call.test_limit, progress)
+        protocols = call.protocol.split(",")
+        scores = score(method, data, protocols, options, call.test_limit, run.config()["batch_size"], progress)
     row: Row = {"encoder": run.folder.name, **scores}
     results = results_dictionary([row])
     with replacing(run.folder / "evaluation.json") as file:

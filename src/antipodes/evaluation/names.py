@@ -8,6 +8,11 @@ PROTOCOL_NAMES: dict[str, str] = {
     "knn": "weighted vote of the nearest training samples by cosine, and the single nearest one",
 }
 
+# Protocols that look at a run's policy and not only at its encoder's features.
+RUN_PROTOCOL_NAMES: dict[str, str] = {
+    "false-negatives": "what the policy flags with the encoder frozen, judged by labels, and its thresholds' errors",
+}
+
 # What a protocol reports besides scores in percent: in the JSON, not in the table.
 SETTINGS = frozenset({"linear strength"})
 

@@ -11,7 +11,7 @@ from antipodes.evaluation.checks import LABELS_ARE_NEEDED, check_pair, number_cl
 from antipodes.evaluation.features import FeatureSet
 from antipodes.evaluation.knn import neighbours, vote
 from antipodes.evaluation.linear import STRENGTHS, linear_probe
-from antipodes.evaluation.names import ProtocolOptions
+from antipodes.evaluation.names import RUN_PROTOCOL_NAMES, ProtocolOptions
 from antipodes.evaluation.splits import class_balanced_subset
 
 Protocol = Callable[[FeatureSet, FeatureSet, ProtocolOptions], dict[str, float]]
@@ -39,7 +39,8 @@ def protocol(name: str) -> Protocol:
         ValueError: if there is none.
     """
     if name not in PROTOCOLS:
-        raise ValueError(f"there is no evaluation protocol {name!r}: choose from {', '.join(PROTOCOLS)}")
+        names = ", ".join((*PROTOCOLS, *RUN_PROTOCOL_NAMES))
+        raise ValueError(f"there is no evaluation protocol {name!r}: choose from {names}")
     return PROTOCOLS[name]
 
 

@@ -23,7 +23,7 @@ def results_table(rows: Sequence[Row], title: str | None = None) -> Table:
         text = any(isinstance(row.get(name), str) for row in rows)
         table.add_column(name, justify="left" if text else "right", no_wrap=text)
     for row in rows:
-        table.add_row(*(_cell(row.get(name)) for name in columns))
+        table.add_row(*(_cell(name, row.get(name)) for name in columns))
     return table
 
 
@@ -54,7 +54,9 @@ def _columns(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def _cell(value: str | float | None) -> str:
+def _cell(name: str, value: str | float | None) -> str:
     if value is None:
         return "-"
-    return value if isinstance(value, str) else f"{value:.1f}"
+    if isinstance(value, str):
+        return value
+    return f"{value:.3f}" if name.endswith("MAE") or name.endswith("RMSE") else f"{value:.1f}"  # cosines, not percent

@@ -8,12 +8,12 @@ from typing import Literal
 import torch
 
 from antipodes.data import ImageDataset
+from antipodes.evaluation.false_negatives import false_negatives
 from antipodes.evaluation.features import FeatureSet, embed, split_features
-from antipodes.evaluation.names import ProtocolOptions
+from antipodes.evaluation.names import RUN_PROTOCOL_NAMES, ProtocolOptions
 from antipodes.evaluation.protocols import evaluate, protocol
 from antipodes.methods import Method
-from antipodes.training.components import build_data, build_method
-from antipodes.training.loop import evaluation_views
+from antipodes.training.components import build_data, build_method, plain_view
 from antipodes.training.run import Run, load_checkpoint
 
 Progress = Callable[[int, int], None]
@@ -38,6 +38,7 @@ def score(
     protocols: Sequence[str],
     options: ProtocolOptions | None = None,
     test_limit: int | None = None,
+    batch_size: int = 256,
     progress: Progress | None = None,
 ) -> dict[str, float]:
     """Scores in percent of a method's encoder: fitted on the training images, measured on the test split.
@@ -50,10 +51,17 @@ def score(
         protocols: Names, such as linear and knn.
         options: Of the protocols.
         test_limit: Use only so many test images.
+        batch_size: That of training, for what looks at batches.
         progress: Called with (images done, images in all).
     """
-    for name in protocols:
+    plain = [name for name in protocols if name not in RUN_PROTOCOL_NAMES]
+    for name in plain:
         protocol(name)  # an unknown name is refused before the work begins
+    scores: dict[str, float] = {}
+    if "false-negatives" in protocols:
+        scores = false_negatives(method, data, options or ProtocolOptions(), batch_size)
+    if not plain:
+        return scores
     test = data.held_out(test_limit)
     total = len(data) + (len(test) if test is not None else 0)
     parts = [_features(method, data, lambda done, _: progress(done, total) if progress else None)]
@@ -61,11 +69,10 @@ def score(
         parts = list(split_features(parts[0]))
     else:
         parts.append(_features(method, test, lambda done, _: progress(len(data) + done, total) if progress else None))
-    return evaluate(protocols, parts[0], parts[1], options)
+    return scores | evaluate(plain, parts[0], parts[1], options)
 
 
 def _features(method: Method, data: ImageDataset, progress: Progress) -> FeatureSet:
-    plain = evaluation_views(method, data.image_size)
-    nothing = torch.Generator()  # the plain view draws nothing
-    features = embed(method.backbone(), data, preprocess=lambda images: plain(images, nothing), progress=progress)
+    view = plain_view(method, data.image_size)
+    features = embed(method.backbone(), data, preprocess=view, progress=progress)
     return FeatureSet(features, data.labels, data.coarse_labels)

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
 from antipodes import encoders
 from antipodes.data import ImageDataset
 from antipodes.data.augment import RECIPES, Augmentation
@@ -87,6 +90,12 @@ def build_augmentation(spec: Spec, size: int, normalised: bool) -> Augmentation:
     given: Spec = {"size": size} if normalised else {"size": size, "mean": (0.0,) * 3, "std": (1.0,) * 3}
     recipe: Augmentation = _call("augmentation", spec, given)
     return recipe
+
+
+def plain_view(method: Method, size: int) -> Callable[[Tensor], Tensor]:
+    """Images (B, 3, H, W) uint8 as the method's encoders see them when nothing is random."""
+    recipe = build_augmentation({"name": "plain"}, size, method.normalised)
+    return lambda images: recipe(images, torch.Generator())
 
 
 def build_method(config: Spec, data: ImageDataset) -> Method:

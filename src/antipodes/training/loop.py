@@ -31,7 +31,7 @@ from antipodes.methods import Method
 from antipodes.methods.method import Network
 from antipodes.schedules import learning_rate
 from antipodes.seeding import generator
-from antipodes.training.components import build_augmentation, build_data, build_method
+from antipodes.training.components import build_augmentation, build_data, build_method, plain_view
 from antipodes.training.optimizers import optimizer as build_optimizer
 from antipodes.training.progress import TrainingProgress
 from antipodes.training.records import Records, Totals
@@ -190,18 +190,10 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
     return run
 
 
-def evaluation_views(method: Method, size: int) -> Augmentation:
-    """Images as the method's encoder sees them in evaluation: nothing random."""
-    return build_augmentation({"name": "plain"}, size, method.normalised)
-
-
 def online_knn(method: Method, data: ImageDataset, device: torch.device | str = "cpu") -> float:
     """Leave-one-out kNN accuracy on (some of) the training images, in percent: a validation that needs no test data."""
     sample = data if len(data) <= KNN_IMAGES else subset(data, torch.arange(KNN_IMAGES) * len(data) // KNN_IMAGES)
-    plain = evaluation_views(method, data.image_size)
-    features = embed(
-        method.backbone(), sample, preprocess=lambda images: plain(images, torch.Generator()), device=device
-    )
+    features = embed(method.backbone(), sample, preprocess=plain_view(method, data.image_size), device=device)
     assert sample.labels is not None
     return 100 * knn(features, sample.labels, features, sample.labels, leave_one_out=True)
 

@@ -1,0 +1,182 @@
+"""`antipodes study`: a grid of runs from a YAML file, compared with a baseline over the same seeds."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+
+from antipodes.evaluation.names import SETTINGS
+from antipodes.study.definition import FULL, Options, Study, Trial, load, shipped
+
+DESCRIPTION = """Run a study: every variant with every seed is trained and evaluated in a folder of its own, several
+side by side, each on one thread. Stopped or killed, the same call goes on where it was. At the end: mean, spread,
+paired difference to the baseline with its t-test, and the published figures beside them. `antipodes study list` names
+the studies that come with the package; a YAML file of your own is a study too (antipodes.study.definition explains
+its format)."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse, then list the studies or run one."""
+    parser = ArgumentParser(prog="antipodes study", description=DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("name", metavar="NAME", help="list, one of the studies it names, or the path of a YAML file.")
+    parser.add_argument("--budget", type=str, default=FULL, help="full, or a smaller one of the study, such as quick.")
+    parser.add_argument("--out", type=str | None, default=None, help="Folder; runs/studies/NAME by default.")
+    parser.add_argument("--seeds", type=int, nargs="+", default=None, help="Instead of the study's.")
+    parser.add_argument("--parallel", type=int, default=2, help="Runs side by side, each on one thread.")
+    parser.add_argument(
+        "--evidence",
+        type=str | None,
+        default=None,
+        help="Folder of the report; docs/evidence in a checkout of antipodes, else that of the study.",
+    )
+    call = parser.parse_args(arguments)
+    if call.name == "list":
+        for name in shipped():
+            print(f"{name:<24} {load(name).title}")
+        return
+    if call.parallel < 1:
+        raise ValueError(f"--parallel must be at least 1, got {call.parallel}")
+    _run(load(call.name, call.budget, call.seeds), call)
+
+
+def _run(study: Study, call: Namespace) -> None:
+    # what imports torch is imported here, so that listing studies is instant
+    from antipodes.study.grid import Grid
+    from antipodes.study.progress import StudyProgress
+    from antipodes.study.report import markdown, shown, sources, study_report, tables
+    from antipodes.study.statistics import summarise
+    from antipodes.training.loop import TrainingFailed
+    from antipodes.training.run import replacing
+
+    out = Path(call.out or f"runs/studies/{study.label}")
+    grid = Grid(study, out)
+    configurations = {trial: _complete(trial) for trial in grid.trials}
+    grid.refuse_changes(configurations)
+    facts = _facts(study, configurations, call.parallel)
+
+    with _stoppable(), StudyProgress(grid, configurations) as progress:
+        grid.execute(call.parallel, progress.finished, progress.working)
+
+    results: dict[str, dict[int, dict[str, float]]] = {}
+    for trial in grid.trials:
+        if (scores := grid.scores(trial)) is not None:
+            results.setdefault(trial.variant, {})[trial.seed] = scores
+    results = {variant: results[variant] for variant in study.variants if variant in results}
+    if study.baseline in results:
+        lines = summarise(shown(results, study, SETTINGS), study.baseline)
+        of_variants = {trial.variant: _without_seed(configuration) for trial, configuration in configurations.items()}
+        report = study_report(study, of_variants, facts, results, progress.failed)
+        console = Console()
+        for table in tables(lines, study.baseline, study.paper):
+            console.print(table)
+        for line in sources(study.paper):
+            console.print(line, highlight=False, markup=False)
+        evidence = Path(call.evidence or _evidence() or out)
+        evidence.mkdir(parents=True, exist_ok=True)
+        for ending, text in (
+            (".md", markdown(report, lines, study.paper)),
+            (".json", json.dumps(report, indent=2) + "\n"),
+        ):
+            with replacing(evidence / f"{study.label}{ending}") as file:
+                file.write_text(text)
+        console.print(f"The report: {evidence / study.label}.md and .json", highlight=False, soft_wrap=True)
+    if progress.failed:
+        count = f"{len(progress.failed)} of {len(grid.trials)} runs"
+        raise TrainingFailed(f"{count} failed, the lines above say why; the same call tries them again")
+
+
+def _complete(trial: Trial) -> Options:
+    """The whole configuration of a trial, as antipodes train would write it down."""
+    from antipodes.cli.train import parse
+
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            config, _ = parse(trial.arguments())
+    except SystemExit as error:
+        reason = " ".join(said.getvalue().rpartition("error: ")[2].split())
+        raise ValueError(f"variant {trial.variant} cannot be trained: {reason}") from error
+    except ValueError as error:
+        raise ValueError(f"variant {trial.variant} cannot be trained: {error}") from error
+    plain: Options = json.loads(json.dumps(config, default=str))
+    return plain
+
+
+def _facts(study: Study, configurations: Mapping[Trial, Options], parallel: int) -> dict[str, str]:
+    """What the numbers were measured with, after looking at data and protocols: what is missing is refused here."""
+    from antipodes.evaluation.protocols import protocol
+    from antipodes.training.components import build_data
+
+    for name in study.protocols:
+        protocol(name)
+    sizes = []
+    for spec in _different(configuration["data"] for configuration in configurations.values()):
+        data = build_data(spec)
+        test = data.held_out(study.test_limit)
+        tested = "tested on a fifth of them" if test is None else f"{len(test):,} test images"
+        sizes.append(f"{data.name}, {len(data):,} training images, {tested}")
+    seeds = _different(tuple(seeds) for seeds in study.seeds.values())
+    every = list(configurations.values())
+    return {
+        "data": "; ".join(sizes),
+        "encoder": _all(every, "encoder", "name"),
+        "method": _all(every, "method", "name"),
+        "epochs": _all(every, "epochs"),
+        "batch": _all(every, "batch_size"),
+        "seeds": "; ".join(", ".join(map(str, some)) for some in seeds),
+        "protocols": ", ".join(study.protocols),
+        "threads": f"1 a run, {parallel} runs side by side, on a machine with {os.cpu_count()}",
+        "versions": f"antipodes {version('antipodes')}, torch {version('torch')}, Python {sys.version.split()[0]}",
+        "made by": f"`antipodes study {study.name}{'' if study.budget == FULL else f' --budget {study.budget}'}`",
+    }
+
+
+def _all(configurations: Sequence[Options], *keys: str) -> str:
+    """The values an option has, joined when variants differ in it."""
+    values: list[Any] = list(configurations)
+    for key in keys:
+        values = [value[key] for value in values]
+    return ", ".join(map(str, _different(values)))
+
+
+def _different(values: Iterable[Any]) -> list[Any]:
+    different: list[Any] = []
+    for value in values:
+        if value not in different:
+            different.append(value)
+    return different
+
+
+def _without_seed(configuration: Options) -> Options:
+    return {key: value for key, value in configuration.items() if key not in ("seed", "out")}
+
+
+def _evidence() -> str | None:
+    """docs/evidence when this is a checkout of antipodes."""
+    project = Path("pyproject.toml")
+    return "docs/evidence" if project.is_file() and 'name = "antipodes"' in project.read_text() else None
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Control-C, or a signal to terminate, ends the runs at work and says how to go on."""
+    from antipodes.training.loop import TrainingFailed
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise TrainingFailed("stopped; the same call goes on from here") from error
+    finally:
+        signal.signal(signal.SIGTERM, before)

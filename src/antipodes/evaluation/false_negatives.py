@@ -1,0 +1,62 @@
+"""The `false-negatives` protocol: a run's policy on its frozen encoder."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from antipodes.data import ImageDataset
+from antipodes.evaluation.checks import LABELS_ARE_NEEDED
+from antipodes.evaluation.detection import count_flags, summarise_flags
+from antipodes.evaluation.features import embed
+from antipodes.evaluation.names import ProtocolOptions
+from antipodes.evaluation.thresholds import batch_quantiles, dataset_quantiles, errors
+from antipodes.methods import Method
+from antipodes.negatives import FNC, GloFND, Policy
+from antipodes.pairs import Pairs, normalise
+from antipodes.seeding import generator
+from antipodes.training.components import plain_view
+
+
+def false_negatives(method: Method, data: ImageDataset, options: ProtocolOptions, batch_size: int) -> dict[str, float]:
+    """Precision, recall, F1, MTPR and MTNR in percent of the policy's flags among the embeddings of plain images.
+
+    Every sample is an anchor once, among the samples of its batch. For GloFND and FNC also the errors of the thresholds
+    to the quantile of the whole dataset: `threshold` are the learned ones, `batch` the quantiles of single batches.
+
+    Args:
+        method: A method with a policy.
+        data: Its training data, with labels.
+        options: The seed of the batches.
+        batch_size: That of training.
+    """
+    policy = copy.deepcopy(method.objective.negatives)
+    if policy is None:
+        raise ValueError("false-negatives needs a run with a policy: train with --negatives")
+    if data.labels is None:
+        raise ValueError(LABELS_ARE_NEEDED.format(protocol="false-negatives", part="train"))
+    if len(method.channels) > 1:
+        raise ValueError("false-negatives looks at methods with one encoder")
+    embeddings = normalise(embed(method.network, data, preprocess=plain_view(method, data.image_size)))
+    counts = []
+    for ids in torch.randperm(len(data), generator=generator("false negatives", options.seed)).split(batch_size):
+        if len(ids) == batch_size:
+            pairs = Pairs(embeddings[ids], ids, torch.ones(len(ids)))
+            counts.append(count_flags(pairs, policy.judge(pairs, 1.0), data.labels))
+    means = {name: sum(one[name] for one in counts) / len(counts) for name in counts[0]}
+    scores = {f"flags {name}": 100 * value for name, value in summarise_flags(means).items()}
+    for part in _parts(method.objective.negatives):
+        if isinstance(part, (GloFND, FNC)):
+            truth = dataset_quantiles(embeddings, part.alpha)
+            found = {"batch": batch_quantiles(embeddings, part.alpha, batch_size, options.seed)}
+            if isinstance(part, GloFND):
+                found["threshold"] = part.threshold
+            for name, thresholds in found.items():
+                scores[f"{name} MAE"], scores[f"{name} RMSE"] = errors(thresholds, truth)
+    return scores
+
+
+def _parts(policy: Policy | None) -> list[Policy]:
+    """A policy and, where it joins others, those."""
+    return [] if policy is None else [part for part in policy.modules() if isinstance(part, Policy)]

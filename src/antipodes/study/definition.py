@@ -1,0 +1,261 @@
+"""What a study is: a YAML file of runs to compare, shipped with the package or a user's own.
+
+    title: one line
+    question: what it asks, in a sentence or two
+    common:                      # options of every run, exactly as antipodes train takes them in a configuration
+      data: {name: cifar10, limit: 10000}
+      epochs: 40
+    variants:                    # name -> the options that differ
+      plain: {}
+      glofnd: {negatives: {name: glofnd, alpha: 0.1}}
+      glofnd attract: {negatives: {name: glofnd, alpha: 0.1}, treatment: attract, seeds: [0]}   # fewer seeds
+    seeds: [0, 1, 2]
+    baseline: plain              # the variant that the others are compared with
+    protocols: [linear, knn]     # of antipodes evaluate
+    test_limit: 4000             # optional: use only so many test images
+    scores: [linear top-1]       # optional: what the tables show; by default every score
+    records: [flagged_share]     # optional: numbers of the last epoch, from metrics.jsonl, beside the scores
+    paper:                       # optional: published figures
+      - {source: "Table 1 of ...", measured: "ImageNet, ResNet-50", scores: {glofnd: {linear top-1: 77.1}}}
+    budgets:                     # optional: what replaces the above for antipodes study NAME --budget quick
+      quick: {seeds: [0], test_limit: 1000, common: {epochs: 3, data: {limit: 2000}}}
+
+Options of a component are merged with those of the same component in `common`; one of another name replaces it whole.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Options = dict[str, Any]
+SHIPPED = Path(__file__).parent / "studies"
+FULL = "full"
+REQUIRED = ("title", "question", "common", "variants", "seeds", "baseline", "protocols")
+OPTIONAL = ("test_limit", "scores", "records", "paper", "budgets")
+BUDGETED = ("common", "seeds", "protocols", "test_limit")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a study: a variant with a seed.
+
+    Args:
+        variant: Its name.
+        seed: The run's seed.
+        options: What antipodes train is called with, without seed and out.
+        folder: Of the run.
+    """
+
+    variant: str
+    seed: int
+    options: Options = field(compare=False)
+    folder: Path
+
+    def __str__(self) -> str:
+        return f"{self.variant}, seed {self.seed}"
+
+    @property
+    def log(self) -> Path:
+        """What its processes had to say."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    def arguments(self) -> list[str]:
+        """The options on the command line of antipodes train."""
+        return [*_arguments(self.options), "--seed", str(self.seed), "--out", str(self.folder)]
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Published figures: where they stand, what they were measured on, and variant -> score -> number."""
+
+    source: str
+    measured: str
+    scores: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study with a budget applied; the module's docstring explains the fields."""
+
+    name: str
+    budget: str
+    title: str
+    question: str
+    variants: dict[str, Options]
+    seeds: dict[str, list[int]]
+    baseline: str
+    protocols: list[str]
+    test_limit: int | None
+    scores: list[str] | None
+    records: list[str]
+    paper: list[Paper]
+
+    @property
+    def label(self) -> str:
+        """The name of its folder and files: a budget other than the full one is part of it."""
+        return self.name if self.budget == FULL else f"{self.name}-{self.budget}"
+
+    def trials(self, out: Path) -> list[Trial]:
+        """Every run, seed by seed, so that a study which is stopped early has compared all variants."""
+        every = sorted({seed for seeds in self.seeds.values() for seed in seeds})
+        return [
+            Trial(variant, seed, options, out / _folder_name(variant) / f"seed-{seed}")
+            for seed in every
+            for variant, options in self.variants.items()
+            if seed in self.seeds[variant]
+        ]
+
+
+def shipped() -> list[str]:
+    """The names of the studies that come with the package."""
+    return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
+
+
+def load(name: str, budget: str = FULL, seeds: list[int] | None = None) -> Study:
+    """Read a study.
+
+    Args:
+        name: Of a study that comes with the package, or the path of a YAML file.
+        budget: Which of its budgets; `full` is the study as it stands.
+        seeds: Instead of its own.
+
+    Raises:
+        ValueError: if there is no such study or budget, or the file is not a study.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else SHIPPED / f"{name}.yaml"
+    if not path.is_file():
+        known = f"choose one of {', '.join(shipped())}, or the path of a YAML file of your own"
+        raise ValueError(f"there is no study {name!r}: {known}")
+    try:
+        content = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    try:
+        return _study(path.stem, content, budget, seeds)
+    except ValueError as error:
+        raise ValueError(f"study {name}: {error}") from error
+
+
+def _study(name: str, content: Any, budget: str, chosen: list[int] | None) -> Study:
+    _check_keys("it", content, REQUIRED, OPTIONAL)
+    variants, budgets = content["variants"], {FULL: {}, **content.get("budgets", {})}
+    if budget not in budgets:
+        raise ValueError(f"there is no budget {budget!r}: choose one of {', '.join(budgets)}")
+    _check_keys(f"budget {budget}", budgets[budget], (), BUDGETED)
+    content = content | {key: value for key, value in budgets[budget].items() if key != "common"}
+    less = budgets[budget].get("common", {})
+
+    if not isinstance(variants, dict) or not variants:
+        raise ValueError("variants should be a mapping of names to options")
+    if content["baseline"] not in variants:
+        raise ValueError(f"the baseline {content['baseline']!r} is not a variant: there are {', '.join(variants)}")
+    if len({_folder_name(variant) for variant in variants}) < len(variants):
+        raise ValueError(f"variants need names that differ in letters and digits, got {', '.join(variants)}")
+    options: dict[str, Options] = {}
+    seeds: dict[str, list[int]] = {}
+    for variant, own in variants.items():
+        own = dict(own or {})
+        few = own.pop("seeds", None)
+        for part, holder in ((content["common"], "common"), (own, f"variant {variant}"), (less, f"budget {budget}")):
+            if taken := {"seed", "out"} & set(part):
+                raise ValueError(f"{holder} may not set {taken.pop()}, which the study sets for every run")
+        options[variant] = merge(merge(content["common"], own), less)
+        allowed = chosen or _seeds(content["seeds"], "seeds")
+        seeds[variant] = [s for s in allowed if few is None or s in _seeds(few, f"seeds of variant {variant}")]
+    if not seeds[content["baseline"]]:
+        raise ValueError(f"the baseline {content['baseline']!r} runs with none of the seeds")
+    return Study(
+        name=name,
+        budget=budget,
+        title=str(content["title"]),
+        question=" ".join(str(content["question"]).split()),
+        variants={variant: options[variant] for variant in variants if seeds[variant]},
+        seeds={variant: seeds[variant] for variant in variants if seeds[variant]},
+        baseline=content["baseline"],
+        protocols=list(content["protocols"]),
+        test_limit=content.get("test_limit"),
+        scores=content.get("scores"),
+        records=content.get("records", []),
+        paper=[_paper(entry, variants) for entry in content.get("paper", [])],
+    )
+
+
+def merge(below: Options, above: Options) -> Options:
+    """Options with others on top: a component of the same (or no) name is merged, one of another name replaced.
+
+    Example:
+        >>> merge({"epochs": 9, "data": {"name": "cifar10", "limit": 100}}, {"data": {"limit": 50}})
+        {'epochs': 9, 'data': {'name': 'cifar10', 'limit': 50}}
+        >>> merge({"method": {"name": "moco", "queue_size": 9}}, {"method": "simclr"})
+        {'method': {'name': 'simclr'}}
+    """
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        if isinstance(old, dict) or isinstance(value, dict):
+            old, value = _component(old), _component(value)
+            same = value.get("name", old.get("name")) == old.get("name")
+            value = old | value if same else value
+        merged[key] = value
+    return merged
+
+
+def flatten(config: Options, prefix: str = "") -> dict[str, Any]:
+    """Nested options by their dotted names.
+
+    Example:
+        >>> flatten({"epochs": 3, "data": {"name": "shapes"}})
+        {'epochs': 3, 'data.name': 'shapes'}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _arguments(options: Options) -> list[str]:
+    arguments = []
+    for name, value in flatten(options).items():
+        arguments += [f"--{name}", value if isinstance(value, str) else json.dumps(value)]
+    return arguments
+
+
+def _component(value: Any) -> Options:
+    if isinstance(value, dict):
+        return value
+    return {} if value is None else {"name": value}
+
+
+def _folder_name(variant: str) -> str:
+    return re.sub(r"\W+", "-", variant).strip("-").lower()
+
+
+def _seeds(value: Any, what: str) -> list[int]:
+    whole = isinstance(value, list) and value and all(isinstance(seed, int) and seed >= 0 for seed in value)
+    if not whole or len(set(value)) < len(value):
+        raise ValueError(f"{what} should be a list of different whole numbers, got {value}")
+    return list(value)
+
+
+def _paper(entry: Any, variants: Options) -> Paper:
+    _check_keys("an entry of paper", entry, ("source", "measured", "scores"), ())
+    if unknown := set(entry["scores"]) - set(variants):
+        raise ValueError(f"paper gives a figure of {unknown.pop()!r}, which is not a variant")
+    return Paper(entry["source"], entry["measured"], entry["scores"])
+
+
+def _check_keys(what: str, mapping: Any, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
+    if not isinstance(mapping, dict):
+        raise ValueError(f"{what} should be a mapping of {', '.join(required + optional)}")
+    for key in mapping:
+        if key not in required + optional:
+            raise ValueError(f"{what} has an unknown key {key!r}: it takes {', '.join(required + optional)}")
+    for key in required:
+        if key not in mapping:
+            raise ValueError(f"{what} lacks {key!r}")

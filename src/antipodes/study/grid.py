@@ -1,0 +1,197 @@
+"""Running the trials of a study: real `antipodes` processes side by side, each single-threaded.
+
+A trial is finished when its folder holds study.json, which is written last. Everything before that can be killed at
+any time: the next call resumes the training from its checkpoint, or starts it again where there is none yet.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from antipodes.study.definition import Options, Study, Trial, flatten
+from antipodes.training.records import read_records
+from antipodes.training.run import Run, replacing
+
+SECONDS_BETWEEN_LOOKS = 0.2
+
+
+class Grid:
+    """The trials of a study in a folder.
+
+    Args:
+        study: What is run.
+        out: The folder; each trial has its own inside.
+    """
+
+    def __init__(self, study: Study, out: Path) -> None:
+        self.study, self.out = study, out
+        self.trials = study.trials(out)
+
+    def refuse_changes(self, configurations: dict[Trial, Options]) -> None:
+        """Check the folders that exist: their runs were started with the options that the study now asks for.
+
+        An option that only one of both knows came with another version of antipodes, and is let pass.
+
+        Raises:
+            ValueError: for the first option that differs.
+        """
+        for trial, configuration in configurations.items():
+            if not Run(trial.folder).config_file.exists():
+                continue
+            saved, asked = flatten(Run(trial.folder).config()), flatten(configuration)
+            for name in saved.keys() & asked.keys() - {"out"}:
+                if saved[name] != asked[name]:
+                    raise ValueError(
+                        f"{trial.folder} was started with {name} {saved[name]}, the study now says {asked[name]}: "
+                        "choose another --out, or remove that folder"
+                    )
+
+    def scores(self, trial: Trial) -> dict[str, float] | None:
+        """The scores of a finished trial, and the records of its last epoch; None when it is not finished."""
+        file = trial.folder / "study.json"
+        content = json.loads(file.read_text()) if file.is_file() else {}
+        if content.get("evaluation") != self._evaluation():
+            return None
+        last: dict[str, Any] = {}
+        for line in read_records(trial.folder):
+            last = line if line["kind"] == "epoch" else last
+        records = {name: last[name] for name in self.study.records if last.get(name) is not None}
+        return {**content["scores"], **records}
+
+    def execute(
+        self,
+        parallel: int,
+        finished: Callable[[Trial, str | None], None],
+        working: Callable[[Sequence[Trial]], None],
+    ) -> None:
+        """Run what is not finished.
+
+        Args:
+            parallel: Processes side by side.
+            finished: Called with every trial that comes to its end, and why it failed if it did.
+            working: Called several times a second with the trials at work.
+
+        Raises:
+            ValueError: if another study is at work in the same folder.
+        """
+        waiting = [trial for trial in self.trials if self.scores(trial) is None]
+        active: list[_Job] = []
+        with _locked(self.out) as lock:
+            try:
+                while waiting or active:
+                    while waiting and len(active) < parallel:
+                        trial = waiting.pop(0)
+                        active.append(_Job(trial, self._commands(trial), lock))
+                    time.sleep(SECONDS_BETWEEN_LOOKS)
+                    for job in [job for job in active if job.is_over()]:
+                        active.remove(job)
+                        if job.failure is None:
+                            self._keep_scores(job.trial)
+                        finished(job.trial, job.failure)
+                    working([job.trial for job in active])
+            finally:
+                for job in active:
+                    job.process.terminate()
+                for job in active:
+                    job.process.wait()
+
+    def _commands(self, trial: Trial) -> list[list[str]]:
+        run = Run(trial.folder)
+        if run.last.is_file():
+            train = ["train", "--resume", str(trial.folder)]
+        else:
+            run.config_file.unlink(missing_ok=True)  # it was killed before its first checkpoint: start it again
+            train = ["train", *trial.arguments()]
+        evaluate = ["evaluate", str(trial.folder), "--protocol", ",".join(self.study.protocols), "--json"]
+        if self.study.test_limit is not None:
+            evaluate += ["--test_limit", str(self.study.test_limit)]
+        return [train, evaluate]
+
+    def _evaluation(self) -> dict[str, Any]:
+        return {"protocols": self.study.protocols, "test_limit": self.study.test_limit}
+
+    def _keep_scores(self, trial: Trial) -> None:
+        content = {"evaluation": self._evaluation(), "scores": read_scores(trial.folder)}
+        with replacing(trial.folder / "study.json") as file:
+            file.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def read_scores(folder: Path) -> dict[str, float]:
+    """The scores that antipodes evaluate has left in a run folder.
+
+    Raises:
+        ValueError: if it has not.
+    """
+    file = folder / "evaluation.json"
+    if not file.is_file():
+        raise ValueError(f"{folder} has no scores yet: run antipodes evaluate {folder}")
+    (scores,) = json.loads(file.read_text()).values()
+    return {str(name): float(value) for name, value in scores.items()}
+
+
+def share_done(trial: Trial, epochs: int) -> float:
+    """How much of its training a trial has behind it, in whole epochs."""
+    epoch: int = max((line["epoch"] for line in read_records(trial.folder) if line["kind"] == "epoch"), default=0)
+    return epoch / epochs
+
+
+class _Job:
+    """The processes of one trial, one after the other; what they say goes to its log."""
+
+    def __init__(self, trial: Trial, commands: list[list[str]], lock: int) -> None:
+        self.trial = trial
+        self._commands, self._lock = commands, lock
+        trial.log.parent.mkdir(parents=True, exist_ok=True)
+        self._start()
+
+    def is_over(self) -> bool:
+        """True once the last process has ended or one has failed."""
+        if self.process.poll() == 0 and self._commands:
+            self._start()
+        return self.process.poll() is not None
+
+    @property
+    def failure(self) -> str | None:
+        """The last thing a failed process said."""
+        code = self.process.returncode
+        if code == 0:
+            return None
+        said = self.trial.log.read_text(errors="replace").strip().splitlines()[-1].removeprefix("antipodes: ")
+        return f"{f'killed by signal {-code}' if code < 0 else said} (log: {self.trial.log})"
+
+    def _start(self) -> None:
+        command = self._commands.pop(0)
+        with self.trial.log.open("a") as log:
+            log.write(f"$ antipodes {' '.join(command)}\n")
+            log.flush()
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "antipodes", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                pass_fds=[self._lock],
+            )
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[int]:
+    """Hold a lock on the folder; the processes inherit it, so it also outlives a study that was killed alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(
+                f"{folder} is in use: another study, or a run that a killed one has left behind, is at work there"
+            ) from error
+        yield file.fileno()

@@ -1,0 +1,155 @@
+"""The results of a study for people (terminal, Markdown) and for scripts (JSON): one table per score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from antipodes.study.definition import Options, Paper, Study, flatten
+from antipodes.study.statistics import Line, Results, summarise
+
+Cells = tuple[list[str], list[list[str]]]
+"""A table: its header and its rows."""
+
+
+def tables(lines: Sequence[Line], baseline: str, paper: Sequence[Paper] = ()) -> list[Table]:
+    """A terminal table per score."""
+    return [_table(score, _cells(part, baseline, paper)) for score, part in _by_score(lines)]
+
+
+def markdown(report: Mapping[str, Any], lines: Sequence[Line], paper: Sequence[Paper]) -> str:
+    """The report of `study_report` as a page of Markdown."""
+    blocks = [f"# {report['title']}", report["question"]]
+    blocks.append("\n".join(f"- **{name}**: {value}" for name, value in report["facts"].items()))
+    for score, part in _by_score(lines):
+        blocks += [f"## {score}", _markdown_table(_cells(part, report["baseline"], paper))]
+    blocks.append(LEGEND.format(baseline=report["baseline"]))
+    if paper:
+        blocks.append("\n".join(sources(paper)))
+    rows = [[name, _options(options)] for name, options in report["variants"].items()]
+    blocks += ["## Variants", _markdown_table((["variant", "options that differ"], rows))]
+    if report["failed"]:
+        blocks.append(
+            "\n".join(["Runs that failed:", "", *(f"- {run}: {why}" for run, why in report["failed"].items())])
+        )
+    return "\n\n".join(blocks) + "\n"
+
+
+LEGEND = """Means over the seeds; *spread* is the standard deviation over them. *difference* is the mean difference to
+{baseline} over the seeds both have, *p* that of a two-sided paired t-test on these (none with fewer than two)."""
+
+
+def sources(paper: Sequence[Paper]) -> list[str]:
+    """Where the published figures come from and what they were measured on, numbered as in the tables."""
+    return [f"({number}) {entry.source}: {entry.measured}" for number, entry in enumerate(paper, 1)]
+
+
+def shown(results: Results, study: Study, hidden: Iterable[str]) -> Results:
+    """The scores that the study's tables show: those it names, else all but the hidden ones."""
+    names = None if study.scores is None else {*study.scores, *study.records}
+    return {
+        variant: {
+            seed: {key: value for key, value in scores.items() if (key in names if names else key not in hidden)}
+            for seed, scores in seeds.items()
+        }
+        for variant, seeds in results.items()
+    }
+
+
+def study_report(
+    study: Study,
+    configurations: Mapping[str, Options],
+    facts: Mapping[str, str],
+    results: Results,
+    failed: Mapping[str, str],
+) -> dict[str, Any]:
+    """Everything there is to know about a study that was run, for JSON.
+
+    Args:
+        study: What was run.
+        configurations: Variant -> its complete configuration.
+        facts: Data, sizes, machine and the like, by name.
+        results: What came out.
+        failed: Run -> why it failed.
+    """
+    common, variants = differences(configurations)
+    return {
+        "study": study.name,
+        "budget": study.budget,
+        "title": study.title,
+        "question": study.question,
+        "facts": dict(facts),
+        "baseline": study.baseline,
+        "common": common,
+        "variants": variants,
+        "protocols": study.protocols,
+        "test_limit": study.test_limit,
+        "paper": [asdict(entry) for entry in study.paper],
+        "summary": [asdict(line) for line in summarise(results, study.baseline)] if study.baseline in results else [],
+        "results": {variant: dict(seeds) for variant, seeds in results.items()},
+        "failed": dict(failed),
+    }
+
+
+def differences(configurations: Mapping[str, Options]) -> tuple[Options, dict[str, Options]]:
+    """Options by their dotted names: those that all configurations share, and for each the others."""
+    flat = {name: flatten(configuration) for name, configuration in configurations.items()}
+    first = next(iter(flat.values()))
+    common = {key: value for key, value in first.items() if all(key in f and f[key] == value for f in flat.values())}
+    return common, {name: {key: v for key, v in f.items() if key not in common} for name, f in flat.items()}
+
+
+def _by_score(lines: Sequence[Line]) -> list[tuple[str, list[Line]]]:
+    names = dict.fromkeys(line.score for line in lines)
+    return [(name, [line for line in lines if line.score == name]) for name in names]
+
+
+def _cells(lines: Sequence[Line], baseline: str, paper: Sequence[Paper]) -> Cells:
+    """The table of one score; rates in [0, 1] get more digits than percentages."""
+    digits = 2 if max(abs(line.mean) for line in lines) > 1 else 4
+    published = {line.variant: _published(line, paper) for line in lines}
+    header = ["variant", "mean", "spread", "seeds", "difference", "p"] + (["paper"] if any(published.values()) else [])
+    rows = []
+    for line in lines:
+        row = [line.variant, f"{line.mean:.{digits}f}", _number(line.deviation, f".{digits}f"), str(len(line.seeds))]
+        row += ["baseline" if line.variant == baseline else _number(line.difference, f"+.{digits}f"), _p(line.p)]
+        rows.append(row + ([published[line.variant]] if "paper" in header else []))
+    return header, rows
+
+
+def _published(line: Line, paper: Sequence[Paper]) -> str:
+    figures = [(number, entry.scores.get(line.variant, {}).get(line.score)) for number, entry in enumerate(paper, 1)]
+    return ", ".join(f"{figure} ({number})" for number, figure in figures if figure is not None)
+
+
+def _p(p: float | None) -> str:
+    return "<0.001" if p is not None and p < 0.001 else _number(p, ".3f")
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _options(options: Options) -> str:
+    return ", ".join(f"{name} {value}" for name, value in options.items()) or "-"
+
+
+def _table(title: str, cells: Cells) -> Table:
+    table = Table(title=title)
+    for name in cells[0]:
+        table.add_column(name, justify="left" if name in ("variant", "paper") else "right")
+    for row in cells[1]:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _markdown_table(cells: Cells) -> str:
+    header, rows = cells
+    rule = ["---" if name in ("variant", "paper") or "options" in name else "---:" for name in header]
+    return "\n".join(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in (header, rule, *rows)
+    )
