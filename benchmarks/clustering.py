@@ -1,9 +1,9 @@
 """Re-clustering after an epoch against faiss: three numbers of clusters, time and inertia.
 
-Features: 500 directions in 100 groups of 5 (a random unit vector for the group plus 0.7 of one for the member), a random
-unit vector added per row; `no clusters` instead draws rows from a Gaussian whose j-th axis has the deviation j^-1/2. One
-epoch of drift adds a random linear map of the row and a random vector of the same length, so that the mean cosine of
-a row to itself is .95.
+Features: 500 directions in 100 groups of 5 (a random unit vector for the group plus 0.7 of one for the member), plus a
+random unit vector per row; `no clusters` instead draws rows from a Gaussian whose j-th axis has the deviation j^-1/2.
+One epoch of drift adds a random linear map of the row and a random vector of the same length, so that the mean cosine
+of a row to itself is .95.
 
 Every round clusters the old features (not timed), then times on the drifted ones
 - antipodes: one call for all numbers of clusters from the old labels, with its defaults;

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from antipodes.negatives import FNC, GloFND, Oracle
+    from antipodes.negatives import FNC, IFND, GloFND, Oracle
     from antipodes.objectives import GlobalContrastive, InfoNCE
     from antipodes.pairs import Group, Pairs, Rule
     from antipodes.state import SampleTable
@@ -20,6 +20,7 @@ _HOMES = {
     "GloFND": "negatives",
     "GlobalContrastive": "objectives",
     "Group": "pairs",
+    "IFND": "negatives",
     "InfoNCE": "objectives",
     "Oracle": "negatives",
     "Pairs": "pairs",
@@ -27,7 +28,7 @@ _HOMES = {
     "SampleTable": "state",
 }
 
-__all__ = ["FNC", "GloFND", "GlobalContrastive", "Group", "InfoNCE", "Oracle", "Pairs", "Rule", "SampleTable"]
+__all__ = ["FNC", "IFND", "GloFND", "GlobalContrastive", "Group", "InfoNCE", "Oracle", "Pairs", "Rule", "SampleTable"]
 
 
 def __getattr__(name: str) -> Any:

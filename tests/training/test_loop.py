@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from antipodes.cli.train import parse
 from antipodes.encoders.export import load_backbone
 from antipodes.evaluation.run import open_method
+from antipodes.negatives import FNC, IFND, Both, GloFND
 from antipodes.training.loop import TrainingFailed, train
 from antipodes.training.records import read_records
 from antipodes.training.run import Run, load_checkpoint
 from tests.cli.command import ENVIRONMENT, antipodes
 
-SMALL = ["--encoder", "resnet8-slim", "--method.hidden", "16", "--data.count", "128", "--batch_size", "32"]
+SMALL = ["--encoder", "resnet8-slim", "--method.hidden", "16", "--data.count", "128"]
+SMALL += ["--batch_size", "32", "--log_every", "2"]
 
 
 def run(out: Path, *options: object) -> Run:
@@ -85,6 +87,31 @@ def test_every_method_trains(method: str, tmp_path: Path) -> None:
     assert len(losses) == 2
     opened, data = open_method(folder, "best")
     assert opened.backbone()(data.fetch(torch.arange(2)).float() / 255).ndim == 2
+
+
+def test_joined_policies_have_their_own_arguments(tmp_path: Path) -> None:
+    policies = ["--negatives", "glofnd+fnc", "--negatives.glofnd.alpha", 0.2, "--negatives.fnc.alpha", 0.1]
+    folder = run(tmp_path / "a", "--epochs", 1, *policies, "--negatives.fnc.start", 0.5)
+    method, _ = open_method(folder)
+    both = method.objective.negatives
+    assert isinstance(both, Both)
+    assert isinstance(both.first, GloFND)
+    assert isinstance(both.second, FNC)
+    assert (both.first.alpha, both.second.alpha, both.second.start) == (0.2, 0.1, 0.5)
+    assert bool((both.first.threshold < 1).all())
+
+
+def test_clusters_are_fitted_between_epochs(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", "--epochs", 3, "--negatives", "ifnd", "--negatives.clusters", "[4, 8]")
+    rows = [line for line in read_records(folder.folder) if line["kind"] == "epoch"]
+    shares = [row["flagged_share"] for row in rows]
+    assert shares[0] == 0  # nothing is accepted before the first clustering
+    assert 0 < shares[1] < shares[2]
+    assert rows[2]["mtnr"] < 1
+    method, data = open_method(folder)
+    policy = method.objective.negatives
+    assert isinstance(policy, IFND)
+    assert len(policy.export()["labels_4"]) == len(data)
 
 
 @pytest.mark.parametrize("options", [["--optimizer", "adamw"], ["--optimizer", "lars"], ["--clip_gradient", 0.1]])

@@ -23,7 +23,7 @@ SHAPES = ["--data.count", 512]
 METHODS = {
     "simclr": ["--method.hidden", 32, "--knn_every", 1, "--negatives", "glofnd", "--negatives.alpha", 0.1],
     "moco": ["--method", "moco", "--method.queue_size", 200, "--method.hidden", 32, "--accumulate", 2, "--epochs", 6],
-    "cmc": ["--method", "cmc", "--method.samples", 100],
+    "cmc": ["--method", "cmc", "--method.samples", 100, "--negatives", "ifnd", "--negatives.clusters", "[4, 8]"],
     "sogclr": ["--method", "sogclr", "--method.hidden", 32, "--negatives", "oracle", "--treatment", "attract"],
 }
 

@@ -76,7 +76,7 @@ def _run(study: Study, call: Namespace) -> None:
     if study.baseline in results:
         lines = summarise(shown(results, study, SETTINGS), study.baseline)
         of_variants = {trial.variant: _without_seed(configuration) for trial, configuration in configurations.items()}
-        report = study_report(study, of_variants, facts, results, progress.failed)
+        report = study_report(study, of_variants, facts, results, lines, progress.failed)
         console = Console()
         for table in tables(lines, study.baseline, study.paper):
             console.print(table)
@@ -138,7 +138,7 @@ def _facts(study: Study, configurations: Mapping[Trial, Options], parallel: int)
         "protocols": ", ".join(study.protocols),
         "threads": f"1 a run, {parallel} runs side by side, on a machine with {os.cpu_count()}",
         "versions": f"antipodes {version('antipodes')}, torch {version('torch')}, Python {sys.version.split()[0]}",
-        "made by": f"`antipodes study {study.name}{'' if study.budget == FULL else f' --budget {study.budget}'}`",
+        "made by": f"`antipodes study {study.file}{'' if study.budget == FULL else f' --budget {study.budget}'}`",
     }
 
 

@@ -15,7 +15,7 @@ from antipodes.data.names import DATASETS
 from antipodes.encoders.names import PRESETS
 from antipodes.methods.names import METHODS
 from antipodes.negatives.names import POLICIES
-from antipodes.training.components import GIVEN, Kind, find
+from antipodes.training.components import GIVEN, Kind, find, policy_names
 from antipodes.training.loop import train
 from antipodes.training.run import Run
 from antipodes.training.settings import Settings
@@ -23,7 +23,7 @@ from antipodes.training.settings import Settings
 DEFAULTS: dict[Kind, str] = {"method": "simclr", "negatives": "none", "data": "shapes", "encoder": "resnet18-slim"}
 CHOICES: dict[Kind, str] = {
     "method": f"{', '.join(METHODS)}, or the dotted path of a Method",
-    "negatives": f"none, {', '.join(POLICIES)}, or the dotted path of a Policy",
+    "negatives": f"none, {', '.join(POLICIES)}, several joined by +, or the dotted path of a Policy",
     "data": f"{', '.join(DATASETS)}, a folder of images, an .npz file, or the dotted path of an ImageDataset",
     "encoder": f"{', '.join(PRESETS)}, timm:<model>, or the dotted path of an nn.Module",
     "augmentation": f"{', '.join(RECIPES)}; by default what the method's paper uses",
@@ -75,18 +75,26 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
     parser.add_class_arguments(Settings, as_group=True)
     for kind in get_args(Kind):
         parser.add_argument(f"--{kind}.name", type=str, default=names[kind], metavar="NAME", help=CHOICES[kind])
-        if names[kind] != "none":
-            component = find(kind, names[kind])
-            skip = GIVEN[kind] | ({"path"} if "path" in component.preset else frozenset())
-            add = parser.add_class_arguments if isinstance(component.target, type) else parser.add_function_arguments
-            add(component.target, kind, as_group=True, skip=set(skip))
-            (parser.groups or {})[kind].title = f"{kind} {names[kind]}"
-            _hide(parser, f"--{kind}")
-            parser.set_defaults({f"{kind}.{key}": value for key, value in component.preset.items() if key not in skip})
+        parts = policy_names(names[kind]) if kind == "negatives" else [names[kind]]
+        for part in parts:
+            if part != "none":
+                _add_component(parser, kind, part, kind if len(parts) == 1 else f"{kind}.{part}")
     config: dict[str, Any] = parser.parse_args(arguments).as_dict()
     for extra in ("config", "resume", "strict"):
         config.pop(extra, None)
     return config
+
+
+def _add_component(parser: ArgumentParser, kind: Kind, name: str, key: str) -> None:
+    """Add the constructor's arguments of a component under the key, with the defaults that its name implies."""
+    component = find(kind, name)
+    skip = GIVEN[kind] | ({"path"} if "path" in component.preset else frozenset())
+    add = parser.add_class_arguments if isinstance(component.target, type) else parser.add_function_arguments
+    add(component.target, key, as_group=True, skip=set(skip))
+    (parser.groups or {})[key].title = f"{kind} {name}"
+    _hide(parser, f"--{key}")
+    shown = {argument: value for argument, value in component.preset.items() if argument not in skip}
+    parser.set_defaults({f"{key}.{argument}": value for argument, value in shown.items()})
 
 
 class _Parser(ArgumentParser):

@@ -2,7 +2,8 @@
 
 from antipodes.negatives.fnc import FNC
 from antipodes.negatives.glofnd import GloFND
+from antipodes.negatives.ifnd import IFND
 from antipodes.negatives.oracle import Oracle
 from antipodes.negatives.policy import Both, Policy
 
-__all__ = ["FNC", "Both", "GloFND", "Oracle", "Policy"]
+__all__ = ["FNC", "IFND", "Both", "GloFND", "Oracle", "Policy"]

@@ -2,6 +2,7 @@
 
 POLICIES: dict[str, str] = {
     "glofnd": "antipodes.negatives.glofnd.GloFND",
+    "ifnd": "antipodes.negatives.ifnd.IFND",
     "fnc": "antipodes.negatives.fnc.FNC",
     "oracle": "antipodes.negatives.oracle.Oracle",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
 from antipodes.pairs import Pairs, Rule
 
@@ -28,6 +28,13 @@ class Policy(nn.Module, ABC):
         Returns:
             One rule, or several whose losses are averaged (granularities of a clustering).
         """
+
+    def due(self, epoch: int) -> bool:
+        """Whether it wants `fit` before this epoch, counted from 0."""
+        return False
+
+    def fit(self, features: Tensor, progress: float) -> None:
+        """Take in the features of the whole training set, (n, F) in the order of ids, or of this rank's share of it."""
 
     def statistics(self) -> dict[str, float]:
         """Numbers about the policy's state for the log."""

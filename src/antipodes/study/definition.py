@@ -97,6 +97,11 @@ class Study:
     paper: list[Paper]
 
     @property
+    def file(self) -> str:
+        """What it is called by: its name, when it comes with the package, or its file's."""
+        return self.name if self.name in shipped() else f"{self.name}.yaml"
+
+    @property
     def label(self) -> str:
         """The name of its folder and files: a budget other than the full one is part of it."""
         return self.name if self.budget == FULL else f"{self.name}-{self.budget}"
@@ -144,30 +149,25 @@ def load(name: str, budget: str = FULL, seeds: list[int] | None = None) -> Study
 
 def _study(name: str, content: Any, budget: str, chosen: list[int] | None) -> Study:
     _check_keys("it", content, REQUIRED, OPTIONAL)
-    variants, budgets = content["variants"], {FULL: {}, **content.get("budgets", {})}
+    budgets = {FULL: {}, **_mapping(content.get("budgets", {}), "budgets")}
     if budget not in budgets:
         raise ValueError(f"there is no budget {budget!r}: choose one of {', '.join(budgets)}")
     _check_keys(f"budget {budget}", budgets[budget], (), BUDGETED)
+    cut = _options(budgets[budget].get("common", {}), f"budget {budget}")
     content = content | {key: value for key, value in budgets[budget].items() if key != "common"}
-    less = budgets[budget].get("common", {})
-
-    if not isinstance(variants, dict) or not variants:
-        raise ValueError("variants should be a mapping of names to options")
+    common, variants = _options(content["common"], "common"), _mapping(content["variants"], "variants")
     if content["baseline"] not in variants:
         raise ValueError(f"the baseline {content['baseline']!r} is not a variant: there are {', '.join(variants)}")
     if len({_folder_name(variant) for variant in variants}) < len(variants):
         raise ValueError(f"variants need names that differ in letters and digits, got {', '.join(variants)}")
     options: dict[str, Options] = {}
     seeds: dict[str, list[int]] = {}
-    for variant, own in variants.items():
-        own = dict(own or {})
-        few = own.pop("seeds", None)
-        for part, holder in ((content["common"], "common"), (own, f"variant {variant}"), (less, f"budget {budget}")):
-            if taken := {"seed", "out"} & set(part):
-                raise ValueError(f"{holder} may not set {taken.pop()}, which the study sets for every run")
-        options[variant] = merge(merge(content["common"], own), less)
-        allowed = chosen or _seeds(content["seeds"], "seeds")
-        seeds[variant] = [s for s in allowed if few is None or s in _seeds(few, f"seeds of variant {variant}")]
+    for variant, given in variants.items():
+        own = _options({} if given is None else given, f"variant {variant}")
+        every = _seeds(content["seeds"] if chosen is None else chosen, "seeds")
+        few = _seeds(own.pop("seeds", every), f"seeds of variant {variant}")
+        seeds[variant] = [seed for seed in every if seed in few]
+        options[variant] = merge(merge(common, own), cut)
     if not seeds[content["baseline"]]:
         raise ValueError(f"the baseline {content['baseline']!r} runs with none of the seeds")
     return Study(
@@ -178,10 +178,10 @@ def _study(name: str, content: Any, budget: str, chosen: list[int] | None) -> St
         variants={variant: options[variant] for variant in variants if seeds[variant]},
         seeds={variant: seeds[variant] for variant in variants if seeds[variant]},
         baseline=content["baseline"],
-        protocols=list(content["protocols"]),
+        protocols=_names(content["protocols"], "protocols"),
         test_limit=content.get("test_limit"),
-        scores=content.get("scores"),
-        records=content.get("records", []),
+        scores=_names(content["scores"], "scores") if "scores" in content else None,
+        records=_names(content.get("records", []), "records"),
         paper=[_paper(entry, variants) for entry in content.get("paper", [])],
     )
 
@@ -234,6 +234,26 @@ def _component(value: Any) -> Options:
 
 def _folder_name(variant: str) -> str:
     return re.sub(r"\W+", "-", variant).strip("-").lower()
+
+
+def _mapping(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} should be a mapping, got {value!r}")
+    return dict(value)
+
+
+def _options(value: Any, what: str) -> Options:
+    options = _mapping(value, what)
+    for name in ("seed", "out"):
+        if name in options:
+            raise ValueError(f"{what} may not set {name}, which the study sets for every run")
+    return options
+
+
+def _names(value: Any, what: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise ValueError(f"{what} should be a list of names, got {value!r}")
+    return value
 
 
 def _seeds(value: Any, what: str) -> list[int]:

@@ -48,10 +48,10 @@ class Grid:
             if not Run(trial.folder).config_file.exists():
                 continue
             saved, asked = flatten(Run(trial.folder).config()), flatten(configuration)
-            for name in saved.keys() & asked.keys() - {"out"}:
-                if saved[name] != asked[name]:
+            for name, value in asked.items():
+                if name != "out" and name in saved and saved[name] != value:
                     raise ValueError(
-                        f"{trial.folder} was started with {name} {saved[name]}, the study now says {asked[name]}: "
+                        f"{trial.folder} was started with {name} {saved[name]}, the study now says {value}: "
                         "choose another --out, or remove that folder"
                     )
 

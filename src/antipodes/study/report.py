@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from antipodes.study.definition import Options, Paper, Study, flatten
-from antipodes.study.statistics import Line, Results, summarise
+from antipodes.study.statistics import Line, Results
 
 Cells = tuple[list[str], list[list[str]]]
 """A table: its header and its rows."""
@@ -29,7 +29,7 @@ def markdown(report: Mapping[str, Any], lines: Sequence[Line], paper: Sequence[P
         blocks += [f"## {score}", _markdown_table(_cells(part, report["baseline"], paper))]
     blocks.append(LEGEND.format(baseline=report["baseline"]))
     if paper:
-        blocks.append("\n".join(sources(paper)))
+        blocks.append("\n".join(["Published figures:", "", *(f"- {line}" for line in sources(paper))]))
     rows = [[name, _options(options)] for name, options in report["variants"].items()]
     blocks += ["## Variants", _markdown_table((["variant", "options that differ"], rows))]
     if report["failed"]:
@@ -65,6 +65,7 @@ def study_report(
     configurations: Mapping[str, Options],
     facts: Mapping[str, str],
     results: Results,
+    lines: Sequence[Line],
     failed: Mapping[str, str],
 ) -> dict[str, Any]:
     """Everything there is to know about a study that was run, for JSON.
@@ -74,6 +75,7 @@ def study_report(
         configurations: Variant -> its complete configuration.
         facts: Data, sizes, machine and the like, by name.
         results: What came out.
+        lines: What the tables show of it.
         failed: Run -> why it failed.
     """
     common, variants = differences(configurations)
@@ -89,7 +91,7 @@ def study_report(
         "protocols": study.protocols,
         "test_limit": study.test_limit,
         "paper": [asdict(entry) for entry in study.paper],
-        "summary": [asdict(line) for line in summarise(results, study.baseline)] if study.baseline in results else [],
+        "summary": [asdict(line) for line in lines],
         "results": {variant: dict(seeds) for variant, seeds in results.items()},
         "failed": dict(failed),
     }

@@ -6,7 +6,8 @@ import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from typing import Any, Literal
 
 import torch
@@ -106,9 +107,23 @@ def build_method(config: Spec, data: ImageDataset) -> Method:
     given: dict[str, Any] = dict(zip(encoder_names, parts, strict=True))
     given |= {"num_samples": len(data), "labels": data.labels, "treatment": config["treatment"], "seed": config["seed"]}
     if config["negatives"]["name"] != "none":
-        given["negatives"] = _call("negatives", config["negatives"], given)
+        given["negatives"] = _build_policy(config["negatives"], given)
     method: Method = _call("method", config["method"], given)
     return method
+
+
+def policy_names(name: str) -> list[str]:
+    """The policies that a name joins: `ring+glofnd` keeps what both keep."""
+    return name.split("+")
+
+
+def _build_policy(spec: Spec, given: dict[str, Any]) -> Policy:
+    names = policy_names(spec["name"])
+    if len(names) == 1:
+        policy: Policy = _call("negatives", spec, given)
+        return policy
+    parts: list[Policy] = [_call("negatives", {"name": name, **spec.get(name, {})}, given) for name in names]
+    return reduce(and_, parts)
 
 
 def _build_encoder(spec: Spec, channels: int, image_size: int) -> Encoder:

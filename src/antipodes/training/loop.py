@@ -29,6 +29,7 @@ from antipodes.evaluation.knn import knn
 from antipodes.functional.errors import NotFinite
 from antipodes.methods import Method
 from antipodes.methods.method import Network
+from antipodes.negatives import Policy
 from antipodes.schedules import learning_rate
 from antipodes.seeding import generator
 from antipodes.training.components import build_augmentation, build_data, build_method, plain_view
@@ -138,6 +139,8 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
 
     with bar:
         for epoch in range(done // steps, settings.epochs):
+            if done % steps == 0:
+                _fit_policies(method, data, epoch, done / total, fabric)
             batches = loader.epoch(epoch, start=done % steps * settings.accumulate)
             started, seen = time.perf_counter(), 0
             for _ in range(done % steps, steps):
@@ -196,6 +199,19 @@ def online_knn(method: Method, data: ImageDataset, device: torch.device | str = 
     features = embed(method.backbone(), sample, preprocess=plain_view(method, data.image_size), device=device)
     assert sample.labels is not None
     return 100 * knn(features, sample.labels, features, sample.labels, leave_one_out=True)
+
+
+def _fit_policies(method: Method, data: ImageDataset, epoch: int, progress: float, fabric: Fabric) -> None:
+    """Give the policies that are due the features of all training images, without augmentation."""
+    due = [part for part in method.modules() if isinstance(part, Policy) and part.due(epoch)]
+    if due:
+        ranks = fabric.world_size
+        first, last = (len(data) * (fabric.global_rank + place) // ranks for place in (0, 1))
+        share = data if ranks == 1 else subset(data, torch.arange(first, last))
+        view = plain_view(method, data.image_size)
+        features = embed(method.backbone(), share, preprocess=view, device=fabric.device)
+        for policy in due:
+            policy.fit(features, progress)
 
 
 def _launch(settings: Settings) -> Fabric:
