@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the tests' tensors are too small to share out
 
 from tests.ranks import Ranks
 

@@ -183,6 +183,21 @@ def test_an_empty_cluster_does_not_take_a_zero_row() -> None:
     torch.testing.assert_close(result.centroids, at(5, 90))
 
 
+def test_the_cold_start_draws_no_zero_rows() -> None:
+    features = torch.cat((torch.zeros(60, 2).double(), at(0, 90)))
+    for seed in range(10):
+        (result,) = spherical_kmeans(features, (2,), seed=seed)
+        assert result.labels[60] != result.labels[61]
+        torch.testing.assert_close(result.similarity[60:], torch.ones(2).double())
+
+
+def test_nobody_joins_a_cluster_without_a_direction() -> None:
+    """The zero vector is nearer than a centroid on the other side, but it is not a place."""
+    (result,) = spherical_kmeans(at(0, 10, -10, 180), (3,), labels=[torch.zeros(4, dtype=torch.int64)], iterations=1)
+    assert result.labels[3] == 1
+    torch.testing.assert_close(result.centroids[1], at(180)[0])
+
+
 def test_members_that_cancel_out_stay_finite() -> None:
     (result,) = spherical_kmeans(at(0, 180), (1,))
     assert result.labels.tolist() == [0, 0]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from antipodes import InfoNCE
+from antipodes.clustering import spherical_kmeans
 from antipodes.functional.contrast import contrast
 from antipodes.negatives.ifnd import IFND, confidences, standing
 from antipodes.negatives.oracle import Oracle
@@ -96,6 +97,8 @@ def test_pairs_with_a_queue_by_hand() -> None:
     pairs = Pairs(torch.eye(8)[:2], ids, torch.zeros(2), torch.eye(8), keys)
     # of 1 0 2 5 4 3: anchor 0 loses itself, 1 and 2; anchor 3 loses itself, 4 and 5
     assert decisions(policy, pairs, 1.0) == ([3, 3], [0, 0])
+    (rule,) = policy.judge(pairs, 1.0)
+    assert (rule.groups[0].candidates < 0).tolist() == (keys < 0).tolist()
     # accepted are 2 4 1 0 3: anchor 3 keeps 5
     assert decisions(policy, pairs, 5 / 6) == ([3, 4], [0, 0])
 
@@ -109,6 +112,21 @@ def test_labels_are_looked_up_at_use() -> None:
     (rule,) = policy.judge(Pairs(torch.eye(6)[:1], ids[:1], torch.zeros(1), torch.eye(6), ids), 1.0)
     (group,) = rule.groups
     assert (group.candidates == group.anchors).tolist() == [True, False, True, False, True, False]
+
+
+def test_a_second_fit_starts_from_the_labels() -> None:
+    policy = fitted()
+    old = [labels.long() for labels in policy.labels]
+    drifted = noise(60, 6) + 0.3 * noise(60, 6, seed=1)
+    policy.fit(drifted)
+    for labels, warm, cold in zip(
+        policy.labels,
+        spherical_kmeans(drifted, policy.clusters, labels=old),
+        spherical_kmeans(drifted, policy.clusters),
+        strict=True,
+    ):
+        assert torch.equal(labels.long(), warm.labels)
+        assert not torch.equal(labels.long(), cold.labels)
 
 
 def test_nothing_is_flagged_before_the_first_fit() -> None:

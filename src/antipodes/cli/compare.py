@@ -37,12 +37,11 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="Print JSON instead of tables.")
     call = parser.parse_args(arguments)
 
-    folders = [Path(folder) for folder in call.runs]
-    baseline = Path(call.baseline) if call.baseline else folders[0]
-    if baseline not in folders:
-        folders.insert(0, baseline)
-    groups = _label(_group([Run.open(folder) for folder in dict.fromkeys(folders)]))
-    reference = next(name for name, group in groups.items() if Run(baseline) in group.runs.values())
+    baseline = call.baseline or call.runs[0]
+    folders = {Path(folder).resolve(): Path(folder) for folder in (*call.runs, baseline)}
+    groups = _label(_group([Run.open(folder) for folder in folders.values()]))
+    reference_run = Run(folders[Path(baseline).resolve()])
+    reference = next(name for name, group in groups.items() if reference_run in group.runs.values())
     results = {
         name: {seed: read_scores(run.folder) for seed, run in group.runs.items()} for name, group in groups.items()
     }

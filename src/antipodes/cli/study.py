@@ -16,7 +16,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from antipodes.evaluation.names import SETTINGS
+from antipodes.evaluation.names import RUN_PROTOCOL_NAMES, SETTINGS
 from antipodes.study.definition import FULL, Options, Study, Trial, load, shipped
 
 DESCRIPTION = """Run a study: every variant with every seed is trained and evaluated in a folder of its own, several
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
         "--evidence",
         type=str | None,
         default=None,
-        help="Folder of the report; docs/evidence in a checkout of antipodes, else that of the study.",
+        help="Folder of the report; docs/evidence in a checkout, for studies of the package, else the study's.",
     )
     call = parser.parse_args(arguments)
     if call.name == "list":
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
 
 def _run(study: Study, call: Namespace) -> None:
     # what imports torch is imported here, so that listing studies is instant
-    from antipodes.study.grid import Grid
+    from antipodes.study.grid import Grid, locked
     from antipodes.study.progress import StudyProgress
     from antipodes.study.report import markdown, shown, sources, study_report, tables
     from antipodes.study.statistics import summarise
@@ -61,12 +61,12 @@ def _run(study: Study, call: Namespace) -> None:
 
     out = Path(call.out or f"runs/studies/{study.label}")
     grid = Grid(study, out)
-    configurations = {trial: _complete(trial) for trial in grid.trials}
+    configurations = {trial: complete(trial) for trial in grid.trials}
     grid.refuse_changes(configurations)
     facts = _facts(study, configurations, call.parallel)
 
-    with _stoppable(), StudyProgress(grid, configurations) as progress:
-        grid.execute(call.parallel, progress.finished, progress.working)
+    with locked(out) as lock, _stoppable(), StudyProgress(grid, configurations) as progress:
+        grid.execute(call.parallel, lock, progress.finished, progress.working)
 
     results: dict[str, dict[int, dict[str, float]]] = {}
     for trial in grid.trials:
@@ -82,7 +82,7 @@ def _run(study: Study, call: Namespace) -> None:
             console.print(table)
         for line in sources(study.paper):
             console.print(line, highlight=False, markup=False)
-        evidence = Path(call.evidence or _evidence() or out)
+        evidence = Path(call.evidence) if call.evidence else _evidence(study, out)
         evidence.mkdir(parents=True, exist_ok=True)
         for ending, text in (
             (".md", markdown(report, lines, study.paper)),
@@ -96,7 +96,7 @@ def _run(study: Study, call: Namespace) -> None:
         raise TrainingFailed(f"{count} failed, the lines above say why; the same call tries them again")
 
 
-def _complete(trial: Trial) -> Options:
+def complete(trial: Trial) -> Options:
     """The whole configuration of a trial, as antipodes train would write it down."""
     from antipodes.cli.train import parse
 
@@ -119,7 +119,8 @@ def _facts(study: Study, configurations: Mapping[Trial, Options], parallel: int)
     from antipodes.training.components import build_data
 
     for name in study.protocols:
-        protocol(name)
+        if name not in RUN_PROTOCOL_NAMES:
+            protocol(name)
     sizes = []
     for spec in _different(configuration["data"] for configuration in configurations.values()):
         data = build_data(spec)
@@ -162,10 +163,11 @@ def _without_seed(configuration: Options) -> Options:
     return {key: value for key, value in configuration.items() if key not in ("seed", "out")}
 
 
-def _evidence() -> str | None:
-    """docs/evidence when this is a checkout of antipodes."""
+def _evidence(study: Study, out: Path) -> Path:
+    """docs/evidence for a study of the package, when this is a checkout of it; else the study's folder."""
     project = Path("pyproject.toml")
-    return "docs/evidence" if project.is_file() and 'name = "antipodes"' in project.read_text() else None
+    checkout = project.is_file() and 'name = "antipodes"' in project.read_text()
+    return Path("docs/evidence") if checkout and study.file == study.name else out
 
 
 @contextmanager

@@ -23,6 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from antipodes.functional.errors import NotFinite
+
 ROWS = 64
 
 
@@ -269,7 +271,7 @@ class _Allowed:
         self.anchors, self.candidates = anchors.detach().to(dtype), candidates.detach().to(dtype)
         for name, embeddings in (("anchors", self.anchors), ("candidates", self.candidates)):
             if not bool(embeddings.sum().isfinite()):  # one pass and no mask: a NaN or an infinity reaches the sum
-                raise ValueError(f"{name} contain a value that is not finite: check the encoder's output")
+                raise NotFinite(f"{name} contain a value that is not finite: check the encoder's output")
         # anchor i may not choose by_id[same_from[i] : same_from[i] + same[i]]
         ids, self.by_id = candidate_ids.long().sort()
         anchor_ids = anchor_ids.long().contiguous()

@@ -165,8 +165,8 @@ class IFND(Policy):
     def _groups(self, ids: Tensor, rate: float) -> Tensor:
         """The accepted labels of these ids and -1 for the others, (G, len(ids))."""
         rows = ids.clamp(min=0)
-        accepted = (self.standing[:, rows] <= rate) & (ids >= 0)
-        return self.labels[:, rows].long().masked_fill(~accepted, -1)
+        accepted = (self.standing.index_select(1, rows) <= rate) & (ids >= 0)
+        return self.labels.index_select(1, rows).long().masked_fill_(~accepted, -1)
 
     def export(self) -> dict[str, Tensor]:
         """The pseudo labels (n,), confidences (n,) and centroids (k, F) of every number of clusters k.

@@ -11,7 +11,7 @@
       glofnd attract: {negatives: {name: glofnd, alpha: 0.1}, treatment: attract, seeds: [0]}   # fewer seeds
     seeds: [0, 1, 2]
     baseline: plain              # the variant that the others are compared with
-    protocols: [linear, knn]     # of antipodes evaluate
+    protocols: [linear, knn]     # of antipodes evaluate; those on policies skip variants without one
     test_limit: 4000             # optional: use only so many test images
     scores: [linear top-1]       # optional: what the tables show; by default every score
     records: [flagged_share]     # optional: numbers of the last epoch, from metrics.jsonl, beside the scores
@@ -81,9 +81,13 @@ class Paper:
 
 @dataclass(frozen=True)
 class Study:
-    """A study with a budget applied; the module's docstring explains the fields."""
+    """A study with a budget applied; the module's docstring explains the fields.
+
+    `file` is what it is called by: the name of a study that comes with the package, the file of a user's own.
+    """
 
     name: str
+    file: str
     budget: str
     title: str
     question: str
@@ -95,11 +99,6 @@ class Study:
     scores: list[str] | None
     records: list[str]
     paper: list[Paper]
-
-    @property
-    def file(self) -> str:
-        """What it is called by: its name, when it comes with the package, or its file's."""
-        return self.name if self.name in shipped() else f"{self.name}.yaml"
 
     @property
     def label(self) -> str:
@@ -142,12 +141,12 @@ def load(name: str, budget: str = FULL, seeds: list[int] | None = None) -> Study
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     try:
-        return _study(path.stem, content, budget, seeds)
+        return _study(path, content, budget, seeds)
     except ValueError as error:
         raise ValueError(f"study {name}: {error}") from error
 
 
-def _study(name: str, content: Any, budget: str, chosen: list[int] | None) -> Study:
+def _study(path: Path, content: Any, budget: str, chosen: list[int] | None) -> Study:
     _check_keys("it", content, REQUIRED, OPTIONAL)
     budgets = {FULL: {}, **_mapping(content.get("budgets", {}), "budgets")}
     if budget not in budgets:
@@ -171,7 +170,8 @@ def _study(name: str, content: Any, budget: str, chosen: list[int] | None) -> St
     if not seeds[content["baseline"]]:
         raise ValueError(f"the baseline {content['baseline']!r} runs with none of the seeds")
     return Study(
-        name=name,
+        name=path.stem,
+        file=path.stem if path.parent == SHIPPED else path.name,
         budget=budget,
         title=str(content["title"]),
         question=" ".join(str(content["question"]).split()),

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from antipodes.evaluation.names import RUN_PROTOCOL_NAMES
 from antipodes.study.definition import Options, Study, Trial, flatten
 from antipodes.training.records import read_records
 from antipodes.training.run import Run, replacing
@@ -59,7 +60,7 @@ class Grid:
         """The scores of a finished trial, and the records of its last epoch; None when it is not finished."""
         file = trial.folder / "study.json"
         content = json.loads(file.read_text()) if file.is_file() else {}
-        if content.get("evaluation") != self._evaluation():
+        if content.get("evaluation") != self._evaluation(trial):
             return None
         last: dict[str, Any] = {}
         for line in read_records(trial.folder):
@@ -70,6 +71,7 @@ class Grid:
     def execute(
         self,
         parallel: int,
+        lock: int,
         finished: Callable[[Trial, str | None], None],
         working: Callable[[Sequence[Trial]], None],
     ) -> None:
@@ -77,32 +79,29 @@ class Grid:
 
         Args:
             parallel: Processes side by side.
+            lock: From `locked`; the processes inherit it.
             finished: Called with every trial that comes to its end, and why it failed if it did.
             working: Called several times a second with the trials at work.
-
-        Raises:
-            ValueError: if another study is at work in the same folder.
         """
         waiting = [trial for trial in self.trials if self.scores(trial) is None]
         active: list[_Job] = []
-        with _locked(self.out) as lock:
-            try:
-                while waiting or active:
-                    while waiting and len(active) < parallel:
-                        trial = waiting.pop(0)
-                        active.append(_Job(trial, self._commands(trial), lock))
-                    time.sleep(SECONDS_BETWEEN_LOOKS)
-                    for job in [job for job in active if job.is_over()]:
-                        active.remove(job)
-                        if job.failure is None:
-                            self._keep_scores(job.trial)
-                        finished(job.trial, job.failure)
-                    working([job.trial for job in active])
-            finally:
-                for job in active:
-                    job.process.terminate()
-                for job in active:
-                    job.process.wait()
+        try:
+            while waiting or active:
+                while waiting and len(active) < parallel:
+                    trial = waiting.pop(0)
+                    active.append(_Job(trial, self._commands(trial), lock))
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+                for job in [job for job in active if job.is_over()]:
+                    active.remove(job)
+                    if job.failure is None:
+                        self._keep_scores(job.trial)
+                    finished(job.trial, job.failure)
+                working([job.trial for job in active])
+        finally:
+            for job in active:
+                job.process.terminate()
+            for job in active:
+                job.process.wait()
 
     def _commands(self, trial: Trial) -> list[list[str]]:
         run = Run(trial.folder)
@@ -111,16 +110,20 @@ class Grid:
         else:
             run.config_file.unlink(missing_ok=True)  # it was killed before its first checkpoint: start it again
             train = ["train", *trial.arguments()]
-        evaluate = ["evaluate", str(trial.folder), "--protocol", ",".join(self.study.protocols), "--json"]
+        evaluate = ["evaluate", str(trial.folder), "--protocol", ",".join(self._evaluation(trial)["protocols"]), "--json"]
         if self.study.test_limit is not None:
             evaluate += ["--test_limit", str(self.study.test_limit)]
         return [train, evaluate]
 
-    def _evaluation(self) -> dict[str, Any]:
-        return {"protocols": self.study.protocols, "test_limit": self.study.test_limit}
+    def _evaluation(self, trial: Trial) -> dict[str, Any]:
+        """How a trial is scored: protocols that look at a policy are left out where there is none."""
+        negatives = trial.options.get("negatives", "none")
+        has_policy = (negatives["name"] if isinstance(negatives, dict) else negatives) != "none"
+        protocols = [name for name in self.study.protocols if has_policy or name not in RUN_PROTOCOL_NAMES]
+        return {"protocols": protocols, "test_limit": self.study.test_limit}
 
     def _keep_scores(self, trial: Trial) -> None:
-        content = {"evaluation": self._evaluation(), "scores": read_scores(trial.folder)}
+        content = {"evaluation": self._evaluation(trial), "scores": read_scores(trial.folder)}
         with replacing(trial.folder / "study.json") as file:
             file.write_text(json.dumps(content, indent=2) + "\n")
 
@@ -139,9 +142,9 @@ def read_scores(folder: Path) -> dict[str, float]:
 
 
 def share_done(trial: Trial, epochs: int) -> float:
-    """How much of its training a trial has behind it, in whole epochs."""
+    """How much a trial has behind it, in whole epochs; its evaluation counts as one more."""
     epoch: int = max((line["epoch"] for line in read_records(trial.folder) if line["kind"] == "epoch"), default=0)
-    return epoch / epochs
+    return epoch / (epochs + 1)
 
 
 class _Job:
@@ -184,8 +187,12 @@ class _Job:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[int]:
-    """Hold a lock on the folder; the processes inherit it, so it also outlives a study that was killed alone."""
+def locked(folder: Path) -> Iterator[int]:
+    """Hold the lock on a study's folder; it lives on in the processes of a study that was killed alone.
+
+    Raises:
+        ValueError: if another study, or what it has left behind, is at work in the folder.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         try:

@@ -1,0 +1,208 @@
+"""`antipodes study` and `antipodes compare`, with real runs: killed, resumed, changed, failing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from antipodes.training.run import Run
+from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, here, refused
+
+STUDY: dict[str, Any] = {
+    "title": "Tiny",
+    "question": "Does it run?",
+    "common": {
+        "data": {"name": "shapes", "count": 128, "test_count": 64},
+        "encoder": "resnet8-slim",
+        "method": {"name": "simclr", "hidden": 16},
+        "batch_size": 32,
+        "epochs": 1,
+    },
+    "variants": {"plain": {}, "fnc": {"negatives": {"name": "fnc", "alpha": 0.1}}},
+    "seeds": [0, 1],
+    "baseline": "plain",
+    "protocols": ["knn"],
+    "records": ["flagged_share"],
+    "paper": [{"source": "Table 1", "measured": "photos", "scores": {"fnc": {"knn top-1": 61.5}}}],
+}
+
+
+def write(path: Path, **changes: Any) -> Path:
+    path.write_text(yaml.safe_dump(STUDY | changes, sort_keys=False))
+    return path
+
+
+def identity(out: Path) -> dict[str, tuple[int, int]]:
+    """Which file every checkpoint is, and when it was written."""
+    files = [*out.glob("*/*/checkpoints/last.pt"), *out.glob("*/*/study.json")]
+    return {str(file): (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, tuple[int, int]], str, str]:
+    """A study that was killed with its runs and called again: its folder, what the killed one left, its words."""
+    folder = tmp_path_factory.mktemp("study")
+    call = [*COMMAND, "study", str(write(folder / "tiny.yaml")), "--out", str(folder / "out")]
+    process = subprocess.Popen(call, env=ENVIRONMENT, start_new_session=True, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 200
+
+    def wait_for(pattern: str, count: int) -> None:
+        while len(list((folder / "out").glob(pattern))) < count:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    try:
+        wait_for("*/*/study.json", 1)
+        assert "is in use" in refused("study", folder / "tiny.yaml", "--out", folder / "out")
+        wait_for("*/*/config.yaml", 3)  # a third run is at work
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    latest = max((folder / "out").glob("*/*/config.yaml"), key=lambda file: file.stat().st_mtime_ns).parent
+    (latest / "checkpoints" / "last.pt").unlink(missing_ok=True)  # this one was killed before its first checkpoint
+    left = identity(folder / "out")
+    result = antipodes("study", folder / "tiny.yaml", "--out", folder / "out")
+    assert result.returncode == 0, result.stderr
+    assert latest.with_name(f"{latest.name}.log").read_text().count("$ antipodes train --data") == 2
+    return folder, left, result.stdout, result.stderr
+
+
+def test_a_killed_study_goes_on_without_running_anything_twice(finished: Any) -> None:
+    folder, left, _, errors = finished
+    done = sum(path.endswith("study.json") for path in left)
+    assert 1 <= done < 4
+    now = identity(folder / "out")
+    assert len(now) == 8
+    for path, file in left.items():
+        assert now[path] == file  # neither a finished run nor a finished training was run again
+    lines = errors.strip().splitlines()
+    assert lines[0] == f"{done} of 4 runs are finished already"
+    assert [line.split()[0] for line in lines[1:]] == [f"{number}/4" for number in range(done + 1, 5)]
+    assert "knn top-1" in lines[1]
+
+
+def test_the_table_is_complete(finished: Any) -> None:
+    folder, _, out, _ = finished
+    assert "61.5 (1)" in out
+    assert "(1) Table 1: photos" in out
+    report = json.loads((folder / "out" / "tiny.json").read_text())
+    results = report["results"]
+    for variant in ("plain", "fnc"):
+        for seed in ("0", "1"):
+            run = folder / "out" / variant / f"seed-{seed}"
+            assert Run.open(run).config()["seed"] == int(seed)
+            scores = json.loads((run / "evaluation.json").read_text())[run.name]
+            assert results[variant][seed] == {**scores, "flagged_share": results[variant][seed]["flagged_share"]}
+    assert results["fnc"]["0"]["flagged_share"] == pytest.approx(6 / 62)
+    line = next(line for line in report["summary"] if (line["variant"], line["score"]) == ("fnc", "knn top-1"))
+    differences = [results["fnc"][seed]["knn top-1"] - results["plain"][seed]["knn top-1"] for seed in ("0", "1")]
+    assert line["difference"] == pytest.approx(sum(differences) / 2)
+    assert line["seeds"] == [0, 1]
+    assert report["facts"]["data"] == "shapes, 128 training images, 64 test images"
+    assert report["variants"]["fnc"]["negatives.alpha"] == 0.1
+    page = (folder / "out" / "tiny.md").read_text()
+    for fact in ("resnet8-slim", "**epochs**: 1", "**batch**: 32", "antipodes 0", "| fnc |", "61.5 (1)"):
+        assert fact in page
+
+
+def test_other_scores_need_no_other_training(finished: Any, tmp_path: Path) -> None:
+    folder, *_ = finished
+    run = folder / "out" / "plain" / "seed-0"
+    before = identity(folder / "out")
+    study = write(tmp_path / "less.yaml", variants={"plain": {}}, paper=[], test_limit=32)
+    code, _, errors = here("study", study, "--out", folder / "out", "--evidence", tmp_path, "--seeds", 0)
+    assert code == 0, errors
+    assert "already" not in errors
+    assert f"$ antipodes train --resume {run}\n" in run.with_name("seed-0.log").read_text()
+    checkpoint, scores = str(run / "checkpoints" / "last.pt"), str(run / "study.json")
+    after = identity(folder / "out")
+    assert after[checkpoint] == before[checkpoint]
+    assert after[scores] != before[scores]
+    report = json.loads((tmp_path / "less.json").read_text())
+    assert report["facts"]["data"].endswith("32 test images")
+    assert {line["deviation"] for line in report["summary"]} == {None}
+
+
+def test_a_changed_study_is_refused(finished: Any) -> None:
+    folder, *_ = finished
+    before = identity(folder / "out")
+    changed = write(folder / "changed.yaml", common=STUDY["common"] | {"learning_rate": 0.5})
+    sentence = refused("study", changed, "--out", folder / "out")
+    assert "seed-0 was started with learning_rate 0.12, the study now says 0.5" in sentence
+    assert identity(folder / "out") == before
+
+
+def test_a_failed_run_does_not_stop_the_others(finished: Any) -> None:
+    folder, *_ = finished
+    variants = {"wild": {"learning_rate": 1e30, "seeds": [1]}, "fnc": STUDY["variants"]["fnc"]}
+    study = write(folder / "wild.yaml", variants=variants, baseline="fnc")
+    code, out, errors = here("study", study, "--out", folder / "out")
+    assert code == 1
+    assert errors.startswith("2 of 3 runs are finished already")
+    assert "3/3  wild, seed 1: failed: the run has diverged" in errors
+    assert "1 of 3 runs failed" in errors.splitlines()[-1]
+    assert "61.5 (1)" in out
+    assert "- wild, seed 1: the run has diverged" in (folder / "out" / "wild.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"baseline": "simclr"}, "the baseline 'simclr' is not a variant: there are plain, fnc"),
+        ({"variants": {"plain": {"negatives": {"name": "fnc", "alfa": 1}}}}, "variant plain cannot be trained"),
+        ({"variants": {"plain": {"negativs": "fnc"}}}, "--negativs"),
+        ({"variants": {"plain": {"method": "simclear"}}}, "choose one of simclr"),
+        ({"protocols": ["lineal"]}, "no evaluation protocol 'lineal'"),
+        ({"common": {"data": "/nonexistent"}}, "does not exist"),
+    ],
+)
+def test_a_wrong_study_gets_one_sentence(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    study = write(tmp_path / "wrong.yaml", **({"paper": []} | changes))
+    assert sentence in refused("study", study, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_studies_are_listed() -> None:
+    assert "false-negatives" in here("study", "list")[1]
+    assert "choose one of false-negatives" in refused("study", "false-positives")
+    assert "choose one of full, quick" in refused("study", "false-negatives", "--budget", "slow")
+    assert "--parallel" in refused("study", "false-negatives", "--parallel", 0)
+
+
+def test_compare_groups_runs_that_differ_only_in_their_seed(finished: Any) -> None:
+    folder, *_ = finished
+    runs = [folder / "out" / variant / f"seed-{seed}" for variant in ("fnc", "plain") for seed in (0, 1)]
+    baseline = folder / "out" / "plain" / "seed-1"
+    compared = json.loads(here("compare", *runs, "--baseline", baseline, "--json")[1])
+    assert compared["baseline"] == "simclr"
+    assert set(compared["groups"]) == {"simclr", "simclr + fnc (eliminate)"}
+    assert set(compared["groups"]["simclr"]) == {"0", "1"}
+    line = next(line for line in compared["summary"] if line["variant"] != "simclr" and line["score"] == "knn top-1")
+    scores = {run: json.loads((run / "evaluation.json").read_text())[run.name]["knn top-1"] for run in runs}
+    fnc_0, fnc_1, plain_0, plain_1 = scores.values()
+    assert line["mean"] == pytest.approx((fnc_0 + fnc_1) / 2)
+    assert line["difference"] == pytest.approx((fnc_0 + fnc_1 - plain_0 - plain_1) / 2)
+    assert "baseline" in here("compare", *runs)[1]
+
+
+def test_compare_refuses_what_it_cannot_compare(finished: Any, tmp_path: Path) -> None:
+    folder, *_ = finished
+    run = folder / "out" / "plain" / "seed-0"
+    config = Run.open(run).config()
+    copy = Run.create(str(tmp_path / "copy"), config)
+    assert "same settings and the same seed 0" in refused("compare", run, copy.folder)
+    other = Run.create(str(tmp_path / "other"), config | {"epochs": 7})
+    assert f"run antipodes evaluate {other.folder}" in refused("compare", run, other.folder)
+    assert "is not a run" in refused("compare", run, "--baseline", tmp_path)
+    (other.folder / "evaluation.json").write_text((run / "evaluation.json").read_text())
+    compared = json.loads(here("compare", run, other.folder, "--json")[1])
+    assert list(compared["groups"]) == ["simclr, epochs 1", "simclr, epochs 7"]

@@ -1,0 +1,76 @@
+"""Tables and pages, cell by cell."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+
+from antipodes.study.definition import Paper, Study, load
+from antipodes.study.report import differences, markdown, shown, study_report, tables
+from antipodes.study.statistics import summarise
+from tests.study.test_definition import content
+
+RESULTS = {
+    "plain": {0: {"knn top-1": 50.0, "rate": 0.1}, 1: {"knn top-1": 51.0, "rate": 0.1}},
+    "fnc": {0: {"knn top-1": 52.0, "rate": 0.25}, 1: {"knn top-1": 53.5, "rate": 0.25}},
+}
+PAPER = [
+    Paper("Table 1", "CIFAR-100", {"fnc": {"knn top-1": 77.12}}),
+    Paper("Table 9", "photos", {"plain": {"x": 1.0}}),
+]
+
+
+def study(tmp_path: Path) -> Study:
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content()))
+    return load(str(tmp_path / "mine.yaml"))
+
+
+def test_the_page_shows_every_number_beside_the_papers(tmp_path: Path) -> None:
+    lines = summarise(RESULTS, "plain")
+    configurations = {
+        "plain": {"negatives": {"name": "none"}, "epochs": 3},
+        "fnc": {"negatives": {"name": "fnc"}, "epochs": 3},
+    }
+    report = study_report(
+        study(tmp_path), configurations, {"epochs": "3"}, RESULTS, lines, {"fnc, seed 2": "the run has diverged"}
+    )
+    page = markdown(report, lines, PAPER).splitlines()
+    assert page[0] == "# A study"
+    assert "- **epochs**: 3" in page
+    assert "| plain | 50.50 | 0.71 | 2 | baseline | - |  |" in page
+    # differences 2 and 2.5: t = 2.25 / 0.25 = 9, p = 1 - 2 atan(9) / pi
+    assert "| fnc | 52.75 | 1.06 | 2 | +2.25 | 0.070 | 77.12 (1) |" in page
+    assert "| fnc | 0.2500 | 0.0000 | 2 | +0.1500 | - |" in page
+    assert "- (1) Table 1: CIFAR-100" in page
+    assert "| fnc | negatives.name fnc |" in page
+    assert "- fnc, seed 2: the run has diverged" in page
+    assert report["common"] == {"epochs": 3}
+    assert report["summary"][1]["difference"] == 2.25
+
+
+def test_the_terminal_shows_the_same_and_names_with_brackets() -> None:
+    console = Console(width=100, record=True, file=io.StringIO())
+    renamed = {"plain": RESULTS["plain"], "fnc [red]": RESULTS["fnc"]}
+    for table in tables(summarise(renamed, "plain"), "plain"):
+        console.print(table)
+    text = console.export_text()
+    assert "fnc [red]" in text
+    assert "+2.25" in text
+    assert "paper" not in text
+
+
+def test_a_study_may_choose_its_scores(tmp_path: Path) -> None:
+    every = study(tmp_path)
+    assert shown(RESULTS, every, {"rate"})["fnc"][0] == {"knn top-1": 52.0}
+    assert shown(RESULTS, replace(every, scores=["rate"]), {"rate"})["fnc"][0] == {"rate": 0.25}
+    assert shown(RESULTS, replace(every, scores=["knn top-1"], records=["rate"]), ())["fnc"][0] == RESULTS["fnc"][0]
+
+
+def test_options_that_only_one_has_tell_it_apart() -> None:
+    common, apart = differences({"a": {"x": {"y": 1}, "z": [1]}, "b": {"x": {"y": 1, "w": 2}, "z": [2]}})
+    assert common == {"x.y": 1}
+    assert apart == {"a": {"z": [1]}, "b": {"x.w": 2, "z": [2]}}
