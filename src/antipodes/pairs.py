@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from antipodes.functional.contrast import Sums, contrast
 from antipodes.functional.rule import Group, Rule
 
 __all__ = ["Group", "Pairs", "Rule", "normalise"]
@@ -36,6 +38,22 @@ class Pairs:
         if self.candidates is None or self.candidate_ids is None:
             return self.anchors, self.anchor_ids
         return self.candidates, self.candidate_ids
+
+    def contrast(self, temperature: float, rules: Rule | Sequence[Rule]) -> Sums:
+        """The kernel's sums over these pairs: per rule and anchor what is kept, and what is pulled."""
+        return contrast(
+            self.anchors,
+            self.candidates,
+            anchor_ids=self.anchor_ids,
+            candidate_ids=self.candidate_ids,
+            temperature=temperature,
+            rules=rules,
+        )
+
+    def detached(self) -> Pairs:
+        """The same pairs without gradient, for those who only look."""
+        keys = None if self.candidates is None else self.candidates.detach()
+        return Pairs(self.anchors.detach(), self.anchor_ids, self.positives.detach(), keys, self.candidate_ids)
 
     def available(self) -> Tensor:
         """How many candidates every anchor has before any rule, (A,): filled slots of other samples."""

@@ -29,7 +29,7 @@ STUDY: dict[str, Any] = {
     "variants": {"plain": {}, "fnc": {"negatives": {"name": "fnc", "alpha": 0.1}}},
     "seeds": [0, 1],
     "baseline": "plain",
-    "protocols": ["knn"],
+    "protocols": ["knn", "false-negatives"],
     "records": ["flagged_share"],
     "paper": [{"source": "Table 1", "measured": "photos", "scores": {"fnc": {"knn top-1": 61.5}}}],
 }
@@ -102,6 +102,8 @@ def test_the_table_is_complete(finished: Any) -> None:
             assert Run.open(run).config()["seed"] == int(seed)
             scores = json.loads((run / "evaluation.json").read_text())[run.name]
             assert results[variant][seed] == {**scores, "flagged_share": results[variant][seed]["flagged_share"]}
+    assert "flags precision" in results["fnc"]["0"]
+    assert "flags precision" not in results["plain"]["0"]  # which has no policy
     assert results["fnc"]["0"]["flagged_share"] == pytest.approx(6 / 62)
     line = next(line for line in report["summary"] if (line["variant"], line["score"]) == ("fnc", "knn top-1"))
     differences = [results["fnc"][seed]["knn top-1"] - results["plain"][seed]["knn top-1"] for seed in ("0", "1")]

@@ -69,7 +69,7 @@ def test_flags_by_hand_on_a_circle() -> None:
     torch.testing.assert_close(rule.ceiling, expected)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(count=st.integers(20, 60), alpha=st.floats(0.05, 0.5), seed=st.integers(0, 1000))
 def test_lemma_the_threshold_converges_to_the_quantile(count: int, alpha: float, seed: int) -> None:
     """Lemma 3.1: the optimum is the k-th largest similarity, k = ceil(alpha n), or lies between it and the next."""

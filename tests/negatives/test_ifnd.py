@@ -12,7 +12,6 @@ from torch import Tensor
 
 from antipodes import InfoNCE
 from antipodes.clustering import spherical_kmeans
-from antipodes.functional.contrast import contrast
 from antipodes.negatives.ifnd import IFND, confidences, standing
 from antipodes.negatives.oracle import Oracle
 from antipodes.pairs import Pairs, normalise
@@ -40,14 +39,7 @@ def fitted(num_samples: int = 60, clusters: Sequence[int] = (3, 5, 9), **argumen
 def decisions(policy: IFND, pairs: Pairs, progress: float, attract: bool = False) -> tuple[list[int], list[int]]:
     """How many candidates of every anchor the first granularity keeps and pulls."""
     rule = policy.judge(pairs, progress)[0]
-    sums = contrast(
-        pairs.anchors,
-        pairs.candidates,
-        anchor_ids=pairs.anchor_ids,
-        candidate_ids=pairs.candidate_ids,
-        temperature=1.0,
-        rules=rule.attract() if attract else rule,
-    )
+    sums = pairs.contrast(1.0, rule.attract() if attract else rule)
     return sums.kept[0].tolist(), sums.pulled[0].tolist()
 
 

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from antipodes import InfoNCE, Oracle
-from antipodes.functional.contrast import contrast
 from antipodes.pairs import Pairs
 from tests.ranks import Ranks
 
@@ -15,14 +14,7 @@ LABELS = torch.tensor([0, 0, 1, 1, 0, 2, -1, -1])
 def decisions(pairs: Pairs, attract: bool = False) -> tuple[list[int], list[int]]:
     """How many candidates of every anchor are kept and pulled."""
     (rule,) = Oracle(LABELS).judge(pairs, 1.0)
-    sums = contrast(
-        pairs.anchors,
-        pairs.candidates,
-        anchor_ids=pairs.anchor_ids,
-        candidate_ids=pairs.candidate_ids,
-        temperature=1.0,
-        rules=rule.attract() if attract else rule,
-    )
+    sums = pairs.contrast(1.0, rule.attract() if attract else rule)
     return sums.kept[0].tolist(), sums.pulled[0].tolist()
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from antipodes import GlobalContrastive, InfoNCE, Oracle
+from antipodes.negatives import Policy
 from antipodes.objectives import Objective
 from antipodes.pairs import Pairs, Rule
 
@@ -135,7 +136,7 @@ def test_no_candidates_at_all(build: Build) -> None:
     finite_with_warnings(build(), *embeddings(3), torch.arange(3), **queue)
 
 
-class Granularities(torch.nn.Module):
+class Granularities(Policy):
     """A policy with several answers, as a clustering with several numbers of clusters has."""
 
     def judge(self, pairs: Pairs, progress: float) -> list[Rule]:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from antipodes.functional.contrast import contrast
 from antipodes.pairs import Group, Pairs, Rule
 
 _COUNTS = ("true", "flagged", "found")
@@ -34,14 +33,7 @@ def count_flags(pairs: Pairs, rules: Sequence[Rule], labels: Tensor, prefix: str
     ids = pairs.keys()[1]
     same = Rule(groups=(Group(labels[pairs.anchor_ids], labels[ids.clamp(min=0)], "only"),))
     flags = [rule.flags() for rule in rules]
-    sums = contrast(
-        pairs.anchors.detach(),
-        None if pairs.candidates is None else pairs.candidates.detach(),
-        anchor_ids=pairs.anchor_ids,
-        candidate_ids=pairs.candidate_ids,
-        temperature=1.0,
-        rules=(Rule(), same, *flags, *(rule & same for rule in flags)),
-    )
+    sums = pairs.detached().contrast(1.0, (Rule(), same, *flags, *(rule & same for rule in flags)))
     unflagged = (sums.kept - sums.pulled).double()
     available, true = unflagged[0], unflagged[1]
     flagged = available - unflagged[2 : 2 + len(flags)]  # (R, A)

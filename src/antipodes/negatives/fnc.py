@@ -37,4 +37,4 @@ class FNC(Policy):
         if progress < self.start:
             return [Rule()]
         keys, ids = pairs.keys()
-        return [Rule(ceiling=top_share(pairs.anchors.detach(), keys.detach(), pairs.anchor_ids, ids, self.alpha))]
+        return [Rule(ceiling=top_share(pairs.anchors, keys, pairs.anchor_ids, ids, self.alpha))]

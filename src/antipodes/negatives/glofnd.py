@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from antipodes.distributed import gather
-from antipodes.functional.contrast import contrast
 from antipodes.functional.select import top_share
 from antipodes.functional.threshold import Moments, adam_step, quantile_gradient
 from antipodes.negatives.policy import Policy
@@ -93,12 +92,13 @@ class GloFND(Policy):
 
     def _move(self, pairs: Pairs, rows: Tensor, progress: float) -> None:
         """One step for every sample (row) of the global batch, from the counts of all its anchors."""
-        anchors = pairs.anchors.detach()
+        pairs = pairs.detached()
         available = pairs.available()
         current = self._thresholds.read(rows)
         if self.initial == "quantile" and bool((self._steps.read(rows) == 0).any()):
             current = self._first_quantile(pairs, rows, current)
-        exceeding = available - _kept(pairs, anchors, current)
+        at_most = pairs.contrast(1.0, Rule(ceiling=current.to(pairs.anchors.dtype))).kept[0]
+        exceeding = available - at_most
         rows, current, exceeding, available = (gather(part) for part in (rows, current, exceeding, available))
         samples, owner = rows.unique(return_inverse=True)
         total = torch.zeros(len(samples), device=rows.device).index_add_(0, owner, available.float())
@@ -119,7 +119,7 @@ class GloFND(Policy):
     def _first_quantile(self, pairs: Pairs, rows: Tensor, current: Tensor) -> Tensor:
         """Thresholds with those of unvisited samples replaced by the mean batch quantile of their anchors."""
         keys, key_ids = pairs.keys()
-        quantile = top_share(pairs.anchors.detach(), keys.detach(), pairs.anchor_ids, key_ids, self.alpha)
+        quantile = top_share(pairs.anchors, keys, pairs.anchor_ids, key_ids, self.alpha)
         quantile = quantile.clamp(max=1.0).to(current.dtype)
         samples, owner = rows.unique(return_inverse=True)
         total = torch.zeros(len(samples), device=rows.device).index_add_(0, owner, quantile)
@@ -129,16 +129,3 @@ class GloFND(Policy):
     def _done(self, progress: float) -> float:
         """Share of the phase after the start that is done."""
         return (progress - self.start) / (1 - self.start) if self.start < 1 else 1.0
-
-
-def _kept(pairs: Pairs, anchors: Tensor, ceiling: Tensor) -> Tensor:
-    """How many candidates of every anchor lie at or below its ceiling, (A,)."""
-    sums = contrast(
-        anchors,
-        None if pairs.candidates is None else pairs.candidates.detach(),
-        anchor_ids=pairs.anchor_ids,
-        candidate_ids=pairs.candidate_ids,
-        temperature=1.0,
-        rules=Rule(ceiling=ceiling.to(anchors.dtype)),
-    )
-    return sums.kept[0]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.candidates.batch import batch_pairs
-from antipodes.functional.contrast import Sums, contrast
+from antipodes.functional.contrast import Sums
 from antipodes.functional.errors import NotFinite
 from antipodes.negatives.policy import Policy
 from antipodes.pairs import Pairs, Rule, normalise
@@ -98,14 +98,7 @@ class Objective(nn.Module, ABC):
             self.observer(pairs, rules)
         if self.treatment == "attract":
             rules = [rule.attract() for rule in rules]
-        sums = contrast(
-            pairs.anchors,
-            pairs.candidates,
-            anchor_ids=pairs.anchor_ids,
-            candidate_ids=pairs.candidate_ids,
-            temperature=self.temperature,
-            rules=tuple(rules),
-        )
+        sums = pairs.contrast(self.temperature, rules)
         self.stats = _statistics(pairs, sums) | (self.negatives.statistics() if self.negatives is not None else {})
         empty = pairs.candidate_ids is not None and not bool((pairs.candidate_ids >= 0).any())  # a queue's first step
         if self.stats["without_negatives"] > 0 and not empty:

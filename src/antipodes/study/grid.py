@@ -110,7 +110,13 @@ class Grid:
         else:
             run.config_file.unlink(missing_ok=True)  # it was killed before its first checkpoint: start it again
             train = ["train", *trial.arguments()]
-        evaluate = ["evaluate", str(trial.folder), "--protocol", ",".join(self._evaluation(trial)["protocols"]), "--json"]
+        evaluate = [
+            "evaluate",
+            str(trial.folder),
+            "--protocol",
+            ",".join(self._evaluation(trial)["protocols"]),
+            "--json",
+        ]
         if self.study.test_limit is not None:
             evaluate += ["--test_limit", str(self.study.test_limit)]
         return [train, evaluate]

@@ -1,0 +1,31 @@
+"""`antipodes pictures`: what a run learned, as images for a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from jsonargparse import ArgumentParser
+
+from antipodes.evaluation.pictures import draw
+from antipodes.training.run import Run
+
+DESCRIPTION = """Draw a finished run: its thresholds against the true quantiles, the share it flagged and how right that
+was over epochs, images with what they flag, and a map of the features. What does not apply to the run is left out, with
+the reason. Needs matplotlib: pip install antipodes[plots]."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse, draw, say what was written."""
+    parser = ArgumentParser(prog="antipodes pictures", description=DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("run", metavar="RUN", help="Folder that antipodes train wrote.")
+    parser.add_argument("--out", type=str | None, default=None, help="Folder of the pictures; RUN/pictures if not given.")
+    parser.add_argument("--anchors", type=int, default=8, help="Rows in the grid of flagged images.")
+    parser.add_argument("--format", type=Literal["png", "svg", "pdf"], default="png", help="Of the files.")
+    parser.add_argument("--seed", type=int, default=0, help="Of the choice of anchors and samples.")
+    call = parser.parse_args(arguments)
+
+    run = Run.open(call.run)
+    folder = run.folder / "pictures" if call.out is None else Path(call.out)
+    for picture in draw(run, folder, call.anchors, call.format, call.seed):
+        print(f"no {picture.name}: {picture.reason}" if picture.file is None else picture.file, flush=True)

@@ -1,0 +1,215 @@
+"""The figures of `pictures.py`, from plain numbers: matplotlib lives here and nowhere else.
+
+Figures are drawn on a canvas of their own, so that neither pyplot nor anybody's backend is touched. They are made to be
+read at 900 pixels. Colours never say anything alone: line styles, markers and signs repeat it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from antipodes.training.run import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH, DOTS = 9.0, 100  # inches, dots per inch
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#BBBBBB"
+CLASS_COLOURS = (
+    *("#332288", "#CC6677", "#117733", "#DDCC77", "#88CCEE", "#882255", "#44AA99", "#999933", "#AA4499", "#222222"),
+)
+MARKERS = "o^sDvP*X"  # for every further ten classes another one
+MOST_CLASSES = 20  # with a legend
+
+
+class Thresholds(NamedTuple):
+    """Thresholds (n,) by name, such as learned, with their mean absolute error to the truth (n,)."""
+
+    title: str
+    truth: Tensor
+    found: Mapping[str, tuple[Tensor, float]]
+
+
+class Tile(NamedTuple):
+    """An image (3, H, W) uint8 with words below it; `right` frames it as a right or wrong one, None not at all."""
+
+    image: Tensor
+    caption: str
+    right: bool | None = None
+
+
+class Panel(NamedTuple):
+    """A colouring of a map: classes (n,) with -1 for grey, and their names where a legend makes sense."""
+
+    title: str
+    classes: Tensor
+    names: Mapping[int, str]
+
+
+def new_figure(height: float, title: str) -> Figure:
+    """An empty figure with a canvas that draws into memory.
+
+    Raises:
+        ValueError: if matplotlib is missing.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ValueError("pictures need matplotlib: pip install antipodes[plots]") from error
+    figure = Figure(figsize=(WIDTH, height), dpi=DOTS, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=12)
+    return figure
+
+
+def save(figure: Figure, file: Path, file_format: str) -> None:
+    """Write a figure; the file is whole or not there."""
+    with replacing(file) as temporary:
+        figure.savefig(temporary, format=file_format)
+
+
+def thresholds_figure(parts: Sequence[Thresholds]) -> Figure:
+    """A row for each part: how its thresholds are distributed, and each against the true one of its sample."""
+    figure = new_figure(4.0 * len(parts), "Thresholds and the quantiles they stand for")
+    rows: Any = figure.subplots(len(parts), 2, squeeze=False)
+    for (left, right), part in zip(rows, parts, strict=True):
+        known = {name: (values[~values.isnan()], error) for name, (values, error) in part.found.items()}
+        everything = torch.cat([part.truth, *(values for values, _ in known.values())])
+        low, high = everything.min().item(), everything.max().item()
+        margin = 0.03 * (high - low) or 0.01
+        edges = torch.linspace(low - margin, high + margin, 61).numpy()
+        left.hist(part.truth.numpy(), bins=edges, color=GREY, label="dataset quantile (truth)")
+        for (name, (values, error)), (colour, style) in zip(known.items(), _styles(), strict=False):
+            label = f"{name}, MAE {error:.3f}"
+            left.hist(
+                values.numpy(), bins=edges, histtype="step", color=colour, linestyle=style, linewidth=1.8, label=label
+            )
+        _finish(left, part.title, "cosine similarity", "samples")
+        first, others = next(iter(part.found)), list(part.found)[1:]
+        for name, colour, marker in [*((name, ORANGE, "x") for name in others), (first, BLUE, "o")]:
+            size, alpha = (14, 0.35) if marker == "x" else (9, 0.6)
+            right.scatter(
+                part.truth.numpy(),
+                part.found[name][0].numpy(),
+                s=size,
+                marker=marker,
+                color=colour,
+                alpha=alpha,
+                linewidths=0.8 if marker == "x" else 0,
+                label=name,
+            )
+        span = (low - margin, high + margin)
+        right.plot(span, span, color="black", linestyle="--", linewidth=1, label="equal")
+        _finish(right, "one point per sample", "dataset quantile (truth)", "threshold")
+    return figure
+
+
+def flagged_figure(epochs: Sequence[float], shares: Sequence[float], alphas: Mapping[str, float]) -> Figure:
+    """The share of candidates flagged, in percent, over epochs, with the share that the policy aims at."""
+    figure = new_figure(3.6, "Candidates flagged as false negatives")
+    axes = figure.subplots()
+    _curve(axes, epochs, shares, BLUE, "-", "flagged")
+    for (name, alpha), style in zip(alphas.items(), ("--", ":", "-."), strict=False):
+        axes.axhline(100 * alpha, color="black", linestyle=style, linewidth=1.2, label=f"alpha of {name}")
+    _finish_epochs(axes, "", "share of candidates, %")
+    return figure
+
+
+def detection_figure(lines: Sequence[Mapping[str, Any]], levels: Mapping[str, str]) -> Figure:
+    """Precision, recall and F1 over epochs, and the means over anchors; `levels` maps a prefix to its name."""
+    figure = new_figure(4.2, "Flags judged by labels")
+    left, right = figure.subplots(1, 2)
+    epochs = [line["epoch"] for line in lines]
+    panels = ((left, ("precision", "recall", "f1")), (right, ("mtpr", "mtnr")))
+    for axes, names in panels:
+        for (prefix, level), style in zip(levels.items(), ("-", "--"), strict=False):
+            for name, colour in zip(names, (BLUE, ORANGE, GREEN), strict=False):
+                label = (name if len(name) > 4 else name.upper()) + level
+                _curve(axes, epochs, [line.get(prefix + name) for line in lines], colour, style, label)
+    _finish_epochs(left, "over all pairs", "%")
+    _finish_epochs(right, "true positive and negative rate, mean over anchors", "%")
+    return figure
+
+
+def flags_figure(rows: Sequence[Sequence[Tile]], columns: int, framed: bool) -> Figure:
+    """A grid of images: a row for each anchor, then what it flags."""
+    key = ": green ✓ same label, orange × another" if framed else ""
+    figure = new_figure(0.6 + 1.32 * len(rows), f"Anchors, and what they flag, most similar first{key}")
+    widths = [1.0, 0.15] + [1.0] * columns  # a gap after the anchor
+    grid: Any = figure.subplots(len(rows), columns + 2, squeeze=False, gridspec_kw={"width_ratios": widths})
+    for cells, tiles in zip(grid, rows, strict=True):
+        for axes in cells:
+            axes.set_axis_off()
+        for axes, tile in zip([cells[0], *cells[2:]], tiles, strict=False):
+            _show(axes, tile)
+    return figure
+
+
+def map_figure(points: Tensor, title: str, panels: Sequence[Panel]) -> Figure:
+    """Points (n, 2), once for each colouring, with a legend of at most MOST_CLASSES names."""
+    figure = new_figure(4.9 if len(panels) > 1 else 6.0, title)
+    row: Any = figure.subplots(1, len(panels), squeeze=False)
+    for axes, panel in zip(row[0], panels, strict=True):
+        for number in panel.classes.unique().tolist():
+            x, y = points[panel.classes == number].T.numpy()
+            colour = GREY if number < 0 else CLASS_COLOURS[number % len(CLASS_COLOURS)]
+            marker = "." if number < 0 else MARKERS[number // len(CLASS_COLOURS) % len(MARKERS)]
+            axes.scatter(
+                x, y, s=13, color=colour, marker=marker, alpha=0.8, linewidths=0, label=panel.names.get(number)
+            )
+        axes.set_title(panel.title, fontsize=10)
+        axes.set(xticks=[], yticks=[])  # the axes of such a map have no meaning
+        if panel.names:
+            place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01)}
+            columns = 4 if len(panels) == 1 else 3
+            axes.legend(**place, ncols=columns, fontsize=7.5, frameon=False, markerscale=1.6, handletextpad=0.1)
+    return figure
+
+
+def _show(axes: Axes, tile: Tile) -> None:
+    axes.set_axis_on()
+    axes.imshow(tile.image.permute(1, 2, 0).numpy(), interpolation="nearest")
+    axes.set(xticks=[], yticks=[])
+    axes.set_xlabel(tile.caption, fontsize=7.5, labelpad=3)
+    if tile.right is not None:
+        colour, sign = (GREEN, "✓") if tile.right else (ORANGE, "×")
+        axes.spines[:].set(color=colour, linewidth=3, linestyle="-" if tile.right else (0, (2, 1)))
+        corner: dict[str, Any] = {"transform": axes.transAxes, "ha": "right", "va": "top", "fontweight": "bold"}
+        box = {"boxstyle": "square,pad=0.1", "facecolor": colour, "edgecolor": "none"}
+        axes.text(0.99, 0.99, sign, color="white", fontsize=10, bbox=box, **corner)
+
+
+def _styles() -> tuple[tuple[str, str], ...]:
+    return (BLUE, "-"), (ORANGE, "--")
+
+
+def _curve(
+    axes: Axes, epochs: Sequence[float], shares: Sequence[float | None], colour: str, style: str, label: str
+) -> None:
+    percent = [float("nan") if share is None else 100 * share for share in shares]
+    axes.plot(epochs, percent, color=colour, linestyle=style, marker="o", markersize=3, label=label)
+
+
+def _finish_epochs(axes: Axes, title: str, y: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylim(bottom=0)
+    _finish(axes, title, "epoch", y)
+
+
+def _finish(axes: Axes, title: str, x: str, y: str) -> None:
+    """Words, a light grid, and the legend below the axes, where it covers nothing."""
+    axes.set_title(title, fontsize=10)
+    axes.set(xlabel=x, ylabel=y)
+    axes.grid(color="#E5E5E5", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, fontsize=8.5, frameon=False)
