@@ -9,6 +9,8 @@ from importlib import import_module
 COMMANDS = {
     "train": "pretrain an encoder by contrastive learning, or resume a run",
     "evaluate": "score the encoder of a run: linear probe, nearest neighbours",
+    "compare": "compare finished runs over seeds with a baseline",
+    "study": "run a grid of variants and seeds, and compare them with a baseline",
     "demo": "train SimCLR on real images in a few minutes, and show what it learned",
 }
 
@@ -25,6 +27,8 @@ examples:
   antipodes train --data path/to/photos --data.size 64 --method moco --method.queue_size 4096 --out runs/b
   antipodes train --resume runs/a
   antipodes evaluate runs/a --protocol linear,knn --json
+  antipodes compare runs/a runs/b --baseline runs/a
+  antipodes study list
 
 `antipodes COMMAND --help` explains a command. `antipodes train --method moco --help` shows the options of that method.
 Exit codes: 0 done, 1 the run failed, 2 the call was wrong.

@@ -63,7 +63,7 @@ def test_help_shows_the_options_of_the_chosen_method() -> None:
         (["train", "--batch_size", "20000"], "batch_size 20000 exceeds"),
         (["train", "--method", "supcon", "--negatives", "oracle"], "leave --negatives out"),
         (["evaluate", "/nonexistent"], "is not a run"),
-        (["evalute"], "choose one of train, evaluate"),
+        (["evalute"], "choose one of train, evaluate, compare"),
     ],
 )
 def test_a_wrong_call_gets_one_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:

@@ -341,3 +341,39 @@ def test_refuses_ids_outside_the_dataset() -> None:
 def test_refuses_arguments(arguments: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         IFND(**{"num_samples": 60, **arguments})  # type: ignore[arg-type]
+
+
+def see_and_fit(rank: int, world_size: int) -> dict[str, Tensor]:
+    """Three batches go by, then a fit on what was seen; this rank's part of every batch."""
+    loss_fn = InfoNCE(0.1, IFND(24, (3, 5), acceptance="constant", space="seen"))
+    policy = loss_fn.negatives
+    assert isinstance(policy, IFND)
+    for step in range(3):
+        ids = torch.arange(24).roll(step)[:16].chunk(world_size)[rank]
+        z1, z2 = noise(24, 6, seed=step)[ids], noise(24, 6, seed=step + 10)[ids]
+        loss_fn(z1, z2, ids)
+    policy.fit(None, 0.5)
+    return {name: value.clone() for name, value in loss_fn.state_dict().items()}
+
+
+def test_seen_embeddings_are_the_mean_of_the_last_views(two_ranks: Ranks) -> None:
+    state = see_and_fit(0, 1)
+    seen = state["negatives.seen"]
+    ids = torch.arange(24).roll(2)[:16]
+    expected = normalise(normalise(noise(24, 6, seed=2)) + normalise(noise(24, 6, seed=12)))
+    torch.testing.assert_close(seen[ids], expected[ids])
+    assert bool((seen[17:22].norm(dim=1) == 0).all())  # never in a batch
+    by_hand = IFND(24, (3, 5), acceptance="constant")
+    by_hand.fit(seen, 0.5)
+    assert torch.equal(by_hand.labels, state["negatives.labels"])
+    for other in two_ranks(see_and_fit):
+        torch.testing.assert_close(other, state)
+
+
+def test_seen_embeddings_are_saved() -> None:
+    state = see_and_fit(0, 1)
+    policy = IFND(24, (3, 5), acceptance="constant", space="seen")
+    InfoNCE(0.1, policy).load_state_dict(state)
+    assert torch.equal(policy.seen, state["negatives.seen"])
+    assert not policy.due(0)
+    assert policy.due(1)

@@ -63,11 +63,16 @@ def test_the_terminal_shows_the_same_and_names_with_brackets() -> None:
     assert "paper" not in text
 
 
-def test_a_study_may_choose_its_scores(tmp_path: Path) -> None:
-    every = study(tmp_path)
-    assert shown(RESULTS, every, {"rate"})["fnc"][0] == {"knn top-1": 52.0}
-    assert shown(RESULTS, replace(every, scores=["rate"]), {"rate"})["fnc"][0] == {"rate": 0.25}
-    assert shown(RESULTS, replace(every, scores=["knn top-1"], records=["rate"]), ())["fnc"][0] == RESULTS["fnc"][0]
+def test_a_study_may_choose_its_scores_and_their_order(tmp_path: Path) -> None:
+    every, lines = study(tmp_path), summarise(RESULTS, "plain")
+    assert [(line.variant, line.score) for line in shown(lines, every, {"rate"})] == [
+        ("plain", "knn top-1"),
+        ("fnc", "knn top-1"),
+    ]
+    assert [line.score for line in shown(lines, replace(every, scores=["rate"]), {"rate"})] == ["rate", "rate"]
+    both = shown(lines, replace(every, scores=["rate", "knn top-1"]), ())
+    assert [line.score for line in both] == ["rate", "rate", "knn top-1", "knn top-1"]
+    assert shown(lines, replace(every, scores=["knn top-1"], records=["rate"]), ()) == lines
 
 
 def test_options_that_only_one_has_tell_it_apart() -> None:

@@ -20,9 +20,11 @@ from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, refused
 STEPS = 8  # per epoch
 OPTIONS = ["--batch_size", 64, "--epochs", 3, "--encoder", "resnet8-slim", "--log_every", 1]
 SHAPES = ["--data.count", 512]
+ACCUMULATING_IFND = ["--accumulate", 2, "--negatives", "ifnd", "--negatives.clusters", "[4, 8]"]
+ACCUMULATING_IFND += ["--negatives.space", "seen"]
 METHODS = {
     "simclr": ["--method.hidden", 32, "--knn_every", 1, "--negatives", "glofnd", "--negatives.alpha", 0.1],
-    "moco": ["--method", "moco", "--method.queue_size", 200, "--method.hidden", 32, "--accumulate", 2, "--epochs", 6],
+    "moco": ["--method", "moco", "--method.queue_size", 200, "--method.hidden", 32, "--epochs", 6, *ACCUMULATING_IFND],
     "cmc": ["--method", "cmc", "--method.samples", 100, "--negatives", "ifnd", "--negatives.clusters", "[4, 8]"],
     "sogclr": ["--method", "sogclr", "--method.hidden", 32, "--negatives", "oracle", "--treatment", "attract"],
 }

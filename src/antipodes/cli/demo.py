@@ -20,6 +20,7 @@ from antipodes.training.loop import train
 DESCRIPTION = """Train SimCLR from scratch on 10,000 real images (CIFAR-10 when it can be had, else rendered shapes)
 without labels, then compare the encoder before and after: linear probe and nearest neighbours on test images."""
 PROTOCOLS = ("linear", "knn")
+COLUMNS = ("linear top-1", "knn top-1", "1-nn top-1")
 
 
 def main(arguments: list[str]) -> None:
@@ -48,12 +49,12 @@ def main(arguments: list[str]) -> None:
     method, data = open_method(run)
     with progress_bar("scoring the trained encoder") as progress:
         after = score(method, data, PROTOCOLS, progress=progress)
+    encoders = {"before training (random weights)": before, f"after {call.epochs} epochs of SimCLR": after}
     rows: list[Row] = [
-        {"encoder": "before training (random weights)", **before},
-        {"encoder": f"after {call.epochs} epochs of SimCLR", **after},
+        {"encoder": name, **{column: scores[column] for column in COLUMNS}} for name, scores in encoders.items()
     ]
     console.print(results_table(rows, title=f"{call.encoder} on {data.name}, accuracy in %"))
-    console.print(f"The encoder: {run.folder}/encoder.safetensors, everything else about the run beside it.")
+    print(f"The encoder: {run.folder}/encoder.safetensors, everything else about the run beside it.")
 
 
 def _reachable(console: Console) -> str:

@@ -19,7 +19,9 @@ def main(arguments: list[str]) -> None:
     """Parse, draw, say what was written."""
     parser = ArgumentParser(prog="antipodes pictures", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("run", metavar="RUN", help="Folder that antipodes train wrote.")
-    parser.add_argument("--out", type=str | None, default=None, help="Folder of the pictures; RUN/pictures if not given.")
+    parser.add_argument(
+        "--out", type=str | None, default=None, help="Folder of the pictures; RUN/pictures if not given."
+    )
     parser.add_argument("--anchors", type=int, default=8, help="Rows in the grid of flagged images.")
     parser.add_argument("--format", type=Literal["png", "svg", "pdf"], default="png", help="Of the files.")
     parser.add_argument("--seed", type=int, default=0, help="Of the choice of anchors and samples.")
@@ -27,5 +29,7 @@ def main(arguments: list[str]) -> None:
 
     run = Run.open(call.run)
     folder = run.folder / "pictures" if call.out is None else Path(call.out)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: --out names a folder")
     for picture in draw(run, folder, call.anchors, call.format, call.seed):
         print(f"no {picture.name}: {picture.reason}" if picture.file is None else picture.file, flush=True)

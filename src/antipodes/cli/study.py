@@ -18,6 +18,8 @@ from rich.console import Console
 
 from antipodes.evaluation.names import RUN_PROTOCOL_NAMES, SETTINGS
 from antipodes.study.definition import FULL, Options, Study, Trial, load, shipped
+from antipodes.study.report import markdown, shown, sources, study_report, tables
+from antipodes.study.statistics import Results, summarise
 
 DESCRIPTION = """Run a study: every variant with every seed is trained and evaluated in a folder of its own, several
 side by side, each on one thread. Stopped or killed, the same call goes on where it was. At the end: mean, spread,
@@ -54,10 +56,7 @@ def _run(study: Study, call: Namespace) -> None:
     # what imports torch is imported here, so that listing studies is instant
     from antipodes.study.grid import Grid, locked
     from antipodes.study.progress import StudyProgress
-    from antipodes.study.report import markdown, shown, sources, study_report, tables
-    from antipodes.study.statistics import summarise
     from antipodes.training.loop import TrainingFailed
-    from antipodes.training.run import replacing
 
     out = Path(call.out or f"runs/studies/{study.label}")
     grid = Grid(study, out)
@@ -68,32 +67,43 @@ def _run(study: Study, call: Namespace) -> None:
     with locked(out) as lock, _stoppable(), StudyProgress(grid, configurations) as progress:
         grid.execute(call.parallel, lock, progress.finished, progress.working)
 
-    results: dict[str, dict[int, dict[str, float]]] = {}
+    results: dict[str, dict[int, dict[str, float]]] = {variant: {} for variant in study.variants}
     for trial in grid.trials:
         if (scores := grid.scores(trial)) is not None:
-            results.setdefault(trial.variant, {})[trial.seed] = scores
-    results = {variant: results[variant] for variant in study.variants if variant in results}
-    if study.baseline in results:
-        lines = summarise(shown(results, study, SETTINGS), study.baseline)
-        of_variants = {trial.variant: _without_seed(configuration) for trial, configuration in configurations.items()}
-        report = study_report(study, of_variants, facts, results, lines, progress.failed)
-        console = Console()
-        for table in tables(lines, study.baseline, study.paper):
-            console.print(table)
-        for line in sources(study.paper):
-            console.print(line, highlight=False, markup=False)
+            results[trial.variant][trial.seed] = scores
+    if results[study.baseline]:
+        variants = {trial.variant: _without_seed(configuration) for trial, configuration in configurations.items()}
         evidence = Path(call.evidence) if call.evidence else _evidence(study, out)
-        evidence.mkdir(parents=True, exist_ok=True)
-        for ending, text in (
-            (".md", markdown(report, lines, study.paper)),
-            (".json", json.dumps(report, indent=2) + "\n"),
-        ):
-            with replacing(evidence / f"{study.label}{ending}") as file:
-                file.write_text(text)
-        console.print(f"The report: {evidence / study.label}.md and .json", highlight=False, soft_wrap=True)
+        _report(study, variants, facts, results, progress.failed, evidence)
     if progress.failed:
         count = f"{len(progress.failed)} of {len(grid.trials)} runs"
         raise TrainingFailed(f"{count} failed, the lines above say why; the same call tries them again")
+
+
+def _report(
+    study: Study,
+    configurations: Mapping[str, Options],
+    facts: Mapping[str, str],
+    results: Results,
+    failed: Mapping[str, str],
+    folder: Path,
+) -> None:
+    """Print the tables, write the page and the JSON."""
+    from antipodes.training.run import replacing
+
+    lines = shown(summarise(results, study.baseline), study, SETTINGS)
+    report = study_report(study, configurations, facts, results, lines, failed)
+    page = markdown(report, lines, study.paper)
+    console = Console()
+    for table in tables(lines, study.baseline, study.paper):
+        console.print(table)
+    for line in sources(study.paper):
+        console.print(line, highlight=False, markup=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    for ending, text in ((".md", page), (".json", json.dumps(report, indent=2) + "\n")):
+        with replacing(folder / f"{study.label}{ending}") as file:
+            file.write_text(text)
+    console.print(f"The report: {folder / study.label}.md and .json", highlight=False, soft_wrap=True)
 
 
 def complete(trial: Trial) -> Options:

@@ -1,7 +1,7 @@
 """The figures of `pictures.py`, from plain numbers: matplotlib lives here and nowhere else.
 
 Figures are drawn on a canvas of their own, so that neither pyplot nor anybody's backend is touched. They are made to be
-read at 900 pixels. Colours never say anything alone: line styles, markers and signs repeat it.
+read at 900 pixels. Line styles, markers and signs repeat what colours say.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH, DOTS = 9.0, 100  # inches, dots per inch
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#BBBBBB"
-CLASS_COLOURS = (
-    *("#332288", "#CC6677", "#117733", "#DDCC77", "#88CCEE", "#882255", "#44AA99", "#999933", "#AA4499", "#222222"),
-)
+BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#CC3311", "#BBBBBB"
+COLOURS = ["#332288", "#CC6677", "#117733", "#DDCC77", "#88CCEE", "#882255", "#44AA99", "#999933", "#AA4499", "#222222"]
 MARKERS = "o^sDvP*X"  # for every further ten classes another one
 MOST_CLASSES = 20  # with a legend
 
@@ -77,36 +75,23 @@ def save(figure: Figure, file: Path, file_format: str) -> None:
 
 def thresholds_figure(parts: Sequence[Thresholds]) -> Figure:
     """A row for each part: how its thresholds are distributed, and each against the true one of its sample."""
-    figure = new_figure(4.0 * len(parts), "Thresholds and the quantiles they stand for")
+    figure = new_figure(4.0 * len(parts), "Thresholds and the quantiles they stand for, embeddings of plain images")
     rows: Any = figure.subplots(len(parts), 2, squeeze=False)
     for (left, right), part in zip(rows, parts, strict=True):
         known = {name: (values[~values.isnan()], error) for name, (values, error) in part.found.items()}
         everything = torch.cat([part.truth, *(values for values, _ in known.values())])
         low, high = everything.min().item(), everything.max().item()
         margin = 0.03 * (high - low) or 0.01
-        edges = torch.linspace(low - margin, high + margin, 61).numpy()
+        edges = torch.linspace(low - margin, high + margin, 51).numpy()
         left.hist(part.truth.numpy(), bins=edges, color=GREY, label="dataset quantile (truth)")
-        for (name, (values, error)), (colour, style) in zip(known.items(), _styles(), strict=False):
+        for name, (values, error) in reversed(known.items()):  # what was learned comes last, on top
+            colour, width, marker = (BLUE, 2.2, "o") if name == "learned" else (ORANGE, 1.4, "x")
             label = f"{name}, MAE {error:.3f}"
-            left.hist(
-                values.numpy(), bins=edges, histtype="step", color=colour, linestyle=style, linewidth=1.8, label=label
-            )
-        _finish(left, part.title, "cosine similarity", "samples")
-        first, others = next(iter(part.found)), list(part.found)[1:]
-        for name, colour, marker in [*((name, ORANGE, "x") for name in others), (first, BLUE, "o")]:
-            size, alpha = (14, 0.35) if marker == "x" else (9, 0.6)
-            right.scatter(
-                part.truth.numpy(),
-                part.found[name][0].numpy(),
-                s=size,
-                marker=marker,
-                color=colour,
-                alpha=alpha,
-                linewidths=0.8 if marker == "x" else 0,
-                label=name,
-            )
-        span = (low - margin, high + margin)
-        right.plot(span, span, color="black", linestyle="--", linewidth=1, label="equal")
+            left.hist(values.numpy(), bins=edges, histtype="step", color=colour, linewidth=width, label=label)
+            points = (part.truth.numpy(), part.found[name][0].numpy())
+            right.scatter(*points, s=10, color=colour, marker=marker, linewidths=0.7, alpha=0.5, label=name)
+        right.plot(edges[[0, -1]], edges[[0, -1]], color="black", linestyle="--", linewidth=1, label="equal")
+        _finish(left, part.title, "cosine similarity", "samples", columns=2)
         _finish(right, "one point per sample", "dataset quantile (truth)", "threshold")
     return figure
 
@@ -133,14 +118,15 @@ def detection_figure(lines: Sequence[Mapping[str, Any]], levels: Mapping[str, st
             for name, colour in zip(names, (BLUE, ORANGE, GREEN), strict=False):
                 label = (name if len(name) > 4 else name.upper()) + level
                 _curve(axes, epochs, [line.get(prefix + name) for line in lines], colour, style, label)
-    _finish_epochs(left, "over all pairs", "%")
-    _finish_epochs(right, "true positive and negative rate, mean over anchors", "%")
+    columns = 2 if len(levels) > 1 else 3
+    _finish_epochs(left, "over all pairs", "%", columns)
+    _finish_epochs(right, "true positive and negative rate, mean over anchors", "%", columns)
     return figure
 
 
 def flags_figure(rows: Sequence[Sequence[Tile]], columns: int, framed: bool) -> Figure:
     """A grid of images: a row for each anchor, then what it flags."""
-    key = ": green ✓ same label, orange × another" if framed else ""
+    key = ": green ✓ same label, red ✗ another" if framed else ""
     figure = new_figure(0.6 + 1.32 * len(rows), f"Anchors, and what they flag, most similar first{key}")
     widths = [1.0, 0.15] + [1.0] * columns  # a gap after the anchor
     grid: Any = figure.subplots(len(rows), columns + 2, squeeze=False, gridspec_kw={"width_ratios": widths})
@@ -159,13 +145,14 @@ def map_figure(points: Tensor, title: str, panels: Sequence[Panel]) -> Figure:
     for axes, panel in zip(row[0], panels, strict=True):
         for number in panel.classes.unique().tolist():
             x, y = points[panel.classes == number].T.numpy()
-            colour = GREY if number < 0 else CLASS_COLOURS[number % len(CLASS_COLOURS)]
-            marker = "." if number < 0 else MARKERS[number // len(CLASS_COLOURS) % len(MARKERS)]
+            colour = GREY if number < 0 else COLOURS[number % len(COLOURS)]
+            marker = "." if number < 0 else MARKERS[number // len(COLOURS) % len(MARKERS)]
             axes.scatter(
                 x, y, s=13, color=colour, marker=marker, alpha=0.8, linewidths=0, label=panel.names.get(number)
             )
         axes.set_title(panel.title, fontsize=10)
         axes.set(xticks=[], yticks=[])  # the axes of such a map have no meaning
+        axes.set_aspect("equal", adjustable="datalim")
         if panel.names:
             place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01)}
             columns = 4 if len(panels) == 1 else 3
@@ -179,15 +166,11 @@ def _show(axes: Axes, tile: Tile) -> None:
     axes.set(xticks=[], yticks=[])
     axes.set_xlabel(tile.caption, fontsize=7.5, labelpad=3)
     if tile.right is not None:
-        colour, sign = (GREEN, "✓") if tile.right else (ORANGE, "×")
-        axes.spines[:].set(color=colour, linewidth=3, linestyle="-" if tile.right else (0, (2, 1)))
+        colour, sign = (GREEN, "✓") if tile.right else (RED, "✗")
+        axes.spines[:].set(color=colour, linewidth=3)
         corner: dict[str, Any] = {"transform": axes.transAxes, "ha": "right", "va": "top", "fontweight": "bold"}
         box = {"boxstyle": "square,pad=0.1", "facecolor": colour, "edgecolor": "none"}
         axes.text(0.99, 0.99, sign, color="white", fontsize=10, bbox=box, **corner)
-
-
-def _styles() -> tuple[tuple[str, str], ...]:
-    return (BLUE, "-"), (ORANGE, "--")
 
 
 def _curve(
@@ -197,19 +180,19 @@ def _curve(
     axes.plot(epochs, percent, color=colour, linestyle=style, marker="o", markersize=3, label=label)
 
 
-def _finish_epochs(axes: Axes, title: str, y: str) -> None:
+def _finish_epochs(axes: Axes, title: str, y: str, columns: int = 3) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(bottom=0)
-    _finish(axes, title, "epoch", y)
+    _finish(axes, title, "epoch", y, columns)
 
 
-def _finish(axes: Axes, title: str, x: str, y: str) -> None:
+def _finish(axes: Axes, title: str, x: str, y: str, columns: int = 3) -> None:
     """Words, a light grid, and the legend below the axes, where it covers nothing."""
     axes.set_title(title, fontsize=10)
     axes.set(xlabel=x, ylabel=y)
     axes.grid(color="#E5E5E5", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, fontsize=8.5, frameon=False)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns, fontsize=8.5, frameon=False)

@@ -89,23 +89,17 @@ class Subject:
         """The share of training that is done, by the epoch lines; 1 where there are none."""
         return min(1.0, self.epochs[-1]["epoch"] / self.config["epochs"]) if self.epochs else 1.0
 
-    @property
-    def policy(self) -> Policy:
-        """The run's policy."""
+    def require_policy(self) -> Policy:
+        """The run's policy; a picture that asks for it is skipped where there is none."""
         if self.method.objective.negatives is None:
             raise Skipped("the run has no policy, train with --negatives")
         return self.method.objective.negatives
-
-    def parts(self) -> list[Policy]:
-        """The policy and, where it joins others, those; none for a run without."""
-        policy = self.method.objective.negatives
-        return [] if policy is None else [part for part in policy.modules() if isinstance(part, Policy)]
 
     @cached_property
     def embeddings(self) -> Tensor:
         """What the policy judges, (n, D): normalised embeddings of plain images."""
         if len(self.method.channels) > 1:
-            raise Skipped("it looks at methods with one encoder")
+            raise Skipped("the method has several encoders, this looks at methods with one")
         view = plain_view(self.method, self.data.image_size)
         return normalise(embed(self.method.network, self.data, preprocess=view))
 
@@ -136,7 +130,7 @@ def thresholds(subject: Subject) -> Figure:
     """How thresholds, true quantiles and batch quantiles are distributed (GloFND and FNC)."""
     drawn = []
     batch_size = subject.config["batch_size"]
-    for part in (subject.policy, *subject.parts()[1:]):
+    for part in subject.require_policy().modules():
         if isinstance(part, (GloFND, FNC)):
             truth = dataset_quantiles(subject.embeddings, part.alpha)
             found = {"learned": part.threshold} if isinstance(part, GloFND) else {}
@@ -151,17 +145,17 @@ def thresholds(subject: Subject) -> Figure:
 
 def flagged(subject: Subject) -> Figure:
     """The share of flagged candidates over epochs."""
-    _ = subject.policy
+    parts = subject.require_policy().modules()
     lines = [line for line in subject.epochs if line.get("flagged_share") is not None]
     if not lines:
         raise Skipped("metrics.jsonl has no epoch with a flagged share")
-    alphas = {type(part).__name__: part.alpha for part in subject.parts() if isinstance(part, (GloFND, FNC))}
+    alphas = {type(part).__name__: part.alpha for part in parts if isinstance(part, (GloFND, FNC))}
     return figures.flagged_figure([line["epoch"] for line in lines], [line["flagged_share"] for line in lines], alphas)
 
 
 def detection(subject: Subject) -> Figure:
     """Precision, recall and F1 of the flags over epochs."""
-    _ = subject.policy
+    subject.require_policy()
     if subject.data.labels is None:
         raise Skipped("the data has no labels to judge flags by")
     lines = [line for line in subject.epochs if "precision" in line]
@@ -190,7 +184,7 @@ def flags(subject: Subject) -> Figure:
 
 def strongest_flags(subject: Subject) -> list[Flags]:
     """What the first anchors of a random batch flag among its samples; one flag of several rules is enough."""
-    policy = copy.deepcopy(subject.policy)  # GloFND moves its thresholds when it judges
+    policy = copy.deepcopy(subject.require_policy())  # GloFND moves its thresholds when it judges
     order = torch.randperm(len(subject.data), generator=generator("pictures", subject.seed))
     ids = order[: subject.config["batch_size"]]
     pairs = Pairs(subject.embeddings[ids], ids, torch.ones(len(ids)))
@@ -214,13 +208,13 @@ def feature_map(subject: Subject) -> Figure:
     labels, names, level = _few_labels(data)
     classes = torch.full_like(ids, -1) if labels is None else labels[ids]
     panels = [figures.Panel(f"{level} labels" if labels is not None else "no labels", classes, names)]
-    for part in subject.parts():
+    for part in method.objective.modules():
         if isinstance(part, IFND) and part.fitted_at >= 0:
             coarsest = min(range(len(part.clusters)), key=lambda level: part.clusters[level])
             accepted = part.standing[coarsest, ids] <= part.rate(subject.progress)
             pseudo = part.labels[coarsest, ids].long().masked_fill(~accepted, -1)
             share = 100 * accepted.float().mean().item()
-            title = f"IFND's {part.clusters[coarsest]} pseudo labels, {share:.0f} % accepted (others grey)"
+            title = f"{part.clusters[coarsest]} pseudo labels of IFND, {share:.0f} % accepted, others grey"
             panels.append(figures.Panel(title, pseudo, {}))
     return figures.map_figure(points, f"Features of {len(ids)} images of {data.name}, {how}", panels)
 
@@ -235,7 +229,7 @@ def planar(features: Tensor, seed: int) -> tuple[Tensor, str]:
         return centred @ directions[:2].T, "PCA"
     reduced = (centred @ directions[:50].T).float().numpy()
     perplexity = min(30.0, (len(reduced) - 1) / 3)
-    return torch.from_numpy(TSNE(perplexity=perplexity, random_state=seed).fit_transform(reduced)), "t-SNE"
+    return torch.from_numpy(TSNE(perplexity=perplexity, random_state=seed).fit_transform(reduced)), "t-SNE after PCA"
 
 
 PICTURES: dict[str, Callable[[Subject], Figure]] = {

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from antipodes import schedules
 from antipodes.clustering import BLOCK, spherical_kmeans, summed
-from antipodes.distributed import rank, world_size
-from antipodes.negatives.policy import Policy
+from antipodes.distributed import gather, rank, world_size
+from antipodes.negatives.policy import Policy, Space
 from antipodes.pairs import Group, Pairs, Rule, normalise
 from antipodes.state import check_ids
 
@@ -47,6 +47,8 @@ class IFND(Policy):
         every: Epochs between two fits; the paper takes 1 on ImageNet and 20 of 1000 on CIFAR.
         per_cluster: Accept the most confident share of every cluster instead of all samples.
         temperature: tau of the confidence.
+        space: What is clustered. `features` of the encoder and `embeddings` of its head take a pass over the training
+            images; `seen` takes the embeddings that came by since the last time, which costs nothing.
         seed: Of the first clustering; later ones start from the labels of the last.
 
     Raises:
@@ -64,6 +66,7 @@ class IFND(Policy):
     standing: Tensor
     centroids: Tensor
     fitted_at: Tensor
+    seen: Tensor
 
     def __init__(
         self,
@@ -75,6 +78,7 @@ class IFND(Policy):
         every: int = 1,
         per_cluster: bool = False,
         temperature: float = 0.4,
+        space: Space = "features",
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -88,6 +92,8 @@ class IFND(Policy):
             raise ValueError(f"final_rate must be in [0, 1], got {final_rate}: it is a share of the samples")
         if not 0 < step_at <= 1:
             raise ValueError(f"step_at must be in (0, 1], got {step_at}: it is a share of training")
+        if space not in get_args(Space):
+            raise ValueError(f"space must be one of {', '.join(get_args(Space))}, got {space!r}")
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}: it counts epochs")
         if not 0 < temperature < math.inf:
@@ -97,6 +103,7 @@ class IFND(Policy):
         self.every = every
         self.per_cluster = per_cluster
         self.temperature = temperature
+        self.space = space
         self.seed = seed
         self.rate = {
             "linear": schedules.linear(0.0, final_rate),
@@ -110,28 +117,32 @@ class IFND(Policy):
         self.register_buffer("standing", torch.ones(shape))
         self.register_buffer("centroids", torch.zeros(sum(self.clusters), 0))
         self.register_buffer("fitted_at", torch.tensor(-1.0))
+        self.register_buffer("seen", torch.zeros(num_samples if space == "seen" else 0, 0))
 
     def due(self, epoch: int) -> bool:
         """Whether it wants `fit` before this epoch, counted from 0.
 
         Before the first epoch only if labels would be accepted at once: nothing has been learned yet.
         """
-        return epoch % self.every == 0 and (epoch > 0 or self.rate(0.0) > 0)
+        return epoch % self.every == 0 and (epoch > 0 or (self.rate(0.0) > 0 and self.space != "seen"))
 
     @torch.no_grad()
-    def fit(self, features: Tensor, progress: float = 1.0, report: Callable[[float], None] | None = None) -> None:
+    def fit(
+        self, features: Tensor | None, progress: float = 1.0, report: Callable[[float], None] | None = None
+    ) -> None:
         """Cluster the training set and take over its labels and confidences; the same call on every rank.
 
         Args:
             features: (n, F) of the whole training set in the order of its ids, without augmentation; any length.
                 Of several ranks each clusters its share, ids n * rank // ranks up to n * (rank + 1) // ranks, and may
-                also give these rows alone.
+                also give these rows alone. None takes what `judge` has seen, with `space` "seen".
             progress: Share of training done; kept as `fitted_at`. The accepted share goes by the progress of `judge`.
             report: Called with the share of the clustering that is done.
 
         Raises:
             ValueError: for another number of rows, or features that are not finite; the old labels stay then.
         """
+        features = self.seen if features is None else features
         n = self.num_samples
         share = slice(n * rank() // world_size(), n * (rank() + 1) // world_size())
         if features.dim() != 2 or len(features) not in (n, share.stop - share.start):
@@ -156,11 +167,22 @@ class IFND(Policy):
         ids = pairs.keys()[1]
         check_ids(pairs.anchor_ids, self.num_samples)
         check_ids(ids[ids >= 0], self.num_samples)  # -1 is an empty slot of a queue
+        if self.space == "seen":
+            self._see(pairs)
         rate = self.rate(progress)
         if rate == 0 or self.fitted_at < 0:
             return [Rule()]
         groups = zip(self._groups(pairs.anchor_ids, rate), self._groups(ids, rate), strict=True)
         return [Rule(groups=(Group(anchors, candidates, "drop"),)) for anchors, candidates in groups]
+
+    def _see(self, pairs: Pairs) -> None:
+        """Keep the mean direction of every sample's anchors in the global batch."""
+        ids, anchors = gather(pairs.anchor_ids), gather(pairs.anchors.detach())
+        if not self.seen.shape[1]:  # the embeddings' width is known from the first step on
+            self.seen = anchors.new_zeros(self.num_samples, anchors.shape[1], dtype=torch.float32)
+        samples, owner = ids.unique(return_inverse=True)
+        total = torch.zeros(len(samples), anchors.shape[1], device=ids.device).index_add_(0, owner, anchors.float())
+        self.seen[samples] = normalise(total)
 
     def _groups(self, ids: Tensor, rate: float) -> Tensor:
         """The accepted labels of these ids and -1 for the others, (G, len(ids))."""
@@ -187,9 +209,10 @@ class IFND(Policy):
         return result
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        saved = state_dict.get(f"{prefix}centroids")
-        if saved is not None and len(saved) == len(self.centroids):  # the features' width is known from `fit` on
-            self.centroids = self.centroids.new_zeros(saved.shape)
+        for name in ("centroids", "seen"):  # their width is known from `fit` and from the first step on
+            saved, own = state_dict.get(prefix + name), getattr(self, name)
+            if saved is not None and len(saved) == len(own):
+                setattr(self, name, own.new_zeros(saved.shape))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 

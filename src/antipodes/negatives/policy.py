@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import Tensor, nn
 
 from antipodes.pairs import Pairs, Rule
+
+Space = Literal["features", "embeddings", "seen"]
 
 
 class Policy(nn.Module, ABC):
@@ -16,6 +19,8 @@ class Policy(nn.Module, ABC):
     A policy owns its per-sample state (in `SampleTable` buffers, hence in the checkpoint), never the loss or the base
     it serves. It is not part of the module that data-parallel training wraps.
     """
+
+    space: Space = "features"  # what `fit` takes: the encoder's features, the projected embeddings, or nothing
 
     @abstractmethod
     def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
@@ -33,8 +38,11 @@ class Policy(nn.Module, ABC):
         """Whether it wants `fit` before this epoch, counted from 0."""
         return False
 
-    def fit(self, features: Tensor, progress: float) -> None:
-        """Take in the features of the whole training set, (n, F) in the order of ids, or of this rank's share of it."""
+    def fit(self, features: Tensor | None, progress: float) -> None:
+        """Take in features of the whole training set, (n, F) in the order of ids, or of this rank's share of it.
+
+        With `space` "seen" there are none to take in: the policy goes by what it has seen in `judge`.
+        """
 
     def statistics(self) -> dict[str, float]:
         """Numbers about the policy's state for the log."""

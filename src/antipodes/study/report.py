@@ -48,16 +48,12 @@ def sources(paper: Sequence[Paper]) -> list[str]:
     return [f"({number}) {entry.source}: {entry.measured}" for number, entry in enumerate(paper, 1)]
 
 
-def shown(results: Results, study: Study, hidden: Iterable[str]) -> Results:
-    """The scores that the study's tables show: those it names, else all but the hidden ones."""
-    names = None if study.scores is None else {*study.scores, *study.records}
-    return {
-        variant: {
-            seed: {key: value for key, value in scores.items() if (key in names if names else key not in hidden)}
-            for seed, scores in seeds.items()
-        }
-        for variant, seeds in results.items()
-    }
+def shown(lines: Sequence[Line], study: Study, hidden: Iterable[str]) -> list[Line]:
+    """What the study's tables show: the scores and records it names, in its order, else all but the hidden scores."""
+    if study.scores is None:
+        return [line for line in lines if line.score not in hidden]
+    order = [*study.scores, *study.records]
+    return sorted((line for line in lines if line.score in order), key=lambda line: order.index(line.score))
 
 
 def study_report(

@@ -61,7 +61,7 @@ def paired_p(first: Sequence[float], second: Sequence[float]) -> float | None:
 
     Example:
         >>> round(paired_p([52.1, 52.8, 51.9], [50.9, 51.2, 51.0]), 4)
-        0.0282
+        0.026
     """
     differences = [a - b for a, b in zip(first, second, strict=True)]
     if len(differences) < 2:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor
+from torch import Tensor, nn
 
 from antipodes.data import ImageDataset, Loader
 from antipodes.data.augment import Augmentation
@@ -30,6 +30,7 @@ from antipodes.functional.errors import NotFinite
 from antipodes.methods import Method
 from antipodes.methods.method import Network
 from antipodes.negatives import Policy
+from antipodes.negatives.policy import Space
 from antipodes.schedules import learning_rate
 from antipodes.seeding import generator
 from antipodes.training.components import build_augmentation, build_data, build_method, plain_view
@@ -204,14 +205,22 @@ def online_knn(method: Method, data: ImageDataset, device: torch.device | str = 
 def _fit_policies(method: Method, data: ImageDataset, epoch: int, progress: float, fabric: Fabric) -> None:
     """Give the policies that are due the features of all training images, without augmentation."""
     due = [part for part in method.modules() if isinstance(part, Policy) and part.due(epoch)]
-    if due:
-        ranks = fabric.world_size
-        first, last = (len(data) * (fabric.global_rank + place) // ranks for place in (0, 1))
-        share = data if ranks == 1 else subset(data, torch.arange(first, last))
-        view = plain_view(method, data.image_size)
-        features = embed(method.backbone(), share, preprocess=view, device=fabric.device)
-        for policy in due:
-            policy.fit(features, progress)
+    ranks, here = fabric.world_size, fabric.global_rank
+    share = data
+    if due and ranks > 1:
+        share = subset(data, torch.arange(len(data) * here // ranks, len(data) * (here + 1) // ranks))
+    networks: dict[Space, nn.Module | None] = {
+        "features": method.backbone(),
+        "embeddings": method.network,
+        "seen": None,
+    }
+    features: dict[Space, Tensor | None] = {"seen": None}
+    for policy in due:
+        network = networks[policy.space]
+        if network is not None and policy.space not in features:
+            view = plain_view(method, data.image_size)
+            features[policy.space] = embed(network, share, preprocess=view, device=fabric.device)
+        policy.fit(features[policy.space], progress)
 
 
 def _launch(settings: Settings) -> Fabric:

@@ -1,0 +1,248 @@
+"""Pictures of real tiny runs: what is drawn, what it shows, and what is said where nothing can be drawn."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from antipodes.data.shapes import Shapes
+from antipodes.evaluation import figures, pictures
+from antipodes.evaluation.pictures import Subject, planar, strongest_flags
+from antipodes.evaluation.run import open_method
+from antipodes.evaluation.thresholds import dataset_quantiles, errors
+from antipodes.negatives import IFND, GloFND
+from antipodes.pairs import Pairs
+from antipodes.training.run import Run
+from tests.cli.command import here, refused
+from tests.reference.contrast import judge
+
+pytest.importorskip("matplotlib", reason="pictures need the plots extra")
+from matplotlib.colors import to_rgba
+
+TRAIN = ["train", "--encoder", "resnet8-slim", "--method.hidden", 16, "--batch_size", 32, "--log_every", 2]
+SHAPES = ["--data.count", 128, "--epochs", 2]
+JOINED = ["--negatives", "glofnd+fnc", "--negatives.glofnd.alpha", 0.1, "--negatives.glofnd.initial", "quantile"]
+NAMES = ("thresholds", "flagged", "detection", "flags", "map")
+
+
+def trained(folder: Path, *arguments: object) -> Path:
+    code, _, errors = here(*TRAIN, *arguments, "--out", folder)
+    assert code == 0, errors
+    return folder
+
+
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("runs") / "joined", *SHAPES, *JOINED, "--negatives.fnc.alpha", 0.05)
+
+
+@pytest.fixture(scope="module")
+def clustered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    policy = ["--negatives", "ifnd", "--negatives.clusters", "[12,4]", "--negatives.final_rate", 0.5]
+    return trained(tmp_path_factory.mktemp("runs") / "clustered", *SHAPES, *policy)
+
+
+@pytest.fixture(scope="module")
+def unlabelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    for number, image in enumerate(Shapes(64).fetch(torch.arange(64))):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{number:02}.png")
+    data = ["--data", folder, "--data.size", 32, "--epochs", 1, "--workers", 0]
+    return trained(
+        tmp_path_factory.mktemp("runs") / "unlabelled", *data, "--negatives", "fnc", "--negatives.alpha", 0.1
+    )
+
+
+def subject(folder: Path, anchors: int = 5, seed: int = 0) -> Subject:
+    run = Run.open(folder)
+    return Subject(run, *open_method(run), anchors, seed)
+
+
+def slow_flags(of: Subject) -> list[tuple[int, list[int]]]:
+    """Anchors and the samples they flag, most similar first, by a loop over pairs."""
+    strongest = strongest_flags(of)
+    order = torch.randperm(len(of.data), generator=pictures.generator("pictures", of.seed))[: of.config["batch_size"]]
+    assert [flags.anchor for flags in strongest] == order[: of.anchors].tolist()
+    z = of.embeddings[order]
+    rules = copy.deepcopy(of.require_policy()).judge(Pairs(z, order, torch.ones(len(z))), 1.0)
+    found = []
+    for i in range(of.anchors):
+        flagged = []
+        for k in range(len(order)):
+            similarity = (z[i] @ z[k]).item()
+            if i != k and not all(judge(rule, i, k, similarity)[0] for rule in rules):
+                flagged.append((similarity, int(order[k])))
+        found.append((int(order[i]), [sample for _, sample in sorted(flagged, reverse=True)]))
+    return found
+
+
+def test_every_picture_of_a_run_is_a_png_with_something_on_it(joined: Path, tmp_path: Path) -> None:
+    pyplot = "matplotlib.pyplot" in sys.modules
+    code, out, errors = here("pictures", joined, "--out", tmp_path / "drawn", "--anchors", 3)
+    assert code == 0, errors
+    files = [tmp_path / "drawn" / f"{name}.png" for name in NAMES]
+    assert out.splitlines() == list(map(str, files))
+    assert sorted((tmp_path / "drawn").iterdir()) == sorted(files)
+    for file in files:
+        with Image.open(file) as image:
+            assert image.format == "PNG"
+            assert image.width == 900
+            colours = image.convert("RGB").getcolors(maxcolors=2**24)
+        assert len(colours) > 100, file
+        assert max(count for count, _ in colours) < 0.97 * image.width * image.height, file  # more than a background
+    again = here("pictures", joined, "--anchors", 3, "--format", "png")[1].splitlines()
+    assert again[3] == str(joined / "pictures" / "flags.png")
+    for first, second in zip(files, again, strict=True):
+        assert first.read_bytes() == Path(second).read_bytes()
+    assert ("matplotlib.pyplot" in sys.modules) == pyplot  # and with it everybody's backend
+
+
+@pytest.mark.parametrize("kind", ["joined", "clustered"])
+def test_the_flags_shown_are_those_of_a_slow_loop(kind: str, request: pytest.FixtureRequest) -> None:
+    of = subject(request.getfixturevalue(kind), anchors=16, seed=3)
+    expected = slow_flags(of)
+    assert any(flagged for _, flagged in expected)
+    assert [(flags.anchor, flags.ids) for flags in strongest_flags(of)] == expected
+    labels = of.data.labels
+    assert labels is not None
+    grid = [axes for axes in pictures.flags(of).axes if axes.images]
+    for anchor, flagged in expected:
+        shown = [anchor, *flagged[: pictures.FLAGGED_SHOWN]]
+        cells, grid = grid[: len(shown)], grid[len(shown) :]
+        for axes, sample in zip(cells, shown, strict=True):
+            drawn = torch.as_tensor(axes.images[0].get_array()).permute(2, 0, 1)
+            assert torch.equal(drawn, of.data.fetch(torch.tensor([sample]))[0])
+            assert of.data.classes is not None
+            assert axes.get_xlabel().startswith(of.data.classes[labels[sample]])
+        signs = [axes.texts[0].get_text() for axes in cells[1:]]
+        assert signs == ["✓" if labels[sample] == labels[anchor] else "✗" for sample in shown[1:]]
+        frames = [axes.spines["left"].get_edgecolor() for axes in cells[1:]]
+        assert frames == [to_rgba(figures.GREEN if sign == "✓" else figures.RED) for sign in signs]
+    assert not grid
+    assert expected[0][0] != strongest_flags(subject(of.run.folder, seed=4))[0].anchor
+
+
+def test_drawing_moves_no_threshold(joined: Path) -> None:
+    of = subject(joined)
+    before = copy.deepcopy(of.method.state_dict())
+    for picture in pictures.PICTURES.values():
+        picture(of)
+    assert all(torch.equal(value, before[name]) for name, value in of.method.state_dict().items())
+
+
+def test_thresholds_of_both_parts_of_a_joined_policy(joined: Path) -> None:
+    of = subject(joined)
+    glofnd = next(part for part in of.require_policy().modules() if isinstance(part, GloFND))
+    truth = dataset_quantiles(of.embeddings, 0.1)
+    axes = pictures.thresholds(of).axes
+    assert len(axes) == 4
+    legends = [[text.get_text() for text in one.get_legend().get_texts()] for one in axes]
+    assert legends[0][-1] == f"learned, MAE {errors(glofnd.threshold, truth)[0]:.3f}"
+    assert not any("learned" in text for text in legends[2])  # FNC learns nothing
+    learned = axes[1].collections[-1].get_offsets()
+    torch.testing.assert_close(torch.as_tensor(learned).float(), torch.stack([truth, glofnd.threshold], 1))
+    assert sum(bar.get_height() for bar in axes[0].containers[0]) == len(of.data)
+
+
+def test_the_share_flagged_and_its_judgement_are_those_of_the_log(joined: Path) -> None:
+    of = subject(joined)
+    (axes,) = pictures.flagged(of).axes
+    curve, *dashed = axes.lines
+    assert list(curve.get_ydata()) == pytest.approx([100 * line["flagged_share"] for line in of.epochs])
+    assert sorted(line.get_ydata()[0] for line in dashed) == pytest.approx([5, 10])  # the two alphas, in percent
+    left, right = pictures.detection(of).axes
+    drawn = {line.get_label(): list(line.get_ydata()) for line in (*left.lines, *right.lines)}
+    assert len(drawn) == 10
+    for label, name in (
+        ("F1, fine labels", "f1"),
+        ("precision, coarse", "coarse_precision"),
+        ("MTNR, coarse", "coarse_mtnr"),
+    ):
+        assert drawn[label] == pytest.approx([100 * line[name] for line in of.epochs])
+
+
+def test_a_run_without_a_policy_gets_the_map_only(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", "--data.count", 64, "--epochs", 1)
+    code, out, _ = here("pictures", run)
+    assert code == 0
+    *sentences, file = out.splitlines()
+    assert sentences == [f"no {name}: the run has no policy, train with --negatives" for name in NAMES[:-1]]
+    assert file == str(run / "pictures" / "map.png")
+    assert [path.name for path in (run / "pictures").iterdir()] == ["map.png"]
+
+
+def test_the_map_of_ifnd_shows_the_coarsest_pseudo_labels_and_greys_the_others(clustered: Path) -> None:
+    of = subject(clustered)
+    policy = of.require_policy()
+    assert isinstance(policy, IFND)
+    true, pseudo = pictures.feature_map(of).axes
+    assert len(true.get_legend().get_texts()) == 20
+    counts = {group.get_facecolor()[0][:3].tobytes(): len(group.get_offsets()) for group in pseudo.collections}
+    accepted = policy.standing[1] <= 0.5  # 4 clusters, the second of the two
+    assert len(counts) == 1 + len(policy.labels[1][accepted].unique())
+    assert max(len(group.get_offsets()) for group in true.collections) < 64
+    grey = next(
+        group for group in pseudo.collections if tuple(group.get_facecolor()[0][:3]) == to_rgba(figures.GREY)[:3]
+    )
+    assert len(grey.get_offsets()) == int((~accepted).sum()) == 64
+    assert "no thresholds: the policy has no thresholds" in here("pictures", clustered)[1]
+
+
+def test_without_labels_nothing_is_judged_or_framed(unlabelled: Path) -> None:
+    of = subject(unlabelled)
+    assert of.data.labels is None
+    assert not any(axes.texts for axes in pictures.flags(of).axes)
+    (axes,) = pictures.feature_map(of).axes
+    assert axes.get_legend() is None
+    lines = here("pictures", unlabelled)[1].splitlines()
+    assert lines[2] == "no detection: the data has no labels to judge flags by"
+    assert len(lines) == 5
+
+
+def test_pca_stands_in_for_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = torch.randn(40, 5, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 9, 2, 5, 1])
+    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
+    points, how = planar(features, seed=0)
+    assert how == "PCA"
+    largest = torch.linalg.eigvalsh(features.double().T.cov()).flip(0)[:2]
+    torch.testing.assert_close(points.T.cov(), largest.diag(), atol=1e-4, rtol=1e-4)
+
+
+def test_neighbours_stay_neighbours_on_the_map() -> None:
+    pytest.importorskip("sklearn")
+    middles = torch.eye(3, 60).repeat_interleave(20, 0)
+    points, how = planar(middles + 0.05 * torch.randn(60, 60, generator=torch.Generator().manual_seed(0)), seed=0)
+    assert how == "t-SNE after PCA"
+    nearest = torch.cdist(points, points).fill_diagonal_(torch.inf).argmin(1)
+    assert torch.equal(nearest // 20, torch.arange(60) // 20)
+
+
+def test_many_classes_are_shown_by_their_coarse_labels(joined: Path) -> None:
+    of = subject(joined)
+    of.data.labels = torch.arange(len(of.data))
+    (axes,) = pictures.feature_map(of).axes
+    assert axes.get_title() == "coarse labels"
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == list(of.data.coarse_classes or ())
+    of.data.coarse_labels = None
+    assert pictures.feature_map(of).axes[0].get_legend() is None
+
+
+def test_without_matplotlib_one_sentence_says_what_to_install(
+    joined: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    sentence = refused("pictures", joined, "--out", tmp_path / "drawn")
+    assert sentence == "antipodes: pictures need matplotlib: pip install antipodes[plots]"
+    assert not (tmp_path / "drawn").exists()
+
+
+def test_wrong_calls_are_refused(joined: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "anchors must be at least 1" in refused("pictures", joined, "--anchors", 0)
+    assert "is a file" in refused("pictures", joined, "--out", tmp_path / "file")
+    assert "is not a run" in refused("pictures", tmp_path)
