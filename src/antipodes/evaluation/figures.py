@@ -140,7 +140,7 @@ def flags_figure(rows: Sequence[Sequence[Tile]], columns: int, framed: bool) -> 
 
 def map_figure(points: Tensor, title: str, panels: Sequence[Panel]) -> Figure:
     """Points (n, 2), once for each colouring, with a legend of at most MOST_CLASSES names."""
-    figure = new_figure(4.9 if len(panels) > 1 else 6.0, title)
+    figure = new_figure(5.8 if len(panels) > 1 else 7.0, title)
     row: Any = figure.subplots(1, len(panels), squeeze=False)
     for axes, panel in zip(row[0], panels, strict=True):
         for number in panel.classes.unique().tolist():

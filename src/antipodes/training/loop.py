@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -74,6 +73,7 @@ def train(config: dict[str, Any], resume: Run | None = None) -> Run:
 
 
 def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: Run | None) -> Run:
+    run = resume or Run.free(settings.out)  # refused by every rank alike, so that none waits for another
     data = build_data(config["data"])
     method = build_method(config, data)
     if settings.accumulate > 1 and not method.accumulates:
@@ -118,7 +118,8 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
     method.train()
 
     first = fabric.is_global_zero
-    run = resume or (Run.create(settings.out, config) if first else Run(Path(settings.out)))
+    if first and resume is None:
+        Run.create(settings.out, config)
     records = Records(run.folder, done, settings.tensorboard) if first else None
     total = settings.epochs * steps
     bar = TrainingProgress(total, done, enabled=first)
@@ -174,7 +175,9 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
                 if settings.checkpoint_steps and done % settings.checkpoint_steps == 0 and done % steps:
                     checkpoint()
             seconds = time.perf_counter() - started
-            means = summarise_flags(summarise_flags(_over_ranks(fabric, totals.means())), "coarse_")
+            means = _over_ranks(fabric, totals.means())
+            for prefix in ("", "coarse_"):
+                means = summarise_flags(means, prefix)
             row = {"epoch": epoch + 1, **means, "images_per_second": seen / seconds}
             totals = Totals()
             labelled = data.labels is not None and settings.knn_every > 0

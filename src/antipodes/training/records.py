@@ -66,8 +66,10 @@ class Totals:
         self._sums: dict[str, tuple[float, int]] = dict(state or {})
 
     def add(self, numbers: Mapping[str, float]) -> None:
-        """Count one step in; a step need not have every number."""
+        """Count one step in; a step need not have every number, and one that is NaN does not count."""
         for name, value in numbers.items():
+            if math.isnan(value):
+                continue
             total, count = self._sums.get(name, (0.0, 0))
             self._sums[name] = (total + value, count + 1)
 

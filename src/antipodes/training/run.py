@@ -37,8 +37,8 @@ class Run:
         return self.folder / "checkpoints" / "best.pt"
 
     @classmethod
-    def create(cls, folder: str, config: dict[str, Any]) -> Run:
-        """Make the folder and write the configuration; refuses a folder that holds a run."""
+    def free(cls, folder: str) -> Run:
+        """A folder for a new run, not made yet; refuses one that holds a run."""
         run = cls(Path(folder))
         if run.config_file.exists():
             raise ValueError(
@@ -46,6 +46,12 @@ class Run:
             )
         if run.folder.exists() and not run.folder.is_dir():
             raise ValueError(f"{folder} is a file: --out names a folder")
+        return run
+
+    @classmethod
+    def create(cls, folder: str, config: dict[str, Any]) -> Run:
+        """Make the folder and write the configuration; refuses a folder that holds a run."""
+        run = cls.free(folder)
         run.last.parent.mkdir(parents=True, exist_ok=True)
         with replacing(run.config_file) as file:
             file.write_text(yaml.safe_dump(_plain(config), sort_keys=False))
