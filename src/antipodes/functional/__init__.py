@@ -1,6 +1,25 @@
 """Pure tensor maths without state: the contrast kernel, rules, selections and soft labels."""
 
+from antipodes.functional.colour import rgb_to_lab
 from antipodes.functional.contrast import Sums, contrast
+from antipodes.functional.errors import NotFinite
 from antipodes.functional.rule import Group, Rule
+from antipodes.functional.select import band_by_rank, draw_from_band, kth_largest, ring, top_k, top_share
+from antipodes.functional.soft import SoftCrossEntropy, soft_cross_entropy
 
-__all__ = ["Group", "Rule", "Sums", "contrast"]
+__all__ = [
+    "Group",
+    "NotFinite",
+    "Rule",
+    "SoftCrossEntropy",
+    "Sums",
+    "band_by_rank",
+    "contrast",
+    "draw_from_band",
+    "kth_largest",
+    "rgb_to_lab",
+    "ring",
+    "soft_cross_entropy",
+    "top_k",
+    "top_share",
+]
