@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from antipodes.evaluation.names import PROTOCOL_NAMES, RUN_PROTOCOL_NAMES, ProtocolOptions
-from antipodes.evaluation.report import Row, results_dictionary, results_table
+from antipodes.evaluation.report import Row, results_dictionary, scores_table
 from antipodes.evaluation.run import Progress, open_method, score
+from antipodes.training.components import build_augmentation
 from antipodes.training.run import Run, replacing
 
 DESCRIPTION = f"""Score the frozen encoder of a run on the test split of its dataset (or on a fifth of it, where there
@@ -37,8 +38,17 @@ def main(arguments: list[str]) -> None:
     method, data = open_method(run, call.checkpoint)
     with progress_bar("features") as progress:
         options = ProtocolOptions(**call.options.as_dict())
-        protocols = call.protocol.split(",")
-        scores = score(method, data, protocols, options, call.test_limit, run.config()["batch_size"], progress)
+        config = run.config()
+        scores = score(
+            method,
+            data,
+            call.protocol.split(","),
+            options,
+            call.test_limit,
+            config["batch_size"],
+            build_augmentation(config["augmentation"], data.image_size, method.normalised),
+            progress,
+        )
     row: Row = {"encoder": run.folder.name, **scores}
     results = results_dictionary([row])
     with replacing(run.folder / "evaluation.json") as file:
@@ -46,7 +56,7 @@ def main(arguments: list[str]) -> None:
     if call.json:
         print(json.dumps(results))
     else:
-        Console().print(results_table([row], title=f"{config_name(run)}, {data.name}"))
+        Console().print(scores_table(row, title=f"{config_name(run)}, {data.name}"))
 
 
 def config_name(run: Run) -> str:

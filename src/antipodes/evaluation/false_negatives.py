@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from itertools import count
 
 import torch
+from torch import Tensor
 
 from antipodes.data import ImageDataset
+from antipodes.data.augment import Augmentation
 from antipodes.evaluation.checks import LABELS_ARE_NEEDED
 from antipodes.evaluation.detection import count_flags, summarise_flags
 from antipodes.evaluation.features import embed
@@ -19,8 +23,14 @@ from antipodes.seeding import generator
 from antipodes.training.components import plain_view
 
 
-def false_negatives(method: Method, data: ImageDataset, options: ProtocolOptions, batch_size: int) -> dict[str, float]:
-    """Precision, recall, F1, MTPR and MTNR in percent of the policy's flags among the embeddings of plain images.
+def false_negatives(
+    method: Method,
+    data: ImageDataset,
+    options: ProtocolOptions,
+    batch_size: int,
+    recipe: Augmentation | None = None,
+) -> dict[str, float]:
+    """Precision, recall, F1, MTPR and MTNR in percent of the policy's flags, with the encoder frozen.
 
     Every sample is an anchor once, among the samples of its batch. For GloFND and FNC also the errors of the thresholds
     to the quantile of the whole dataset: `threshold` are the learned ones, `batch` the quantiles of single batches.
@@ -30,6 +40,7 @@ def false_negatives(method: Method, data: ImageDataset, options: ProtocolOptions
         data: Its training data, with labels.
         options: The seed of the batches.
         batch_size: That of training.
+        recipe: The augmentation of training, on whose views thresholds were learned; None takes plain images.
     """
     policy = copy.deepcopy(method.objective.negatives)
     if policy is None:
@@ -38,7 +49,8 @@ def false_negatives(method: Method, data: ImageDataset, options: ProtocolOptions
         raise ValueError(LABELS_ARE_NEEDED.format(protocol="false-negatives", part="train"))
     if len(method.channels) > 1:
         raise ValueError("false-negatives looks at methods with one encoder")
-    embeddings = normalise(embed(method.network, data, preprocess=plain_view(method, data.image_size)))
+    view = plain_view(method, data.image_size) if recipe is None else _random_view(recipe, options.seed)
+    embeddings = normalise(embed(method.network, data, preprocess=view))
     counts = []
     for ids in torch.randperm(len(data), generator=generator("false negatives", options.seed)).split(batch_size):
         if len(ids) == batch_size:
@@ -55,6 +67,12 @@ def false_negatives(method: Method, data: ImageDataset, options: ProtocolOptions
             for name, thresholds in found.items():
                 scores[f"{name} MAE"], scores[f"{name} RMSE"] = errors(thresholds, truth)
     return scores
+
+
+def _random_view(recipe: Augmentation, seed: int) -> Callable[[Tensor], Tensor]:
+    """A view of each image as in training; what is random follows from the seed and the number of the batch."""
+    numbers = count()
+    return lambda images: recipe(images, generator("evaluated views", seed, next(numbers)))
 
 
 def _parts(policy: Policy | None) -> list[Policy]:

@@ -27,6 +27,16 @@ def results_table(rows: Sequence[Row], title: str | None = None) -> Table:
     return table
 
 
+def scores_table(row: Row, title: str | None = None) -> Table:
+    """The scores of one encoder below each other, which fits any terminal."""
+    table = Table("score", title=title)
+    table.add_column(str(row["encoder"]), justify="right")
+    for name in _columns([row]):
+        if name not in SETTINGS and name != "encoder":
+            table.add_row(name, _cell(name, row[name]))
+    return table
+
+
 def results_dictionary(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     """The same results for JSON: encoder -> score -> percent, to three decimals (settings as they are).
 

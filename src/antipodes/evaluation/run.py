@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from antipodes.data import ImageDataset
+from antipodes.data.augment import Augmentation
 from antipodes.evaluation.false_negatives import false_negatives
 from antipodes.evaluation.features import FeatureSet, embed, split_features
 from antipodes.evaluation.names import RUN_PROTOCOL_NAMES, ProtocolOptions
@@ -39,6 +40,7 @@ def score(
     options: ProtocolOptions | None = None,
     test_limit: int | None = None,
     batch_size: int = 256,
+    recipe: Augmentation | None = None,
     progress: Progress | None = None,
 ) -> dict[str, float]:
     """Scores in percent of a method's encoder: fitted on the training images, measured on the test split.
@@ -52,6 +54,7 @@ def score(
         options: Of the protocols.
         test_limit: Use only so many test images.
         batch_size: That of training, for what looks at batches.
+        recipe: The augmentation of training, for what looks at its views; None takes plain images.
         progress: Called with (images done, images in all).
     """
     plain = [name for name in protocols if name not in RUN_PROTOCOL_NAMES]
@@ -59,7 +62,7 @@ def score(
         protocol(name)  # an unknown name is refused before the work begins
     scores: dict[str, float] = {}
     if "false-negatives" in protocols:
-        scores = false_negatives(method, data, options or ProtocolOptions(), batch_size)
+        scores = false_negatives(method, data, options or ProtocolOptions(), batch_size, recipe)
     if not plain:
         return scores
     test = data.held_out(test_limit)
