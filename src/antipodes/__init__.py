@@ -10,25 +10,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from antipodes.negatives import FNC, IFND, GloFND, Oracle
+    from antipodes.negatives import FNC, IFND, GloFND, Hardest, Oracle, Policy, Ring
     from antipodes.objectives import GlobalContrastive, InfoNCE
     from antipodes.pairs import Group, Pairs, Rule
     from antipodes.state import SampleTable
 
 _HOMES = {
     "FNC": "negatives",
-    "GloFND": "negatives",
     "GlobalContrastive": "objectives",
+    "GloFND": "negatives",
     "Group": "pairs",
+    "Hardest": "negatives",
     "IFND": "negatives",
     "InfoNCE": "objectives",
     "Oracle": "negatives",
     "Pairs": "pairs",
+    "Policy": "negatives",
+    "Ring": "negatives",
     "Rule": "pairs",
     "SampleTable": "state",
 }
 
-__all__ = ["FNC", "IFND", "GloFND", "GlobalContrastive", "Group", "InfoNCE", "Oracle", "Pairs", "Rule", "SampleTable"]
+__all__ = [
+    "FNC",
+    "IFND",
+    "GloFND",
+    "GlobalContrastive",
+    "Group",
+    "Hardest",
+    "InfoNCE",
+    "Oracle",
+    "Pairs",
+    "Policy",
+    "Ring",
+    "Rule",
+    "SampleTable",
+]
 
 
 def __getattr__(name: str) -> Any:

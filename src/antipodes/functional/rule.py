@@ -89,6 +89,11 @@ class Rule:
         groups = tuple(replace(group, same="pull") if group.same == "drop" else group for group in self.groups)
         return replace(self, above="pull", groups=groups)
 
+    @property
+    def ignores(self) -> bool:
+        """Whether there are pairs that this rule leaves out without calling them false negatives."""
+        return self.low is not None or self.high is not None or any(group.same == "only" for group in self.groups)
+
     def flags(self) -> Rule:
         """Return what this rule says about false negatives, its ceiling and groups, without what it ignores."""
         return Rule(ceiling=self.ceiling, above=self.above, groups=tuple(g for g in self.groups if g.same != "only"))

@@ -2,8 +2,10 @@
 
 from antipodes.negatives.fnc import FNC
 from antipodes.negatives.glofnd import GloFND
+from antipodes.negatives.hardest import Hardest
 from antipodes.negatives.ifnd import IFND
 from antipodes.negatives.oracle import Oracle
 from antipodes.negatives.policy import Both, Policy
+from antipodes.negatives.ring import Ring
 
-__all__ = ["FNC", "IFND", "Both", "GloFND", "Oracle", "Policy"]
+__all__ = ["FNC", "IFND", "Both", "GloFND", "Hardest", "Oracle", "Policy", "Ring"]

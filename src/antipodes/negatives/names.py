@@ -4,6 +4,8 @@ POLICIES: dict[str, str] = {
     "glofnd": "antipodes.negatives.glofnd.GloFND",
     "ifnd": "antipodes.negatives.ifnd.IFND",
     "fnc": "antipodes.negatives.fnc.FNC",
+    "ring": "antipodes.negatives.ring.Ring",
+    "hardest": "antipodes.negatives.hardest.Hardest",
     "oracle": "antipodes.negatives.oracle.Oracle",
 }
 """Name of a policy -> dotted path of its class."""

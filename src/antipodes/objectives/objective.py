@@ -99,7 +99,9 @@ class Objective(nn.Module, ABC):
         if self.treatment == "attract":
             rules = [rule.attract() for rule in rules]
         sums = pairs.contrast(self.temperature, rules)
-        self.stats = _statistics(pairs, sums) | (self.negatives.statistics() if self.negatives is not None else {})
+        self.stats = _statistics(pairs, sums, rules) | (
+            self.negatives.statistics() if self.negatives is not None else {}
+        )
         empty = pairs.candidate_ids is not None and not bool((pairs.candidate_ids >= 0).any())  # a queue's first step
         if self.stats["without_negatives"] > 0 and not empty:
             self._warn("some anchors have no negatives left: nothing pushes them")
@@ -115,14 +117,16 @@ class Objective(nn.Module, ABC):
             warnings.warn(sentence, stacklevel=5)
 
 
-def _statistics(pairs: Pairs, sums: Sums) -> dict[str, float]:
-    """What a log shows of one call; flagged are the candidates that the rules took out or pull."""
+def _statistics(pairs: Pairs, sums: Sums, rules: Sequence[Rule]) -> dict[str, float]:
+    """What a log shows of one call; flagged are the candidates that the rules dropped or pull as false negatives."""
     kept, pulled = sums.kept.float().mean().item(), sums.pulled.float().mean().item()
-    available = pairs.available().float().mean().item()
-    return {
+    numbers = {
         "positive_similarity": pairs.positives.mean().item(),
         "kept_per_anchor": kept,
         "pulled_per_anchor": pulled,
-        "flagged_share": (available - kept + pulled) / available if available else 0.0,
         "without_negatives": (sums.kept == 0).float().mean().item(),
     }
+    if not any(rule.ignores for rule in rules):
+        available = pairs.available().float().mean().item()
+        numbers["flagged_share"] = (available - kept + pulled) / available if available else 0.0
+    return numbers

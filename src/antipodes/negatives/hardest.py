@@ -1,0 +1,33 @@
+"""`Hardest`: only the most similar candidates are negatives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antipodes.functional.select import band_by_rank
+from antipodes.negatives.policy import Policy
+from antipodes.pairs import Pairs, Rule
+
+
+class Hardest(Policy):
+    """Hard negative mining: the k most similar candidates of every anchor count, the others are ignored.
+
+    Args:
+        k: How many; HNSSL takes the single most similar.
+
+    Example:
+        >>> Hardest(k=5)
+        Hardest()
+    """
+
+    def __init__(self, k: int = 1) -> None:
+        super().__init__()
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}: it is the number of negatives that count")
+        self.k = k
+
+    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+        """Ignore what is less similar than the k-th."""
+        keys, ids = pairs.keys()
+        low, _ = band_by_rank(pairs.anchors, keys, pairs.anchor_ids, ids, 0, self.k)
+        return [Rule(low=low)]

@@ -1,0 +1,114 @@
+"""Ring and Hardest: ranks by hand and by sorting, and the promises every policy keeps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antipodes import GloFND, Hardest, InfoNCE, Policy, Ring
+from antipodes.pairs import Pairs, normalise
+from tests.ranks import Ranks
+
+
+def circle(*degrees: float) -> torch.Tensor:
+    angles = torch.tensor(degrees).deg2rad()
+    return torch.stack((angles.cos(), angles.sin()), dim=1)
+
+
+def kept(policy: Policy, pairs: Pairs, progress: float = 1.0) -> list[list[int]]:
+    """Columns that count, by anchor."""
+    (rule,) = policy.judge(pairs, progress)
+    keys, ids = pairs.keys()
+    similarity = pairs.anchors @ keys.T
+    inside = (ids[None] != pairs.anchor_ids[:, None]) & (ids >= 0)[None]
+    if rule.low is not None:
+        inside &= similarity >= rule.low[:, None]
+    if rule.high is not None:
+        inside &= similarity <= rule.high[:, None]
+    return [row.nonzero()[:, 0].tolist() for row in inside]
+
+
+def test_rings_by_hand_on_a_circle() -> None:
+    keys = circle(*range(10, 110, 10))  # ten candidates at 10 to 100 degrees from the anchor
+    pairs = Pairs(circle(0.0), torch.tensor([99]), torch.ones(1), keys, torch.arange(10))
+    assert kept(Ring(outer=(1.0, 0.5), inner=0.2), pairs, 0.0) == [list(range(2, 10))]  # ranks [2, 10)
+    assert kept(Ring(outer=(1.0, 0.5), inner=0.2), pairs, 1.0) == [[1, 2, 3, 4]]  # ranks [1, 5)
+    assert kept(Ring(outer=(1.0, 0.5), inner=0.2, until=1.0), pairs, 0.6) == [[1, 2, 3, 4, 5, 6]]  # outer 0.7: [1.4, 7)
+    assert kept(Ring(outer=(1.0, 0.5), inner=0.0), pairs, 1.0) == [[0, 1, 2, 3, 4]]  # the ball
+    assert kept(Ring(outer=(1.0, 0.5), inner=0.2, anneal="none"), pairs, 0.0) == [[1, 2, 3, 4]]
+    assert kept(Ring(outer=(1.0, 0.5), inner=0.2, anneal="step", until=0.5), pairs, 0.49) == [list(range(2, 10))]
+    assert kept(Ring(outer=(1.0, 0.5), inner=0.2, anneal="step", until=0.5), pairs, 0.5) == [[1, 2, 3, 4]]
+    assert kept(Hardest(3), pairs) == [[0, 1, 2]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(count=st.integers(1, 60), outer=st.floats(0.05, 1.0), inner=st.floats(0.0, 0.95), seed=st.integers(0, 100))
+def test_rings_equal_a_sort(count: int, outer: float, inner: float, seed: int) -> None:
+    z = normalise(torch.randn(count + 1, 5, generator=torch.Generator().manual_seed(seed)))
+    pairs = Pairs(z[:1], torch.tensor([0]), torch.ones(1), z, torch.arange(count + 1))
+    order = (z[0] @ z[1:].T).argsort(descending=True) + 1
+    ranks = slice(math.floor(inner * outer * count), math.floor(outer * count))
+    assert kept(Ring((1.0, outer), inner), pairs) == [sorted(order[ranks].tolist())]
+    assert kept(Hardest(4), pairs) == [sorted(order[:4].tolist())]
+
+
+@pytest.mark.filterwarnings("ignore:some anchors have no negatives")
+@pytest.mark.parametrize("policy", [Ring(outer=(0.01, 0.01)), Hardest(1000)])
+def test_an_empty_ring_and_too_few_candidates_stay_finite(policy: Policy) -> None:
+    z1, z2 = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    loss_fn = InfoNCE(0.1, policy)
+    loss = loss_fn(z1, z2, torch.arange(5))
+    assert loss.isfinite()
+    assert loss_fn.stats["kept_per_anchor"] == (0 if isinstance(policy, Ring) else 8)
+    assert "flagged_share" not in loss_fn.stats  # what is ignored is not a false negative
+    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (z1, z2)))
+
+
+def steps(rank: int, world_size: int, name: str) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+    """Three steps of a joined policy on one rank's part."""
+    policy: Policy = Hardest(4) if name == "hardest" else Ring((1.0, 0.5)) & GloFND(20, alpha=0.2, lr=0.3)
+    loss_fn = InfoNCE(0.1, policy)
+    part = slice(10 * rank // world_size, 10 * (rank + 1) // world_size)
+    losses, gradients = [], []
+    for step in range(3):
+        ids = torch.randperm(20, generator=torch.Generator().manual_seed(step))[:10][part]
+        z1, z2 = torch.randn(2, 20, 5, generator=torch.Generator().manual_seed(step), dtype=torch.float64)[:, ids]
+        z1, z2 = z1.clone().requires_grad_(), z2.clone().requires_grad_()
+        loss = loss_fn(z1, z2, ids, progress=step / 3)
+        losses.append(loss.detach() / world_size)
+        gradients.append(torch.stack(torch.autograd.grad(loss, (z1, z2))) / world_size)
+    return torch.stack(losses), torch.stack(gradients), loss_fn.state_dict()
+
+
+@pytest.mark.parametrize("name", ["ring", "hardest"])
+def test_two_ranks_equal_one(two_ranks: Ranks, name: str) -> None:
+    losses, gradients, state = steps(0, 1, name)
+    (first, first_gradients, first_state), (second, second_gradients, second_state) = two_ranks(steps, name)
+    torch.testing.assert_close(first + second, losses)
+    torch.testing.assert_close(torch.cat((first_gradients, second_gradients), dim=2), gradients)
+    for table, value in state.items():
+        assert torch.equal(first_state[table], second_state[table])
+        torch.testing.assert_close(first_state[table], value)
+
+
+def test_there_is_nothing_to_save() -> None:
+    assert not Ring().state_dict()
+    assert not Hardest().state_dict()
+
+
+def test_wrong_arguments_get_one_sentence() -> None:
+    for arguments, sentence in (
+        ({"outer": (1.0, 0.0)}, "outer must be two shares"),
+        ({"inner": 1.0}, "inner must be in"),
+        ({"until": 0.0}, "until must be in"),
+        ({"anneal": "cosine"}, "anneal must be one of linear, step, none"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            Ring(**arguments)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        Hardest(0)
