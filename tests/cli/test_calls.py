@@ -150,6 +150,7 @@ def test_a_configuration_goes_in_and_comes_out(tmp_path: Path) -> None:
     assert config["method"]["queue_size"] == 128
     assert config["augmentation"]["name"] == "moco-v1"
     (tmp_path / "a.yaml").write_text(printed)
+    assert here("train", "--epochs=7", "--print_config=skip_default")[1].strip() == "epochs: 7"
     _, again, _ = here("train", "--config", tmp_path / "a.yaml", "--seed", 3, "--print_config")
     assert yaml.safe_load(again) == config | {"seed": 3}
     (tmp_path / "short.yaml").write_text("method: moco-v1\nepochs: 7\n")

@@ -118,7 +118,7 @@ def _long_form(arguments: list[str]) -> list[str]:
     """`--method moco` as `--method.name moco`, `--strict` as `--data.strict true`, configurations in full."""
     out: list[str] = []
     for argument in arguments:
-        if argument.startswith("--") and "=" in argument:
+        if argument.startswith("--") and "=" in argument and not argument.startswith("--print_config"):
             option, _, value = argument.partition("=")
             out += [option, value]
         else:

@@ -99,9 +99,9 @@ class Objective(nn.Module, ABC):
         if self.treatment == "attract":
             rules = [rule.attract() for rule in rules]
         sums = pairs.contrast(self.temperature, rules)
-        self.stats = _statistics(pairs, sums, rules) | (
-            self.negatives.statistics() if self.negatives is not None else {}
-        )
+        self.stats = _statistics(pairs, sums, rules)
+        if self.negatives is not None:
+            self.stats |= self.negatives.statistics()
         empty = pairs.candidate_ids is not None and not bool((pairs.candidate_ids >= 0).any())  # a queue's first step
         if self.stats["without_negatives"] > 0 and not empty:
             self._warn("some anchors have no negatives left: nothing pushes them")
