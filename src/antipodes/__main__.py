@@ -52,6 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     # Threads that wait should sleep: spinning ones make a run several times slower when another program wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if os.getcwd() not in sys.path:  # so that a user's own class can be named by its dotted path
+        sys.path.insert(0, os.getcwd())
     from antipodes.cli.errors import exit_code
 
     return exit_code(import_module(f"antipodes.cli.{arguments[0]}").main, arguments[1:])

@@ -60,6 +60,12 @@ def test_help_shows_the_options_of_the_chosen_method() -> None:
         (["train", "--resume", "/nonexistent"], "is not a run"),
         (["train", "--accumulate", "2"], "its negatives are the samples of a batch"),
         (["train", "--warmup", "1.5"], "warmup must be in"),
+        (["train", "--threads", "0"], "threads must be at least 1"),
+        (["train", "--batch_size", "1"], "at least 2"),
+        (["train", "--accelerator", "cuda"], "accelerator cuda cannot be used"),
+        (["train", "--precision", "16-mixed"], "needs a GPU"),
+        (["train", "--method", "instance", "--method.samples", "-1"], "samples must be at least 1"),
+        (["train", "--out", "/dev/null/run"], "is not a folder that can be written to"),
         (["train", "--batch_size", "20000"], "batch_size 20000 exceeds"),
         (["train", "--method", "supcon", "--negatives", "oracle"], "leave --negatives out"),
         (["evaluate", "/nonexistent"], "is not a run"),
@@ -67,7 +73,7 @@ def test_help_shows_the_options_of_the_chosen_method() -> None:
     ],
 )
 def test_a_wrong_call_gets_one_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:
-    out = ["--out", str(tmp_path / "run")] if arguments[0] == "train" else []
+    out = ["--out", str(tmp_path / "run")] if arguments[0] == "train" and "--out" not in arguments else []
     assert sentence in refused(*arguments, *out)
     assert not (tmp_path / "run").exists()
 
@@ -142,6 +148,12 @@ def _unlabelled(tmp_path: Path) -> Path:
     return run
 
 
+@pytest.mark.parametrize("text", ["method: null", "method: [moco]", "- a", "a: [", "negatives: 3"])
+def test_a_configuration_that_is_none_gets_one_sentence(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    assert "a.yaml" in refused("train", "--config", tmp_path / "a.yaml")
+
+
 def test_a_configuration_goes_in_and_comes_out(tmp_path: Path) -> None:
     options = ["--method", "moco-v1", "--method.queue_size", 128, "--epochs", 7, "--print_config"]
     code, printed, errors = here("train", *options)
@@ -153,6 +165,9 @@ def test_a_configuration_goes_in_and_comes_out(tmp_path: Path) -> None:
     assert here("train", "--epochs=7", "--print_config=skip_default")[1].strip() == "epochs: 7"
     _, again, _ = here("train", "--config", tmp_path / "a.yaml", "--seed", 3, "--print_config")
     assert yaml.safe_load(again) == config | {"seed": 3}
+    _, other, _ = here("train", "--config", tmp_path / "a.yaml", "--method", "simclr", "--print_config")
+    assert yaml.safe_load(other)["method"]["name"] == "simclr"
+    assert "queue_size" not in yaml.safe_load(other)["method"]
     (tmp_path / "short.yaml").write_text("method: moco-v1\nepochs: 7\n")
     _, printed, _ = here("train", "--config", tmp_path / "short.yaml", "--print_config")
     short = yaml.safe_load(printed)

@@ -377,3 +377,11 @@ def test_seen_embeddings_are_saved() -> None:
     assert torch.equal(policy.seen, state["negatives.seen"])
     assert not policy.due(0)
     assert policy.due(1)
+
+
+def test_a_joined_policy_hands_its_features_on() -> None:
+    joined = IFND(60, (3,), every=2) & Oracle(torch.zeros(60, dtype=torch.int64))
+    assert [joined.due(epoch) for epoch in range(4)] == [False, False, True, False]
+    joined.fit(noise(60, 6), 0.5)
+    assert isinstance(joined.first, IFND)
+    assert joined.first.fitted_at == 0.5

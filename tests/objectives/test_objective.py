@@ -235,6 +235,8 @@ def test_refuses_a_temperature_that_makes_no_sense(build: Build, temperature: fl
 def test_refuses_an_unknown_treatment(build: Build) -> None:
     with pytest.raises(ValueError, match=r"treatment 'attract' needs a policy"):
         build(treatment="attract")
+    with pytest.raises(ValueError, match="ids must be at least 0, got -3"):
+        build()(*embeddings(3), torch.tensor([-3, 1, 2]))
     with pytest.raises(ValueError, match=r"treatment must be one of eliminate, attract.*got 'ignore'"):
         build(treatment="ignore")
 

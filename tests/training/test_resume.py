@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from antipodes.training.records import read_records
 from antipodes.training.run import Run, load_checkpoint
-from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, refused
+from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, here, refused
 
 STEPS = 8  # per epoch
 OPTIONS = ["--batch_size", 64, "--epochs", 3, "--encoder", "resnet8-slim", "--log_every", 1]
@@ -151,6 +151,24 @@ def test_truncated_checkpoint_is_refused(finished: Path, tmp_path: Path) -> None
     path.write_bytes(Run(finished / "run").last.read_bytes()[:1000])
     with pytest.raises(ValueError, match="damaged"):
         load_checkpoint(path)
+
+
+def test_a_run_stopped_before_its_first_checkpoint_starts_again(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").write_text((finished / "run" / "config.yaml").read_text())
+    assert here("train", "--resume", tmp_path / "run")[0] == 0
+    assert final_state(tmp_path / "run")["step"] == final_state(finished / "run")["step"]
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(finished: Path, tmp_path: Path) -> None:
+    config = yaml.safe_load((finished / "run" / "config.yaml").read_text())
+    config["method"]["dim"] = 17
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "run" / "checkpoints" / "last.pt").write_bytes(Run(finished / "run").last.read_bytes())
+    assert "does not fit its config.yaml" in refused("train", "--resume", tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").write_text("a: [")
+    assert "is not YAML" in refused("train", "--resume", tmp_path / "run")
 
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(finished: Path) -> None:

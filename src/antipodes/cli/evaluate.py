@@ -42,14 +42,14 @@ def main(arguments: list[str]) -> None:
         scores = score(
             method,
             data,
-            call.protocol.split(","),
+            [name.strip() for name in call.protocol.split(",")],
             options,
             call.test_limit,
             config["batch_size"],
             build_augmentation(config["augmentation"], data.image_size, method.normalised),
             progress,
         )
-    row: Row = {"encoder": run.folder.name, **scores}
+    row: Row = {"encoder": run.folder.resolve().name, **scores}
     results = results_dictionary([row])
     with replacing(run.folder / "evaluation.json") as file:
         file.write_text(json.dumps(results, indent=2) + "\n")

@@ -28,6 +28,7 @@ CHOICES: dict[Kind, str] = {
     "encoder": f"{', '.join(PRESETS)}, timm:<model>, or the dotted path of an nn.Module",
     "augmentation": f"{', '.join(RECIPES)}; by default what the method's paper uses",
 }
+MAY_CHANGE = ("threads", "workers", "log_every")  # on resume: they do not change what is learned
 USAGE = """antipodes train [--method NAME] [--negatives NAME] [--data NAME] [--encoder NAME] [--out FOLDER] [options]
        antipodes train --resume RUN"""
 DESCRIPTION = """Pretrain an encoder by contrastive learning. The run folder gets config.yaml, metrics.jsonl,
@@ -56,7 +57,8 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any], Run | None]:
     saved = resumed.config()
     # options given beside --resume may only repeat what the run was started with
     asked = _parse(["--config", json.dumps(saved), *_without(arguments, "--resume")])
-    if difference := _first_difference(json.loads(json.dumps(asked)), saved):
+    fixed = {name: value for name, value in json.loads(json.dumps(asked)).items() if name not in MAY_CHANGE}
+    if difference := _first_difference(fixed, {name: saved.get(name) for name in saved if name not in MAY_CHANGE}):
         name, new, old = difference
         raise ValueError(f"{run} was started with {name} {old}, so it cannot be resumed with {new}: start a new run")
     return asked, resumed
@@ -64,6 +66,7 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any], Run | None]:
 
 def _parse(arguments: list[str]) -> dict[str, Any]:
     names = _names(arguments)
+    arguments = _without_replaced(arguments, names)
     if "augmentation" not in names:
         names["augmentation"] = find("method", names["method"]).target.recipe  # type: ignore[attr-defined]
     parser = _Parser(prog="antipodes train", usage=USAGE, description=DESCRIPTION, allow_abbrev=False)
@@ -147,6 +150,8 @@ def _read_config(path: str) -> dict[str, Any]:
     for kind in get_args(Kind):
         if isinstance(loaded.get(kind), str):
             loaded[kind] = {"name": loaded[kind]}
+        if kind in loaded and not isinstance(loaded[kind], dict):
+            raise ValueError(f"--config {path}: {kind} must be a name, or a mapping with a name and arguments")
     return loaded
 
 
@@ -160,6 +165,18 @@ def _names(arguments: list[str]) -> dict[Kind, str]:
         if name is not None:
             names[kind] = name
     return names
+
+
+def _without_replaced(arguments: list[str], names: dict[Kind, str]) -> list[str]:
+    """The call without what its configuration says of components that the call replaces by others."""
+    if "--config" not in arguments:
+        return arguments
+    place = arguments.index("--config") + 1
+    config = json.loads(arguments[place])
+    for kind, name in names.items():
+        if config.get(kind, {}).get("name", name) != name:
+            config[kind] = {"name": name}
+    return [*arguments[:place], json.dumps(config), *arguments[place + 1 :]]
 
 
 def _option(arguments: list[str], option: str) -> str | None:

@@ -42,6 +42,8 @@ def square(image: Image.Image, size: int) -> NDArray[np.uint8]:
     """Scale the shorter side to ``size`` and crop the centre: any Pillow image to (3, size, size) uint8 RGB."""
     if image.mode.startswith("I;16"):  # 16-bit grey, which Pillow would clip to white instead of scaling
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(f"images of mode {image.mode} say nothing of their range: convert them to 8 or 16 bits")
     rgb = image.convert("RGB")
     if rgb.size != (size, size):
         rgb = ImageOps.fit(rgb, (size, size), Image.Resampling.BICUBIC)

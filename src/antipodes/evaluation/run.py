@@ -15,6 +15,7 @@ from antipodes.evaluation.names import RUN_PROTOCOL_NAMES, ProtocolOptions
 from antipodes.evaluation.protocols import evaluate, protocol
 from antipodes.methods import Method
 from antipodes.training.components import build_data, build_method, plain_view
+from antipodes.training.loop import load_model
 from antipodes.training.run import Run, load_checkpoint
 
 Progress = Callable[[int, int], None]
@@ -29,7 +30,7 @@ def open_method(run: Run, which: Literal["last", "best"] = "last") -> tuple[Meth
         raise ValueError(f"the dataset has changed since {run.folder} was trained: its tables belong to other samples")
     with torch.random.fork_rng():
         method = build_method(config, data)
-    method.load_state_dict(state["model"])
+    load_model(method, state, run)
     return method, data
 
 

@@ -79,6 +79,8 @@ class CMC(Method):
         treatment: Treatment = "eliminate",
     ) -> None:
         super().__init__()
+        if samples < 1:
+            raise ValueError(f"samples must be at least 1, got {samples}: it is the number of bank entries drawn")
         self.samples = samples
         self.network = LabFeatures(Projection(encoder_l, head, hidden, dim), Projection(encoder_ab, head, hidden, dim))
         self.bank_l = MemoryBank(num_samples, dim, bank_momentum, 2 * seed)

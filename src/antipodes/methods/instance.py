@@ -54,6 +54,8 @@ class InstanceDiscrimination(Method):
         treatment: Treatment = "eliminate",
     ) -> None:
         super().__init__()
+        if samples < 1:
+            raise ValueError(f"samples must be at least 1, got {samples}: it is the number of bank entries drawn")
         self.samples = samples
         self.network = Projection(encoder, head, hidden, dim)
         self.bank = MemoryBank(num_samples, dim, bank_momentum, seed)

@@ -64,6 +64,8 @@ class GloFND(Policy):
             raise ValueError(f"start must be in [0, 1], got {start}: it is the share of training before the first flag")
         if not lr > 0 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"lr must be above 0 and betas in [0, 1), got {lr} and {betas}")
+        if optimizer not in ("adam", "sgd") or initial not in ("one", "quantile"):
+            raise ValueError(f"optimizer is adam or sgd and initial one or quantile, got {optimizer!r} and {initial!r}")
         self.num_samples, self.alpha, self.start, self.lr, self.betas = num_samples, alpha, start, lr, betas
         self.optimizer, self.decay, self.initial, self.shared = optimizer, decay, initial, shared
         rows = 1 if shared else num_samples

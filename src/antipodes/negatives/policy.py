@@ -65,6 +65,15 @@ class Both(Policy):
         ours, theirs = self.first.judge(pairs, progress), self.second.judge(pairs, progress)
         return [a & b for a in ours for b in theirs]
 
+    def due(self, epoch: int) -> bool:
+        """Whether one of them wants `fit`."""
+        return self.first.due(epoch) or self.second.due(epoch)
+
+    def fit(self, features: Tensor | None, progress: float) -> None:
+        """Hand the features to both."""
+        self.first.fit(features, progress)
+        self.second.fit(features, progress)
+
     def statistics(self) -> dict[str, float]:
         """Those of both."""
         return self.first.statistics() | self.second.statistics()

@@ -76,6 +76,8 @@ class Objective(nn.Module, ABC):
                 "z1 and z2 must be (B, D) and ids (B,), "
                 f"got {tuple(z1.shape)}, {tuple(z2.shape)} and {tuple(ids.shape)}"
             )
+        if int(ids.min()) < 0:
+            raise ValueError(f"ids must be at least 0, got {int(ids.min())}: they are dataset indices")
         if (candidates is None) != (candidate_ids is None):
             raise ValueError("candidates and candidate_ids go together: the ids keep an anchor's own copy out")
         first, second = normalise(z1), normalise(z2)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 from antipodes.data import ImageDataset, Loader
@@ -28,7 +29,7 @@ from antipodes.evaluation.knn import knn
 from antipodes.functional.errors import NotFinite
 from antipodes.methods import Method
 from antipodes.methods.method import Network
-from antipodes.negatives import Policy
+from antipodes.negatives import Both, Policy
 from antipodes.negatives.policy import Space
 from antipodes.schedules import learning_rate
 from antipodes.seeding import generator
@@ -40,7 +41,7 @@ from antipodes.training.run import Run, load_checkpoint, save_checkpoint
 from antipodes.training.settings import Settings
 from antipodes.training.watch import FlagWatch
 
-ADVICE = "try a lower learning_rate, a longer warmup or a clip_gradient; the last checkpoint is from before"
+ADVICE = "try a lower learning_rate, a longer warmup or a clip_gradient"
 KNN_IMAGES = 4096  # training images that the kNN accuracy during training looks at
 
 
@@ -81,6 +82,10 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
             f"accumulate must be 1 with method {config['method']['name']}: its negatives are the samples of a batch, "
             "so several small batches are not one large one; use a larger batch_size or a method with a queue or bank"
         )
+    if settings.batch_size < 2 and not method.accumulates:
+        raise ValueError(
+            f"method {config['method']['name']} needs a batch_size of at least 2: the others are negatives"
+        )
     views = build_augmentation(config["augmentation"], data.image_size, method.normalised)
     loader = Loader(
         data,
@@ -106,11 +111,12 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
 
     done, best, totals = 0, -math.inf, Totals()
     identity = {"fingerprint": data.fingerprint, "world_size": fabric.world_size, "method": config["method"]["name"]}
-    if resume is not None:
+    if resume is not None and resume.last.exists():  # else it was stopped before its first checkpoint: from the start
         state = load_checkpoint(resume.last)
         _refuse_changes(state["identity"], identity, resume)
-        method.load_state_dict(state["model"])
+        load_model(method, state, resume)
         optimizer.load_state_dict(state["optimizer"])
+        fabric.strategy.precision.load_state_dict(state["precision"])
         torch.set_rng_state(state["rng"])
         done, best, totals = state["step"], state["best"], Totals(state["totals"])
     watch = FlagWatch(method, data)
@@ -130,14 +136,15 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
                 "identity": identity,
                 "model": method.state_dict(),
                 "optimizer": optimizer.state_dict(),
+                "precision": fabric.strategy.precision.state_dict(),
                 "rng": torch.get_rng_state(),
                 "step": done,
                 "best": best,
                 "totals": totals.state(),
             }
-            save_checkpoint(run.last, state)
-            if is_best:
+            if is_best:  # first, as the last checkpoint says that it is there
                 save_checkpoint(run.best, state)
+            save_checkpoint(run.last, state)
 
     with bar:
         for epoch in range(done // steps, settings.epochs):
@@ -147,7 +154,7 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
             started, seen = time.perf_counter(), 0
             for _ in range(done % steps, steps):
                 rate = _learning_rate(settings, done, steps)
-                watch.active = (done + 1) % settings.log_every == 0
+                watch.active = (done + 1) % settings.log_every == 0 or (done + 1) % steps == 0
                 for group in optimizer.param_groups:
                     group["lr"] = rate
                 loss = 0.0
@@ -175,7 +182,7 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
                 if settings.checkpoint_steps and done % settings.checkpoint_steps == 0 and done % steps:
                     checkpoint()
             seconds = time.perf_counter() - started
-            means = _over_ranks(fabric, totals.means())
+            means = totals.over_ranks().means()
             for prefix in ("", "coarse_"):
                 means = summarise_flags(means, prefix)
             row = {"epoch": epoch + 1, **means, "images_per_second": seen / seconds}
@@ -197,6 +204,15 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
     return run
 
 
+def load_model(method: Method, state: dict[str, Any], run: Run) -> None:
+    """Give a method the weights and tables of a checkpoint; refuses one of another shape with one sentence."""
+    try:
+        method.load_state_dict(state["model"])
+    except RuntimeError as error:
+        first = str(error).strip().splitlines()[-1].strip()
+        raise ValueError(f"the checkpoint of {run.folder} does not fit its config.yaml: {first}") from error
+
+
 def online_knn(method: Method, data: ImageDataset, device: torch.device | str = "cpu") -> float:
     """Leave-one-out kNN accuracy on (some of) the training images, in percent: a validation that needs no test data."""
     sample = data if len(data) <= KNN_IMAGES else subset(data, torch.arange(KNN_IMAGES) * len(data) // KNN_IMAGES)
@@ -207,7 +223,8 @@ def online_knn(method: Method, data: ImageDataset, device: torch.device | str = 
 
 def _fit_policies(method: Method, data: ImageDataset, epoch: int, progress: float, fabric: Fabric) -> None:
     """Give the policies that are due the features of all training images, without augmentation."""
-    due = [part for part in method.modules() if isinstance(part, Policy) and part.due(epoch)]
+    policies = [part for part in method.modules() if isinstance(part, Policy) and not isinstance(part, Both)]
+    due = [policy for policy in policies if policy.due(epoch)]
     ranks, here = fabric.world_size, fabric.global_rank
     share = data
     if due and ranks > 1:
@@ -228,15 +245,21 @@ def _fit_policies(method: Method, data: ImageDataset, epoch: int, progress: floa
 
 def _launch(settings: Settings) -> Fabric:
     """Start the processes: as many as asked for, or those that torchrun has started already."""
+    gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+    if settings.precision == "16-mixed" and (settings.accelerator == "cpu" or not gpu):
+        raise ValueError("precision 16-mixed needs a GPU: on a CPU use 32-true, or bf16-mixed where it is supported")
     devices = int(os.environ.get("LOCAL_WORLD_SIZE", settings.devices))
     nodes = int(os.environ.get("WORLD_SIZE", devices)) // devices
-    fabric = Fabric(
-        accelerator=settings.accelerator,
-        devices=devices,
-        num_nodes=nodes,
-        precision=settings.precision,
-        strategy="ddp" if devices * nodes > 1 else "auto",
-    )
+    try:
+        fabric = Fabric(
+            accelerator=settings.accelerator,
+            devices=devices,
+            num_nodes=nodes,
+            precision=settings.precision,
+            strategy="ddp" if devices * nodes > 1 else "auto",
+        )
+    except (RuntimeError, MisconfigurationException) as error:
+        raise ValueError(f"accelerator {settings.accelerator} cannot be used here: {error}") from error
     fabric.launch()
     return fabric
 
@@ -275,14 +298,6 @@ def _learning_rate(settings: Settings, step: int, steps: int) -> float:
         settings.schedule,
         settings.milestones,
     )
-
-
-def _over_ranks(fabric: Fabric, numbers: dict[str, float]) -> dict[str, float]:
-    """The mean of each number over all ranks."""
-    if fabric.world_size == 1:
-        return numbers
-    values = torch.tensor(list(numbers.values()), dtype=torch.float64, device=fabric.device)
-    return dict(zip(numbers, fabric.all_reduce(values, reduce_op="mean").tolist(), strict=True))  # type: ignore[union-attr]
 
 
 def _refuse_changes(saved: dict[str, Any], now: dict[str, Any], run: Run) -> None:

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
+from antipodes.distributed import world_size
 from antipodes.training.run import replacing
 
 
@@ -76,6 +79,19 @@ class Totals:
     def means(self) -> dict[str, float]:
         """The mean of each number over the steps that had it."""
         return {name: total / count for name, (total, count) in self._sums.items()}
+
+    def over_ranks(self) -> Totals:
+        """The sums of all ranks; a rank need not have every number."""
+        if world_size() == 1:
+            return self
+        parts: list[dict[str, tuple[float, int]]] = [{}] * world_size()
+        dist.all_gather_object(parts, self._sums)
+        joined = Totals()
+        for part in parts:
+            for name, (total, count) in part.items():
+                before = joined._sums.get(name, (0.0, 0))
+                joined._sums[name] = (before[0] + total, before[1] + count)
+        return joined
 
     def state(self) -> dict[str, tuple[float, int]]:
         """What a checkpoint keeps."""

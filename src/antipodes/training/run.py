@@ -44,8 +44,9 @@ class Run:
             raise ValueError(
                 f"{folder} holds a run already: continue it with --resume {folder}, or choose another --out"
             )
-        if run.folder.exists() and not run.folder.is_dir():
-            raise ValueError(f"{folder} is a file: --out names a folder")
+        existing = next(parent for parent in (run.folder, *run.folder.resolve().parents) if parent.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK):
+            raise ValueError(f"{folder} cannot be made: {existing} is not a folder that can be written to")
         return run
 
     @classmethod
@@ -67,7 +68,10 @@ class Run:
 
     def config(self) -> dict[str, Any]:
         """The configuration the run was started with."""
-        loaded = yaml.safe_load(self.config_file.read_text())
+        try:
+            loaded = yaml.safe_load(self.config_file.read_text())
+        except yaml.YAMLError as error:
+            raise ValueError(f"{self.config_file} is not YAML: {' '.join(str(error).split())}") from error
         if not isinstance(loaded, dict):
             raise ValueError(f"{self.config_file} is not a configuration: it should be a mapping of options")
         return cast(dict[str, Any], loaded)

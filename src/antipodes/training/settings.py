@@ -52,7 +52,7 @@ class Settings:
     warmup: float = 0.05
     clip_gradient: float | None = None
     accumulate: int = 1
-    precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true"
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     devices: int = 1
     workers: int = 2
@@ -71,5 +71,7 @@ class Settings:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup must be in [0, 1), got {self.warmup}: it is a share of training")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads must be at least 1, got {self.threads}; leave it out for torch's choice")
         if self.clip_gradient is not None and not self.clip_gradient > 0:
             raise ValueError(f"clip_gradient must be above 0, got {self.clip_gradient}; leave it out not to clip")
