@@ -50,8 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments[0] not in COMMANDS:
         print(f"antipodes: unknown command {arguments[0]!r}: choose one of {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    # Threads that wait should sleep: spinning ones make a run several times slower when another program wants a core.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Threads that wait should soon sleep: long spinning makes a run much slower when another program wants a core.
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     if os.getcwd() not in sys.path:  # so that a user's own class can be named by its dotted path
         sys.path.insert(0, os.getcwd())
     from antipodes.cli.errors import exit_code

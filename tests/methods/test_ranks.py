@@ -36,7 +36,7 @@ def test_two_ranks_equal_one(
     assert first.keys() == state.keys()
     for name, expected in state.items():
         assert torch.equal(first[name], second[name]), f"{name} differs between the ranks"
-        if expected.is_floating_point():
+        if expected.is_floating_point() and expected.numel():
             scale = expected[expected.isfinite()].abs().max().item()
             error = (first[name] - expected)[expected.isfinite()].abs().max().item()
             assert error <= tolerance * scale, name
@@ -95,7 +95,9 @@ def test_statistics_are_numbers_of_the_last_step(method: str, policy: str) -> No
     for number in range(2):
         training.step(number)
     numbers = training.method.statistics()
-    assert {"flagged_share", "kept_per_anchor", "positive_similarity"} <= numbers.keys()
+    assert {"kept_per_anchor", "positive_similarity"} <= numbers.keys()
     assert all(isinstance(value, float) for value in numbers.values())
-    assert (numbers["flagged_share"] > 0) == (policy != "none" or method == "supcon")
-    assert (numbers["pulled_per_anchor"] > 0) == (policy == "attract" or method == "supcon")
+    assert ("flagged_share" in numbers) == (policy not in ("ring", "hardest"))  # these ignore, they do not flag
+    if "flagged_share" in numbers:
+        assert (numbers["flagged_share"] > 0) == (policy != "none" or method == "supcon")
+    assert (numbers["pulled_per_anchor"] > 0) == (policy in ("attract", "fnc") or method == "supcon")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from antipodes import Oracle
+from antipodes import FNC, IFND, GloFND, Hardest, Oracle, Ring
 from antipodes.methods import CMC, InstanceDiscrimination, Method, MoCo, MoCoV1, SimCLR, SogCLR, SupCon
 
 N, BATCH, SIZE = 24, 8, 4
@@ -43,9 +43,20 @@ METHODS: dict[str, Callable[..., Method]] = {
 
 POLICIES: dict[str, dict[str, Any]] = {
     "none": {},
-    "eliminate": {"negatives": "oracle", "treatment": "eliminate"},
-    "attract": {"negatives": "oracle", "treatment": "attract"},
+    "eliminate": {"negatives": lambda: Oracle(LABELS), "treatment": "eliminate"},
+    "attract": {"negatives": lambda: Oracle(LABELS), "treatment": "attract"},
+    "glofnd": {"negatives": lambda: GloFND(N, alpha=0.2, initial="quantile", lr=0.05)},
+    "fnc": {"negatives": lambda: FNC(0.2), "treatment": "attract"},
+    "ifnd": {"negatives": lambda: _fitted(IFND(N, (3, 5), acceptance="constant"))},
+    "ring": {"negatives": lambda: Ring((0.9, 0.5)) & GloFND(N, alpha=0.2, initial="quantile", lr=0.2)},
+    "hardest": {"negatives": lambda: Hardest(3)},
 }
+
+
+def _fitted(policy: IFND) -> IFND:
+    policy.double().fit(torch.randn(N, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64), 0.5)
+    return policy
+
 
 CASES = [(method, policy) for method in METHODS for policy in POLICIES if method != "supcon" or policy == "none"]
 
@@ -53,7 +64,7 @@ CASES = [(method, policy) for method in METHODS for policy in POLICIES if method
 def build(name: str, policy: str = "none", seed: int = 0) -> Method:
     arguments = dict(POLICIES[policy])
     if "negatives" in arguments:
-        arguments["negatives"] = Oracle(LABELS)
+        arguments["negatives"] = arguments["negatives"]()
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return METHODS[name](**arguments).train()

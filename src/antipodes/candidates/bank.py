@@ -48,15 +48,15 @@ class MemoryBank(nn.Module):
         self.table.write(ids, normalise(mixed))
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
-        """Draw `count` entries with replacement (the whole bank when it is not larger), the same on every rank.
+        """Draw `count` different entries (the whole bank when it is not larger), the same on every rank.
 
-        The draw depends on the seed and on how many were made before, which a checkpoint restores.
+        An entry drawn twice would tie with itself in a ranking. The draw depends on the seed and on how many were made
+        before, which a checkpoint restores.
         """
         rows = self.table.rows
         if count >= len(rows):
             return rows, torch.arange(len(rows), device=rows.device)
-        ids = torch.randint(len(rows), (count,), generator=generator("draw", self.seed, int(self.draws))).to(
-            rows.device
-        )
+        order = torch.randperm(len(rows), generator=generator("draw", self.seed, int(self.draws)))
+        ids = order[:count].to(rows.device)
         self.draws += 1
         return rows[ids], ids

@@ -103,8 +103,8 @@ class GloFND(Policy):
         exceeding = available - at_most
         rows, current, exceeding, available = (gather(part) for part in (rows, current, exceeding, available))
         samples, owner = rows.unique(return_inverse=True)
-        total = torch.zeros(len(samples), device=rows.device).index_add_(0, owner, available.float())
-        above = torch.zeros_like(total).index_add_(0, owner, exceeding.float())
+        total = current.new_zeros(len(samples)).index_add_(0, owner, available.to(current.dtype))
+        above = torch.zeros_like(total).index_add_(0, owner, exceeding.to(current.dtype))
         start = torch.zeros_like(total).index_put_((owner,), current)  # alike for all anchors of a sample
         gradient = quantile_gradient(above, total, self.alpha)
         rate = self.lr * (1 - 0.9 * self._done(progress) if self.decay else 1.0)
@@ -124,7 +124,7 @@ class GloFND(Policy):
         quantile = top_share(pairs.anchors, keys, pairs.anchor_ids, key_ids, self.alpha)
         quantile = quantile.clamp(max=1.0).to(current.dtype)
         samples, owner = rows.unique(return_inverse=True)
-        total = torch.zeros(len(samples), device=rows.device).index_add_(0, owner, quantile)
+        total = quantile.new_zeros(len(samples)).index_add_(0, owner, quantile)
         mean = (total / owner.bincount())[owner]
         return torch.where(self._steps.read(rows) == 0, mean, current)
 
