@@ -15,8 +15,9 @@ from rich.progress import Progress as Bar
 from antipodes.evaluation.names import PROTOCOL_NAMES, RUN_PROTOCOL_NAMES, ProtocolOptions
 from antipodes.evaluation.report import Row, results_dictionary, scores_table
 from antipodes.evaluation.run import Progress, open_method, score
+from antipodes.files import replacing
 from antipodes.training.components import build_augmentation
-from antipodes.training.run import Run, replacing
+from antipodes.training.run import Run
 
 DESCRIPTION = f"""Score the frozen encoder of a run on the test split of its dataset (or on a fifth of it, where there
 is none). Protocols: {"; ".join(f"{name} - {text}" for name, text in (PROTOCOL_NAMES | RUN_PROTOCOL_NAMES).items())}.

@@ -89,7 +89,7 @@ def _report(
     folder: Path,
 ) -> None:
     """Print the tables, write the page and the JSON."""
-    from antipodes.training.run import replacing
+    from antipodes.files import replacing
 
     lines = shown(summarise(results, study.baseline), study, SETTINGS)
     report = study_report(study, configurations, facts, results, lines, failed)

@@ -1,7 +1,6 @@
 """Backbones as safetensors files: torchvision's names inside, and in the metadata how to build the module again."""
 
 import json
-import os
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from antipodes.encoders import create
 from antipodes.encoders.encoder import Encoder
+from antipodes.files import replacing
 
 CLASSIFIER = ("fc.weight", "fc.bias")
 """What torchvision's and timm's ResNets have and a backbone has not."""
@@ -42,15 +42,8 @@ def export_backbone(module: nn.Module, path: str | Path) -> None:
         for key, tensor in module.state_dict().items()
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(save(tensors, metadata))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_bytes(save(tensors, metadata))
 
 
 def load_backbone(path: str | Path) -> Encoder:

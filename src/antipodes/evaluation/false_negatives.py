@@ -17,7 +17,7 @@ from antipodes.evaluation.features import embed
 from antipodes.evaluation.names import ProtocolOptions
 from antipodes.evaluation.thresholds import batch_quantiles, dataset_quantiles, errors
 from antipodes.methods import Method
-from antipodes.negatives import FNC, GloFND, Policy
+from antipodes.negatives import FNC, GloFND
 from antipodes.pairs import Pairs, normalise
 from antipodes.seeding import generator
 from antipodes.training.components import plain_view
@@ -42,7 +42,7 @@ def false_negatives(
         batch_size: That of training.
         recipe: The augmentation of training, on whose views thresholds were learned; None takes plain images.
     """
-    policy = copy.deepcopy(method.objective.negatives)
+    policy = method.objective.negatives
     if policy is None:
         raise ValueError("false-negatives needs a run with a policy: train with --negatives")
     if data.labels is None:
@@ -51,14 +51,15 @@ def false_negatives(
         raise ValueError("false-negatives looks at methods with one encoder")
     view = plain_view(method, data.image_size) if recipe is None else _random_view(recipe, options.seed)
     embeddings = normalise(embed(method.network, data, preprocess=view))
+    judge = copy.deepcopy(policy)  # judging moves GloFND's thresholds
     counts = []
     for ids in torch.randperm(len(data), generator=generator("false negatives", options.seed)).split(batch_size):
         if len(ids) == batch_size:
             pairs = Pairs(embeddings[ids], ids, torch.ones(len(ids)))
-            counts.append(count_flags(pairs, policy.judge(pairs, 1.0), data.labels))
+            counts.append(count_flags(pairs, judge.judge(pairs, 1.0), data.labels))
     means = {name: sum(one[name] for one in counts) / len(counts) for name in counts[0]}
     scores = {f"flags {name}": 100 * value for name, value in summarise_flags(means).items()}
-    for part in _parts(method.objective.negatives):
+    for part in policy.modules():
         if isinstance(part, (GloFND, FNC)):
             truth = dataset_quantiles(embeddings, part.alpha)
             found = {"batch": batch_quantiles(embeddings, part.alpha, batch_size, options.seed)}
@@ -73,8 +74,3 @@ def _random_view(recipe: Augmentation, seed: int) -> Callable[[Tensor], Tensor]:
     """A view of each image as in training; what is random follows from the seed and the number of the batch."""
     numbers = count()
     return lambda images: recipe(images, generator("evaluated views", seed, next(numbers)))
-
-
-def _parts(policy: Policy | None) -> list[Policy]:
-    """A policy and, where it joins others, those."""
-    return [] if policy is None else [part for part in policy.modules() if isinstance(part, Policy)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from antipodes.training.run import replacing
+from antipodes.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

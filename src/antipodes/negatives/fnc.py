@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antipodes.functional.select import top_share
-from antipodes.negatives.policy import Policy
+from antipodes.negatives.policy import Policy, check_shares
 from antipodes.pairs import Pairs, Rule
 
 
@@ -26,10 +26,7 @@ class FNC(Policy):
 
     def __init__(self, alpha: float = 0.01, start: float = 0.0) -> None:
         super().__init__()
-        if not 0 < alpha < 1:
-            raise ValueError(f"alpha must be in (0, 1), got {alpha}: it is the share of negatives treated as false")
-        if not 0 <= start <= 1:
-            raise ValueError(f"start must be in [0, 1], got {start}: it is the share of training before the first flag")
+        check_shares(alpha, start)
         self.alpha, self.start = alpha, start
 
     def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from antipodes.distributed import gather
 from antipodes.functional.select import top_share
 from antipodes.functional.threshold import Moments, adam_step, quantile_gradient
-from antipodes.negatives.policy import Policy
+from antipodes.negatives.policy import Policy, check_shares
 from antipodes.pairs import Pairs, Rule
 from antipodes.state import SampleTable, check_ids
 
@@ -58,10 +58,7 @@ class GloFND(Policy):
         shared: bool = False,
     ) -> None:
         super().__init__()
-        if not 0 < alpha < 1:
-            raise ValueError(f"alpha must be in (0, 1), got {alpha}: it is the share of negatives treated as false")
-        if not 0 <= start <= 1:
-            raise ValueError(f"start must be in [0, 1], got {start}: it is the share of training before the first flag")
+        check_shares(alpha, start)
         if not lr > 0 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"lr must be above 0 and betas in [0, 1), got {lr} and {betas}")
         if optimizer not in ("adam", "sgd") or initial not in ("one", "quantile"):

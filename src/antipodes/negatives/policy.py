@@ -77,3 +77,11 @@ class Both(Policy):
     def statistics(self) -> dict[str, float]:
         """Those of both."""
         return self.first.statistics() | self.second.statistics()
+
+
+def check_shares(alpha: float, start: float) -> None:
+    """Refuse a share of false negatives, or of training before the first flag, that is none."""
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha must be in (0, 1), got {alpha}: it is the share of negatives treated as false")
+    if not 0 <= start <= 1:
+        raise ValueError(f"start must be in [0, 1], got {start}: it is the share of training before the first flag")

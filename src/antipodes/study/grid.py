@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from antipodes.evaluation.names import RUN_PROTOCOL_NAMES
+from antipodes.files import replacing
 from antipodes.study.definition import Options, Study, Trial, flatten
 from antipodes.training.records import read_records
-from antipodes.training.run import Run, replacing
+from antipodes.training.run import Run
 
 SECONDS_BETWEEN_LOOKS = 0.2
 

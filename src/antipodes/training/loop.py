@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from torch import Tensor, nn
+from torch import Tensor
 
 from antipodes.data import ImageDataset, Loader
 from antipodes.data.augment import Augmentation
@@ -226,18 +226,13 @@ def _fit_policies(method: Method, data: ImageDataset, epoch: int, progress: floa
     policies = [part for part in method.modules() if isinstance(part, Policy) and not isinstance(part, Both)]
     due = [policy for policy in policies if policy.due(epoch)]
     ranks, here = fabric.world_size, fabric.global_rank
-    share = data
-    if due and ranks > 1:
-        share = subset(data, torch.arange(len(data) * here // ranks, len(data) * (here + 1) // ranks))
-    networks: dict[Space, nn.Module | None] = {
-        "features": method.backbone(),
-        "embeddings": method.network,
-        "seen": None,
-    }
     features: dict[Space, Tensor | None] = {"seen": None}
     for policy in due:
-        network = networks[policy.space]
-        if network is not None and policy.space not in features:
+        if policy.space not in features:
+            network = method.backbone() if policy.space == "features" else method.network
+            share = data
+            if ranks > 1:
+                share = subset(data, torch.arange(len(data) * here // ranks, len(data) * (here + 1) // ranks))
             view = plain_view(method, data.image_size)
             features[policy.space] = embed(network, share, preprocess=view, device=fabric.device)
         policy.fit(features[policy.space], progress)

@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from antipodes.distributed import world_size
-from antipodes.training.run import replacing
+from antipodes.files import replacing
 
 
 class Records:
