@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from antipodes.negatives import FNC, IFND, GloFND, Hardest, Oracle, Policy, Ring
     from antipodes.objectives import GlobalContrastive, InfoNCE
-    from antipodes.pairs import Group, Pairs, Rule
+    from antipodes.pairs import Group, Listed, Pairs, Rule
     from antipodes.state import SampleTable
 
 _HOMES = {
@@ -23,6 +23,7 @@ _HOMES = {
     "Hardest": "negatives",
     "IFND": "negatives",
     "InfoNCE": "objectives",
+    "Listed": "pairs",
     "Oracle": "negatives",
     "Pairs": "pairs",
     "Policy": "negatives",
@@ -39,6 +40,7 @@ __all__ = [
     "Group",
     "Hardest",
     "InfoNCE",
+    "Listed",
     "Oracle",
     "Pairs",
     "Policy",

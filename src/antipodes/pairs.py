@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from antipodes.functional.contrast import Sums, contrast
-from antipodes.functional.rule import Group, Rule
+from antipodes.functional.rule import Group, Listed, Rule
 
-__all__ = ["Group", "Pairs", "Rule", "normalise"]
+__all__ = ["Group", "Listed", "Pairs", "Rule", "normalise"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Pairs:
         positives: (A,) cosine similarity of every anchor to its positive, with gradient.
         candidates: (C, D), or None when the anchors themselves are the candidates (a batch on one rank).
         candidate_ids: (C,) dataset index of every candidate, -1 for an empty slot; None together with candidates.
+        supports: (A, D) the mean embedding of further views of every anchor's sample, without gradient; None unless
+            the policy asks for some (`Policy.supports`).
     """
 
     anchors: Tensor
@@ -32,6 +34,7 @@ class Pairs:
     positives: Tensor
     candidates: Tensor | None = None
     candidate_ids: Tensor | None = None
+    supports: Tensor | None = None
 
     def keys(self) -> tuple[Tensor, Tensor]:
         """The candidates and their ids, whether or not they are the anchors."""
@@ -50,10 +53,15 @@ class Pairs:
             rules=rules,
         )
 
+    def with_supports(self, supports: Tensor) -> Pairs:
+        """The same pairs with the embeddings (S, B, D) of further views; both views of a sample share them."""
+        mean = normalise(supports.detach()).mean(0)
+        return replace(self, supports=mean.repeat(len(self.anchors) // len(mean), 1))
+
     def detached(self) -> Pairs:
         """The same pairs without gradient, for those who only look."""
         keys = None if self.candidates is None else self.candidates.detach()
-        return Pairs(self.anchors.detach(), self.anchor_ids, self.positives.detach(), keys, self.candidate_ids)
+        return replace(self, anchors=self.anchors.detach(), positives=self.positives.detach(), candidates=keys)
 
     def available(self) -> Tensor:
         """How many candidates every anchor has before any rule, (A,): filled slots of other samples."""

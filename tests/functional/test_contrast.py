@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
-from antipodes.functional import Group, Rule, Sums, contrast
+from antipodes.functional import Group, Listed, Rule, Sums, contrast
 from antipodes.functional import _stream as stream
 from antipodes.functional._tiles import same_id_pairs
 from tests.reference import contrast as reference
@@ -57,6 +57,9 @@ class Case:
         anchors = self.integers(-1, kinds, self.count) * scale
         return Group(anchors, anchors if self.candidates is None else self.integers(-1, kinds, self.others) * scale)
 
+    def listed(self, length: int) -> Listed:
+        return Listed(self.integers(0, self.count, length), self.integers(0, self.others, length))
+
     def rules(self, name: str) -> list[Rule]:
         ceiling = Rule(ceiling=self.bound(-0.2, 0.8))
         band = Rule(low=self.bound(-0.9, 0.0), high=self.bound(0.0, 0.9))
@@ -64,6 +67,7 @@ class Case:
         lopsided = Group(self.integers(0, 2, self.count), self.integers(0, 2, self.others), "only")
         only = Rule(groups=(lopsided,))
         many = Rule(groups=(self.group(3, scale=2**40),))
+        single = Rule(lists=(self.listed(25), self.listed(0)))
         return {
             "none": [Rule()],
             "low": [Rule(low=band.low)],
@@ -81,6 +85,9 @@ class Case:
             "two ceilings": [ceiling & Rule(ceiling=self.bound(-0.2, 0.8), above="pull")],
             "three granularities": [group, Rule(groups=(self.group(2),)), Rule(groups=(self.group(5),))],
             "mixed": [Rule(), Rule(), band & group.attract(), ceiling, Rule(), group],
+            "listed": [single],
+            "listed, pulled": [single.attract()],
+            "listed and joined": [single & ceiling.attract() & group, (single & band & only).attract(), Rule()],
             "nothing left": [Rule(low=self.bound(0.9999, 0.99999)), Rule(low=self.bound(0.9, 0.95)).attract()],
         }[name]
 
@@ -102,6 +109,9 @@ RULES = [
     "two ceilings",
     "three granularities",
     "mixed",
+    "listed",
+    "listed, pulled",
+    "listed and joined",
     "nothing left",
 ]
 

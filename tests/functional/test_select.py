@@ -20,6 +20,12 @@ def circle(*degrees: float) -> Tensor:
     return torch.stack([angles.cos(), angles.sin()], dim=1).float()
 
 
+@pytest.fixture(autouse=True, params=[0, select.CELLS], ids=["two blocks", "one block"])
+def cells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test, once with blocks of the smallest height."""
+    monkeypatch.setattr(select, "CELLS", request.param)
+
+
 def scene(seed: int, anchors: int = 70, candidates: int = 300, samples: int = 60) -> tuple[Tensor, ...]:
     """Anchors in two blocks, candidates of repeated ids and a tenth of empty slots."""
     generator = torch.Generator().manual_seed(seed)
@@ -96,6 +102,8 @@ def test_bounds_select_exactly_what_a_sort_selects(
     ceiling = select.top_share(*inputs, outer)
     above = torch.nextafter(ceiling, torch.full_like(ceiling, math.inf))
     assert selected(inputs, above, torch.full_like(above, math.inf)) == reference.top_share(ranked, outer)
+    rows, columns = select.top_pairs(*inputs, outer)
+    assert [set(columns[rows == i].tolist()) for i in range(len(above))] == reference.top_share(ranked, outer)
     first = torch.arange(anchors) % 7
     last = first + torch.arange(anchors) % 5
     expected = [set(row[f:t]) for row, f, t in zip(ranked, first.tolist(), last.tolist(), strict=True)]
@@ -249,7 +257,7 @@ def test_nothing_is_larger_than_a_block_even_when_all_ids_are_equal() -> None:
             low, high = select.ring(a, c, ids, others, 0.1, 0.5)
             select.draw_from_band(a, c, ids, others, low, high, 5, torch.Generator())
             select.top_k(a, c, ids, others, 5)
-        assert largest.entries <= select.ROWS * 500
+        assert largest.entries <= max(select.ROWS * 500, select.CELLS)
 
 
 @pytest.mark.parametrize("case", ["no candidates", "empty slots only", "all the same id"])
@@ -268,6 +276,7 @@ def test_anchors_without_candidates(case: str) -> None:
         assert torch.equal(low, inf)
         assert torch.equal(high, -inf)
     assert torch.equal(select.top_share(*inputs, 0.1), inf)
+    assert all(not len(part) for part in select.top_pairs(*inputs, 0.1))
     values, columns = select.top_k(*inputs, 2)
     assert bool((values == -math.inf).all())
     assert bool((columns == -1).all())
@@ -311,6 +320,7 @@ def test_refusals() -> None:
         ("inner must be in", lambda: select.ring(*inputs, 1.0, 0.5)),
         ("outer must be in", lambda: select.ring(*inputs, 0.1, 0.0)),
         ("alpha must be in", lambda: select.top_share(*inputs, 1.5)),
+        ("alpha must be in", lambda: select.top_pairs(*inputs, 0)),
         ("m must not be negative", lambda: select.draw_from_band(*inputs, low, low, -1, generator)),
         (
             "rank must be in 0..1, got 2",

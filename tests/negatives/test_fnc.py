@@ -7,6 +7,7 @@ import torch
 
 from antipodes import FNC, InfoNCE
 from antipodes.functional.contrast import contrast
+from antipodes.objectives import Treatment
 from antipodes.pairs import Pairs, normalise
 from tests.ranks import Ranks
 
@@ -35,6 +36,47 @@ def test_flags_equal_a_sort(alpha: float) -> None:
     dropped = similarity.sort(dim=1, descending=True).values[:, k:38]
     torch.testing.assert_close(sums.log_sum[0], (dropped / 0.1).logsumexp(1))
     assert sums.kept.unique().tolist() == [38 - k]
+
+
+@pytest.mark.parametrize("queue", [False, True])
+@pytest.mark.parametrize("treatment", ["eliminate", "attract"])
+def test_support_views_decide_instead_of_the_anchor(queue: bool, treatment: Treatment) -> None:
+    generator = torch.Generator().manual_seed(0)
+    z1, z2 = torch.randn(2, 7, 5, generator=generator, dtype=torch.float64).requires_grad_()
+    supports = torch.randn(3, 7, 5, generator=generator, dtype=torch.float64)
+    ids = torch.arange(7)
+    keys, key_ids = torch.randn(11, 5, generator=generator, dtype=torch.float64), torch.arange(11) - 1
+    memory = {"candidates": keys, "candidate_ids": key_ids} if queue else {}
+    loss_fn = InfoNCE(0.3, FNC(0.3, supports=3), treatment)
+    loss = loss_fn(z1, z2, ids, supports=supports, **memory)
+
+    anchors = normalise(z1 if queue else torch.cat((z1, z2)))
+    others, other_ids = (normalise(keys), key_ids) if queue else (anchors, ids.repeat(2))
+    positives = (normalise(z1) * normalise(z2)).sum(1).repeat(1 if queue else 2)
+    losses = []
+    for i, anchor in enumerate(anchors):
+        allowed = [k for k in range(len(others)) if other_ids[k] not in (-1, ids.repeat(2)[i])]
+        score = {k: sum(float(normalise(view[i % 7]) @ others[k]) for view in supports) / 3 for k in allowed}
+        flagged = sorted(allowed, key=lambda k: -score[k])[: max(1, round(0.3 * len(allowed)))]
+        kept = [k for k in allowed if k not in flagged or treatment == "attract"]
+        logits = torch.stack([positives[i], *(anchor @ others[k] for k in kept)]) / 0.3
+        pulled = torch.stack([positives[i], *(anchor @ others[k] for k in flagged)])
+        target = pulled.mean() if treatment == "attract" else positives[i]
+        losses.append(logits.logsumexp(0) - target / 0.3)
+    expected = torch.stack(losses).mean()
+    torch.testing.assert_close(loss, expected)
+    for ours, theirs in zip(torch.autograd.grad(loss, (z1, z2)), torch.autograd.grad(expected, (z1, z2)), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_support_views_that_are_missing_or_of_another_shape() -> None:
+    z = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match="give supports to the loss"):
+        InfoNCE(0.1, FNC(0.2, supports=1))(z, z, torch.arange(6))
+    with pytest.raises(ValueError, match=r"supports must be \(S, B, D\) of views like z1, got \(6, 4\)"):
+        InfoNCE(0.1, FNC(0.2, supports=1))(z, z, torch.arange(6), supports=z)
+    with pytest.raises(ValueError, match="supports must be at least 0, got -1"):
+        FNC(supports=-1)
 
 
 def test_nothing_happens_before_the_start() -> None:

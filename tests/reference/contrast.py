@@ -24,6 +24,10 @@ def judge(rule: Rule, i: int, k: int, similarity: float) -> tuple[bool, bool]:
         ignored |= group.same == "only" and not same
         dropped |= group.same == "drop" and same
         pulled |= group.same == "pull" and same
+    for listed in rule.lists:
+        there = bool(((listed.anchors == i) & (listed.candidates == k)).any())
+        dropped |= listed.act == "drop" and there
+        pulled |= listed.act == "pull" and there
     kept = not ignored and not dropped
     return kept, kept and pulled
 

@@ -3,12 +3,13 @@
 from antipodes.functional.colour import rgb_to_lab
 from antipodes.functional.contrast import Sums, contrast
 from antipodes.functional.errors import NotFinite
-from antipodes.functional.rule import Group, Rule
-from antipodes.functional.select import band_by_rank, draw_from_band, kth_largest, ring, top_k, top_share
+from antipodes.functional.rule import Group, Listed, Rule
+from antipodes.functional.select import band_by_rank, draw_from_band, kth_largest, ring, top_k, top_pairs, top_share
 from antipodes.functional.soft import SoftCrossEntropy, soft_cross_entropy
 
 __all__ = [
     "Group",
+    "Listed",
     "NotFinite",
     "Rule",
     "SoftCrossEntropy",
@@ -21,5 +22,6 @@ __all__ = [
     "ring",
     "soft_cross_entropy",
     "top_k",
+    "top_pairs",
     "top_share",
 ]

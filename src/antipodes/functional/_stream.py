@@ -53,7 +53,7 @@ class Task:
     @property
     def pulls(self) -> bool:
         """Whether any rule pulls."""
-        return any(mask.free for mask in self.masks)
+        return any(mask.pulls for mask in self.masks)
 
 
 class Stream(torch.autograd.Function):
@@ -93,7 +93,7 @@ class Stream(torch.autograd.Function):
                         values = keep_mask(mask, tile, sides[0], exponentials, "keep", walk.buffers)
                         if mask.kept is None:
                             _add_sums(kepts[number], tile, sides, values, ones)
-                        if mask.free:
+                        if mask.pulls:
                             pull = pull_mask(mask, tile, sides[0], exponentials, values, walk.buffers)
                             _add_sums(pulleds[number], tile, sides, pull, ones)
                             if pulled_draws:
@@ -185,7 +185,7 @@ class _Walk:
                         weight = out.copy_(spread) if weight is None else weight.add_(spread)
                         continue
                     keep = keep_mask(mask, tile, sides[0], exponentials, name, buffers)
-                    if mask.free:
+                    if mask.pulls:
                         pull = pull_mask(mask, tile, sides[0], exponentials, keep, buffers)
                         pull.mul_(_spread(pull_share, tile, sides, buffers("share", tile.shape)))
                         pulled = buffers("pulled", tile.shape).copy_(pull) if pulled is None else pulled.add_(pull)

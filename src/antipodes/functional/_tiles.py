@@ -60,25 +60,37 @@ class Factor(NamedTuple):
     right: Vector
 
 
+Positions = dict[tuple[int, int], Tensor]
+
+
 class Mask(NamedTuple):
     """A rule made ready for tiles: W is the product of `keep`, and W times one minus the product of `free` is Y.
 
     Attributes:
         keep: what a pair must pass to stay in the denominator.
-        free: what a pair must pass not to be pulled; empty when nothing is pulled.
+        free: what a pair must pass not to be pulled.
+        dropped: flat positions of listed pairs that leave the denominator, by block of anchors and of candidates.
+        pulled: those of listed pairs that are pulled.
         mutual: whether pair (i, k) and pair (k, i) get the same answer, so that one mask serves both.
         kept: (A,) the number of pairs that pass `keep`, where it is known without looking at similarities.
     """
 
     keep: tuple[Factor, ...]
     free: tuple[Factor, ...]
+    dropped: Positions
+    pulled: Positions
     mutual: bool
     kept: Tensor | None
 
     @property
+    def pulls(self) -> bool:
+        """Whether any pair may be pulled."""
+        return bool(self.free or self.pulled)
+
+    @property
     def trivial(self) -> bool:
         """Whether every pair is kept and none pulled."""
-        return not (self.keep or self.free)
+        return not (self.keep or self.dropped or self.pulls)
 
 
 _Comparison = tuple[Callable[..., Tensor], Tensor | None, Tensor]  # a factor before it is cut
@@ -106,26 +118,29 @@ def cut(anchors: int, candidates: int, block: int, symmetric: bool, pairs: tuple
         symmetric: whether the candidates are the anchors themselves.
         pairs: rows and columns of pairs that never count.
     """
-    across = -(-candidates // block)
-    excluded: dict[int, Tensor] = {}
-    if pairs is not None:
-        rows, columns = pairs
-        number, by_tile = torch.sort(rows // block * across + columns // block)
-        width = (candidates - columns // block * block).clamp(max=block)
-        position = (rows % block * width + columns % block)[by_tile]
-        numbers, sizes = torch.unique_consecutive(number, return_counts=True)
-        excluded = dict(zip(numbers.tolist(), position.split(sizes.tolist()), strict=True))
+    excluded = {} if pairs is None else positions(*pairs, candidates, block)
     return [
         Tile(
             row,
             column,
             (min(block, anchors - row * block), min(block, candidates - column * block)),
             symmetric and row != column,
-            excluded.get(row * across + column),
+            excluded.get((row, column)),
         )
         for row in range(-(-anchors // block))
-        for column in range(row if symmetric else 0, across)
+        for column in range(row if symmetric else 0, -(-candidates // block))
     ]
+
+
+def positions(rows: Tensor, columns: Tensor, candidates: int, block: int) -> Positions:
+    """Sort pairs (rows, columns) by the tile they are in: its numbers to their flat positions in it."""
+    across = -(-candidates // block)
+    number, by_tile = torch.sort(rows // block * across + columns // block)
+    width = (candidates - columns // block * block).clamp(max=block)
+    position = (rows % block * width + columns % block)[by_tile]
+    numbers, sizes = torch.unique_consecutive(number, return_counts=True)
+    tiles = [divmod(each, across) for each in numbers.tolist()]
+    return dict(zip(tiles, position.split(sizes.tolist()), strict=True))
 
 
 def compile_rule(
@@ -166,8 +181,18 @@ def compile_rule(
         numbers = None if left is None else Vector.cut(left.to(temperature), block)
         return Factor(compare, numbers, Vector.cut(right.to(temperature), block))
 
-    kept = None if pairs is None else _count(keep, pairs, len(temperature), candidates)
-    return Mask(tuple(factor(*each) for each in keep), tuple(factor(*each) for each in free), mutual, kept)
+    dropped, pulled = (_listed(rule, act, candidates, block) for act in ("drop", "pull"))
+    kept = None if pairs is None or dropped else _count(keep, pairs, len(temperature), candidates)
+    kept_factors, free_factors = (tuple(factor(*each) for each in comparisons) for comparisons in (keep, free))
+    return Mask(kept_factors, free_factors, dropped, pulled, mutual, kept)
+
+
+def _listed(rule: Rule, act: str, candidates: int, block: int) -> Positions:
+    lists = [listed for listed in rule.lists if listed.act == act and len(listed.anchors)]
+    if not lists:
+        return {}
+    rows, columns = (torch.cat(part) for part in zip(*((each.anchors, each.candidates) for each in lists), strict=True))
+    return positions(rows, columns, candidates, block)
 
 
 def _group_numbers(group: Group) -> tuple[Tensor, Tensor]:
@@ -217,14 +242,17 @@ def keep_mask(mask: Mask, tile: Tile, mirror: bool, exponentials: Tensor, name: 
     With `mirror` the tile's columns are judged as anchors and its rows as candidates.
     """
     keep = _passes(mask.keep, tile, mirror, exponentials, name, buffers)
-    if tile.excluded is not None:
-        keep.view(-1).index_fill_(0, tile.excluded, 0.0)
+    for listed in (tile.excluded, mask.dropped.get((tile.row, tile.column))):
+        if listed is not None:
+            keep.view(-1).index_fill_(0, listed, 0.0)
     return keep
 
 
 def pull_mask(mask: Mask, tile: Tile, mirror: bool, exponentials: Tensor, keep: Tensor, buffers: Buffers) -> Tensor:
     """Return ones where a pair of the tile is pulled, among those of the mask `keep`."""
     free = _passes(mask.free, tile, mirror, exponentials, "pull", buffers)
+    if (tile.row, tile.column) in mask.pulled:
+        free.view(-1).index_fill_(0, mask.pulled[tile.row, tile.column], 0.0)
     return torch.addcmul(keep, keep, free, value=-1, out=free)
 
 

@@ -103,7 +103,7 @@ def contrast(
         raise ValueError(
             f"temperature must be a number, a scalar or one per anchor, ({len(anchors)},), got shape {tuple(tau.shape)}"
         )
-    if tau.ndim:
+    if tau.ndim or any(rule.lists for rule in rules):
         symmetric = False  # pair (i, k) and pair (k, i) differ
 
     result_dtype = torch.promote_types(anchors.dtype, torch.float32)
@@ -161,7 +161,13 @@ def _sum_dtype(anchors: Tensor, candidates: Tensor, temperature: Tensor) -> torc
 
 def _of_candidates(rule: Rule, positions: Tensor) -> Rule:
     """Return the rule for some of the candidates."""
-    return replace(rule, groups=tuple(replace(group, candidates=group.candidates[positions]) for group in rule.groups))
+    groups = tuple(replace(group, candidates=group.candidates[positions]) for group in rule.groups)
+    lists = []
+    for listed in rule.lists:
+        place = torch.searchsorted(positions, listed.candidates).clamp(max=max(len(positions) - 1, 0))
+        there = positions[place] == listed.candidates if len(positions) else torch.zeros_like(place, dtype=torch.bool)
+        lists.append(replace(listed, anchors=listed.anchors[there], candidates=place[there]))
+    return replace(rule, groups=groups, lists=tuple(lists))
 
 
 def _check(
@@ -203,6 +209,16 @@ def _check(
             _check_numbers("Group.candidates", group.candidates, len(candidates))
             if group.same not in ("drop", "only", "pull"):
                 raise ValueError(f'Group.same must be "drop", "only" or "pull", got {group.same!r}')
+        for listed in rule.lists:
+            for name, positions, count in (
+                ("anchors", listed.anchors, len(anchors)),
+                ("candidates", listed.candidates, len(candidates)),
+            ):
+                _check_numbers(f"Listed.{name}", positions, len(listed.anchors))
+                if len(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < count:
+                    raise ValueError(f"Listed.{name} must be positions in 0..{count - 1}, got {positions.tolist()[:5]}")
+            if listed.act not in ("drop", "pull"):
+                raise ValueError(f'Listed.act must be "drop" or "pull", got {listed.act!r}')
 
 
 def _check_numbers(name: str, numbers: Tensor, count: int) -> None:

@@ -2,12 +2,13 @@
 
 Every method's answer to "does this pair count" is a band of similarities, a comparison of groups, or both.
 A rule holds a few vectors per anchor and per candidate; `contrast` applies it to one block of similarities at a time.
+Where the answer follows from neither, a rule can list single pairs.
 
 Three things can happen to a pair that a rule singles out:
 
 - ignored: outside the band `low <= s <= high`, or outside an `"only"` group. It leaves the denominator.
-- dropped: a false negative, above the `ceiling` or in a `"drop"` group. It leaves the denominator.
-- pulled: a false negative, above the `ceiling` or in a `"pull"` group. It stays in the denominator and is a
+- dropped: a false negative, above the `ceiling`, in a `"drop"` group or listed. It leaves the denominator.
+- pulled: a false negative, above the `ceiling`, in a `"pull"` group or listed. It stays in the denominator and is a
   positive as well.
 
 Ignoring and dropping win over pulling. The two differ in one respect: `Rule.attract` turns dropping into pulling
@@ -40,8 +41,25 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False)
+class Listed:
+    """False negatives one by one, for decisions that neither this step's similarities nor groups can express.
+
+    Memory grows with the list, and a batch that is its own candidates loses the shortcut of its symmetry.
+
+    Attributes:
+        anchors: (L,) int64 positions of anchors.
+        candidates: (L,) int64 positions of candidates.
+        act: what happens to these pairs, `"drop"` or `"pull"`.
+    """
+
+    anchors: Tensor
+    candidates: Tensor
+    act: Literal["drop", "pull"] = "drop"
+
+
+@dataclass(frozen=True, eq=False)
 class Rule:
-    """A band of similarities and any number of group comparisons, joined by "and".
+    """A band of similarities and any number of group comparisons and lists, joined by "and".
 
     Bounds are (A,) tensors, one number per anchor, or None for no bound. The band is closed: a similarity equal to
     `low`, `high` or `ceiling` is kept. Similarities carry rounding errors, so a policy that takes a bound from a
@@ -54,6 +72,7 @@ class Rule:
         ceiling: pairs with s > ceiling are false negatives.
         above: what happens to pairs above the ceiling, `"drop"` or `"pull"`.
         groups: group comparisons.
+        lists: lists of single pairs.
 
     Example:
         >>> import torch
@@ -68,6 +87,7 @@ class Rule:
     ceiling: Tensor | None = None
     above: Literal["drop", "pull"] = "drop"
     groups: tuple[Group, ...] = ()
+    lists: tuple[Listed, ...] = ()
 
     def __and__(self, other: Rule) -> Rule:
         """Merge two rules: a pair is kept if both keep it, and pulled if one pulls it and neither drops nor ignores it.
@@ -82,12 +102,13 @@ class Rule:
             dropping, pulling = (self, other) if self.above == "drop" else (other, self)
             high, ceiling, above = _smaller(high, dropping.ceiling), pulling.ceiling, "pull"
         low = self.low if other.low is None else other.low if self.low is None else torch.maximum(self.low, other.low)
-        return Rule(low, high, ceiling, above, self.groups + other.groups)
+        return Rule(low, high, ceiling, above, self.groups + other.groups, self.lists + other.lists)
 
     def attract(self) -> Rule:
         """Return the same rule with every false negative pulled instead of dropped."""
         groups = tuple(replace(group, same="pull") if group.same == "drop" else group for group in self.groups)
-        return replace(self, above="pull", groups=groups)
+        lists = tuple(replace(listed, act="pull") for listed in self.lists)
+        return replace(self, above="pull", groups=groups, lists=lists)
 
     @property
     def ignores(self) -> bool:
@@ -95,8 +116,9 @@ class Rule:
         return self.low is not None or self.high is not None or any(group.same == "only" for group in self.groups)
 
     def flags(self) -> Rule:
-        """Return what this rule says about false negatives, its ceiling and groups, without what it ignores."""
-        return Rule(ceiling=self.ceiling, above=self.above, groups=tuple(g for g in self.groups if g.same != "only"))
+        """Return what this rule says about false negatives, without what it ignores."""
+        groups = tuple(group for group in self.groups if group.same != "only")
+        return Rule(ceiling=self.ceiling, above=self.above, groups=groups, lists=self.lists)
 
 
 def _smaller(a: Tensor | None, b: Tensor | None) -> Tensor | None:

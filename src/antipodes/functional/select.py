@@ -1,6 +1,7 @@
 """Row selections: which candidates of an anchor are its most similar, and between which bounds a share of them lies.
 
-1. The similarities of 64 anchors with all candidates are computed; the full matrix never exists.
+1. The similarities of 64 anchors (more, if there are few candidates) with all candidates are computed; the full matrix
+   never exists.
 2. Candidates that an anchor may not choose (its own id) are set to -inf at their few positions; candidates of id -1
    (empty queue slots) are left out before the product.
 3. Each row is partitioned, not sorted, while it is in the processor's cache: exact, and tens of times faster than a
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from antipodes.functional.errors import NotFinite
 
-ROWS = 64
+ROWS, CELLS = 64, 2**17  # a block has at least so many rows, and more while it has fewer cells
 
 
 def kth_largest(
@@ -110,13 +111,32 @@ def top_share(anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate
     Raises:
         ValueError: if alpha is not in (0, 1].
     """
-    if not 0 < alpha <= 1:
-        raise ValueError(f"alpha must be in (0, 1], got {alpha}: it is the share of candidates treated as false")
     allowed = _Allowed(anchors, candidates, anchor_ids, candidate_ids)
-    last = (alpha * allowed.count.double()).round().long().clamp(min=1)
+    last = allowed.share(alpha)
     low, _ = allowed.band(torch.zeros_like(last), last)
     # s > the number just below low is s >= low, which is what the band promises
     return torch.where(low < torch.inf, low.nextafter(torch.full_like(low, -torch.inf)), low)
+
+
+def top_pairs(
+    anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, alpha: float
+) -> tuple[Tensor, Tensor]:
+    """The pairs above the ceiling of `top_share`, one by one: positions of anchors and of candidates, (L,) each.
+
+    For callers who rank by other vectors than those that the kernel compares; the list takes alpha * A * C numbers.
+
+    Raises:
+        ValueError: if alpha is not in (0, 1].
+    """
+    allowed = _Allowed(anchors, candidates, anchor_ids, candidate_ids)
+    last = allowed.share(alpha)
+    rows, columns = [torch.empty_like(last[:0])], [torch.empty_like(last[:0])]
+    for part, similarities in allowed.blocks():
+        lowest = edges(similarities.clone(), last[part, None])[0]  # of the chosen ones; the selection reorders its rows
+        row, column = (similarities >= lowest.clamp(min=torch.finfo(lowest.dtype).min)).nonzero(as_tuple=True)
+        rows.append(row + part.start)
+        columns.append(column)
+    return torch.cat(rows), allowed.original(torch.cat(columns))
 
 
 def top_k(
@@ -203,19 +223,22 @@ def edges(similarities: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _edges_by_partition(similarities: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
-    above = np.full(ranks.shape, np.inf, dtype=similarities.numpy().dtype)
+    values = similarities.numpy()
+    above = np.full(ranks.shape, np.inf, dtype=values.dtype)
     below = np.full_like(above, -np.inf)
-    for i, (row, row_ranks) in enumerate(zip(similarities.numpy(), ranks.tolist(), strict=True)):
-        for j, rank in enumerate(row_ranks):
-            split = len(row) - rank
+    alike = bool((ranks == ranks[:1]).all())  # rows of the same ranks are partitioned by one call: no loop for a batch
+    for rows in [slice(None)] if alike else [slice(i, i + 1) for i in range(len(values))]:
+        block = values[rows]
+        for j, rank in enumerate(ranks[rows][0].tolist()):
+            split = block.shape[1] - rank
             if rank and split:
-                row.partition(split)  # one scalar at a time: a tuple of places takes numpy's slow path
-                above[i, j], below[i, j] = row[split], row[:split].max()
+                block.partition(split, axis=1)  # one scalar at a time: a tuple of places takes numpy's slow path
+                above[rows, j], below[rows, j] = block[:, split], block[:, :split].max(axis=1)
             elif rank:
-                above[i, j] = row.min()
+                above[rows, j] = block.min(axis=1)
             elif split:
-                below[i, j] = row.max()
-            row = row[split:]
+                below[rows, j] = block.max(axis=1)
+            block = block[:, split:]
     return torch.from_numpy(above), torch.from_numpy(below)
 
 
@@ -287,13 +310,20 @@ class _Allowed:
             raise ValueError(f"{name} must be an integer or one integer per anchor ({len(self.count)}), got {what}")
         return number.to(self.count)
 
+    def share(self, alpha: float) -> Tensor:
+        """How many candidates of every anchor are its top share, at least one."""
+        if not 0 < alpha <= 1:
+            raise ValueError(f"alpha must be in (0, 1], got {alpha}: it is the share of candidates treated as false")
+        return (alpha * self.count.double()).round().long().clamp(min=1)
+
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Yield slices of anchors and their similarities, excluded ones -inf, in a buffer that is reused."""
         if len(self.candidates) == 0:
             return
-        buffer = self.anchors.new_empty(min(ROWS, len(self.anchors)), len(self.candidates))
-        for start in range(0, len(self.anchors), ROWS):
-            rows = slice(start, min(start + ROWS, len(self.anchors)))
+        height = min(max(ROWS, CELLS // len(self.candidates)), len(self.anchors))
+        buffer = self.anchors.new_empty(height, len(self.candidates))
+        for start in range(0, len(self.anchors), max(height, 1)):
+            rows = slice(start, min(start + height, len(self.anchors)))
             similarities = buffer[: rows.stop - start]
             torch.mm(self.anchors[rows], self.candidates.T, out=similarities)
             same = self.same[rows]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antipodes.functional.select import top_share
+from antipodes.functional.select import top_pairs, top_share
 from antipodes.negatives.policy import Policy, check_shares
-from antipodes.pairs import Pairs, Rule
+from antipodes.pairs import Listed, Pairs, Rule
 
 
 class FNC(Policy):
@@ -18,20 +18,29 @@ class FNC(Policy):
     Args:
         alpha: Share of the candidates treated as false.
         start: Share of training before the first flag.
+        supports: Further views of every anchor's sample; candidates are then ranked by their mean similarity to these
+            instead of by that to the anchor. They are embedded without gradient, at the price of a forward pass each.
 
     Example:
         >>> FNC(alpha=0.1)
         FNC()
     """
 
-    def __init__(self, alpha: float = 0.01, start: float = 0.0) -> None:
+    def __init__(self, alpha: float = 0.01, start: float = 0.0, supports: int = 0) -> None:
         super().__init__()
         check_shares(alpha, start)
-        self.alpha, self.start = alpha, start
+        if supports < 0:
+            raise ValueError(f"supports must be at least 0, got {supports}: it is a number of views")
+        self.alpha, self.start, self.supports = alpha, start, supports
 
     def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
         """Flag the top share of every anchor."""
         if progress < self.start:
             return [Rule()]
         keys, ids = pairs.keys()
+        if self.supports:
+            if pairs.supports is None:
+                raise ValueError("FNC with supports needs the embeddings of support views: give supports to the loss")
+            listed = top_pairs(pairs.supports, keys, pairs.anchor_ids, ids, self.alpha)
+            return [Rule(lists=(Listed(*listed),))]
         return [Rule(ceiling=top_share(pairs.anchors, keys, pairs.anchor_ids, ids, self.alpha))]

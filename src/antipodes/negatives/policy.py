@@ -21,6 +21,7 @@ class Policy(nn.Module, ABC):
     """
 
     space: Space = "features"  # what `fit` takes: the encoder's features, the projected embeddings, or nothing
+    supports: int = 0  # further views of every anchor's sample that it wants to see in the pairs
 
     @abstractmethod
     def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
@@ -59,6 +60,7 @@ class Both(Policy):
         super().__init__()
         self.first = first
         self.second = second
+        self.supports = max(first.supports, second.supports)
 
     def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
         """Every rule of the first policy with every rule of the second."""

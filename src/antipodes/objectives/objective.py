@@ -56,6 +56,7 @@ class Objective(nn.Module, ABC):
         *,
         candidates: Tensor | None = None,
         candidate_ids: Tensor | None = None,
+        supports: Tensor | None = None,
         progress: float = 1.0,
     ) -> Tensor:
         """The mean loss over this rank's anchors.
@@ -66,6 +67,7 @@ class Objective(nn.Module, ABC):
             ids: (B,) int64 dataset indices.
             candidates: (C, D) negatives from a queue or bank; then only z1 is an anchor. None: the batch, both ways.
             candidate_ids: (C,) their dataset indices, -1 for empty slots.
+            supports: (S, B, D) embeddings of further views of the samples, for a policy that asks for some.
             progress: Share of training done, for policies that move with it; the default is the end.
 
         Raises:
@@ -80,13 +82,16 @@ class Objective(nn.Module, ABC):
             raise ValueError(f"ids must be at least 0, got {int(ids.min())}: they are dataset indices")
         if (candidates is None) != (candidate_ids is None):
             raise ValueError("candidates and candidate_ids go together: the ids keep an anchor's own copy out")
+        if supports is not None and (supports.dim() != 3 or supports.shape[1:] != z1.shape or not len(supports)):
+            raise ValueError(f"supports must be (S, B, D) of views like z1, got {tuple(supports.shape)}")
         first, second = normalise(z1), normalise(z2)
         if not bool((first.detach().any(1) & second.detach().any(1)).all()):
             self._warn("some embeddings are zero vectors: their similarities are 0 and they get no gradient")
         if candidates is None or candidate_ids is None:
-            return self.evaluate(batch_pairs(first, second, ids), progress)
-        pairs = Pairs(first, ids, (first * second).sum(1), normalise(candidates), candidate_ids)
-        return self.evaluate(pairs, progress)
+            pairs = batch_pairs(first, second, ids)
+        else:
+            pairs = Pairs(first, ids, (first * second).sum(1), normalise(candidates), candidate_ids)
+        return self.evaluate(pairs if supports is None else pairs.with_supports(supports), progress)
 
     def evaluate(self, pairs: Pairs, progress: float = 1.0) -> Tensor:
         """The mean loss of pairs that are ready (normalised, gathered); methods with a queue or bank come in here."""
