@@ -53,8 +53,10 @@ class Pairs:
             rules=rules,
         )
 
-    def with_supports(self, supports: Tensor) -> Pairs:
-        """The same pairs with the embeddings (S, B, D) of further views; both views of a sample share them."""
+    def with_supports(self, supports: Tensor | None) -> Pairs:
+        """The same pairs with the embeddings (S, B, D) of further views, if any; both views of a sample share them."""
+        if supports is None:
+            return self
         mean = normalise(supports.detach()).mean(0)
         return replace(self, supports=mean.repeat(len(self.anchors) // len(mean), 1))
 

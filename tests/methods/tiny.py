@@ -47,6 +47,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "attract": {"negatives": lambda: Oracle(LABELS), "treatment": "attract"},
     "glofnd": {"negatives": lambda: GloFND(N, alpha=0.2, initial="quantile", lr=0.05)},
     "fnc": {"negatives": lambda: FNC(0.2), "treatment": "attract"},
+    "supports": {"negatives": lambda: FNC(0.2, supports=2)},
     "ifnd": {"negatives": lambda: _fitted(IFND(N, (3, 5), acceptance="constant"))},
     "ring": {"negatives": lambda: Ring((0.9, 0.5)) & GloFND(N, alpha=0.2, initial="quantile", lr=0.2)},
     "hardest": {"negatives": lambda: Hardest(3)},

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from antipodes.candidates.bank import MemoryBank
 from antipodes.encoders.heads import HeadKind
 from antipodes.functional.colour import rgb_to_lab
-from antipodes.methods.method import Method, Network, Projection
+from antipodes.methods.method import Method, Network, Projection, embed_supports, with_supports
 from antipodes.negatives.policy import Policy
 from antipodes.objectives import InfoNCE, Treatment
 from antipodes.pairs import Pairs, normalise
@@ -88,18 +88,21 @@ class CMC(Method):
         # a policy per direction: thresholds of L anchors mean nothing to ab anchors
         self.objective = InfoNCE(temperature, negatives, treatment)
         self.objective_ab = InfoNCE(temperature, copy.deepcopy(negatives), treatment)
+        self.views = with_supports(1, negatives)
         self._fresh: list[tuple[Tensor, list[Tensor]]] = []
 
     def loss(self, network: Network, ids: Tensor, views: Sequence[Tensor], progress: float) -> Tensor:
         """Each channel group against the bank of the other."""
         embeddings = [normalise(part) for part in network(views[0]).chunk(2, dim=1)]
         self._fresh.append((ids, [part.detach() for part in embeddings]))
-        directions = zip(embeddings, (self.bank_ab, self.bank_l), (self.objective, self.objective_ab), strict=True)
+        supports = embed_supports(self.network, views[1:])
+        of_directions = (None, None) if supports is None else supports.chunk(2, dim=2)
+        banks, objectives = (self.bank_ab, self.bank_l), (self.objective, self.objective_ab)
         losses = []
-        for anchors, bank, objective in directions:
+        for anchors, bank, objective, support in zip(embeddings, banks, objectives, of_directions, strict=True):
             positives = (anchors * bank.read(ids)).sum(1)
             pairs = Pairs(anchors, ids, positives, *bank.draw(self.samples))
-            losses.append(objective.evaluate(pairs, progress))
+            losses.append(objective.evaluate(pairs.with_supports(support), progress))
         return losses[0] + losses[1]
 
     def after_step(self) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from antipodes.candidates.bank import MemoryBank
 from antipodes.encoders.heads import HeadKind
-from antipodes.methods.method import Method, Network, Projection
+from antipodes.methods.method import Method, Network, Projection, embed_supports, with_supports
 from antipodes.negatives.policy import Policy
 from antipodes.objectives import InfoNCE, Treatment
 from antipodes.pairs import Pairs, normalise
@@ -60,6 +60,7 @@ class InstanceDiscrimination(Method):
         self.network = Projection(encoder, head, hidden, dim)
         self.bank = MemoryBank(num_samples, dim, bank_momentum, seed)
         self.objective = InfoNCE(temperature, negatives, treatment)
+        self.views = with_supports(1, negatives)
         self._fresh: list[tuple[Tensor, Tensor]] = []
 
     def loss(self, network: Network, ids: Tensor, views: Sequence[Tensor], progress: float) -> Tensor:
@@ -67,7 +68,8 @@ class InstanceDiscrimination(Method):
         anchors = normalise(network(views[0]))
         self._fresh.append((ids, anchors.detach()))
         positives = (anchors * self.bank.read(ids)).sum(1)
-        return self.objective.evaluate(Pairs(anchors, ids, positives, *self.bank.draw(self.samples)), progress)
+        pairs = Pairs(anchors, ids, positives, *self.bank.draw(self.samples))
+        return self.objective.evaluate(pairs.with_supports(embed_supports(self.network, views[1:])), progress)
 
     def after_step(self) -> None:
         """The bank takes the embeddings of this step."""

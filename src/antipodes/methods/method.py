@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.encoders.heads import HeadKind, head
+from antipodes.negatives.policy import Policy
 from antipodes.objectives.objective import Objective
 
 Network = Callable[[Tensor], Tensor]
@@ -39,7 +40,7 @@ class Method(nn.Module, ABC):
     """
 
     channels: ClassVar[tuple[int, ...]] = (3,)  # one encoder per entry is built, with that many input channels
-    views: ClassVar[int] = 2
+    views: int = 2  # an instance whose policy wants support views asks for them on top
     recipe: ClassVar[str] = "simclr"  # the augmentation a run uses unless told otherwise
     normalised: ClassVar[bool] = True  # False: the method wants RGB in [0, 1]
     accumulates: ClassVar[bool] = False  # True: negatives do not come from the batch, so gradients may be accumulated
@@ -73,6 +74,17 @@ class Method(nn.Module, ABC):
     def statistics(self) -> dict[str, float]:
         """Numbers of the last step for the log."""
         return dict(self.objective.stats)
+
+
+def with_supports(views: int, negatives: Policy | None) -> int:
+    """How many views a step needs, given those of the method: a policy's support views come after them."""
+    return views + (0 if negatives is None else negatives.supports)
+
+
+@torch.no_grad()
+def embed_supports(network: Network, views: Sequence[Tensor]) -> Tensor | None:
+    """Embeddings (S, B, D) of support views, without gradient; None where there are none."""
+    return torch.stack([network(view) for view in views]) if views else None
 
 
 def frozen_copy(network: nn.Module) -> nn.Module:

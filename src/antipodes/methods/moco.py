@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from antipodes.candidates.queue import Queue
 from antipodes.encoders.heads import HeadKind
-from antipodes.methods.method import Method, Network, Projection, follow, frozen_copy
+from antipodes.methods.method import Method, Network, Projection, embed_supports, follow, frozen_copy, with_supports
 from antipodes.negatives.policy import Policy
 from antipodes.objectives import InfoNCE, Treatment
 from antipodes.pairs import Pairs, normalise
@@ -65,6 +65,7 @@ class MoCo(Method):
         self.key_network = frozen_copy(self.network)
         self.queue = Queue(queue_size, dim)
         self.objective = InfoNCE(temperature, negatives, treatment)
+        self.views = with_supports(2, negatives)
         self._fresh: list[tuple[Tensor, Tensor]] = []
 
     def loss(self, network: Network, ids: Tensor, views: Sequence[Tensor], progress: float) -> Tensor:
@@ -72,9 +73,10 @@ class MoCo(Method):
         queries = normalise(network(views[0]))
         with torch.no_grad(), self.precision():
             keys = normalise(self.key_network(views[1]))
+            supports = embed_supports(self.key_network, views[2:])
         self._fresh.append((keys, ids))
         pairs = Pairs(queries, ids, (queries * keys).sum(1), self.queue.keys, self.queue.ids)
-        return self.objective.evaluate(pairs, progress)
+        return self.objective.evaluate(pairs.with_supports(supports), progress)
 
     def after_step(self) -> None:
         """The key network follows, the queue takes the keys of this step (of all its accumulated parts)."""

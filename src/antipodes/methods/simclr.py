@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.encoders.heads import HeadKind
-from antipodes.methods.method import Method, Network, Projection
+from antipodes.methods.method import Method, Network, Projection, embed_supports, with_supports
 from antipodes.negatives import Oracle, Policy
 from antipodes.objectives import GlobalContrastive, InfoNCE, Objective, Treatment
 
@@ -43,11 +43,13 @@ class SimCLR(Method):
         super().__init__()
         self.network = Projection(encoder, head, hidden, dim, batch_norm)
         self.objective: Objective = InfoNCE(temperature, negatives, treatment)
+        self.views = with_supports(2, negatives)
 
     def loss(self, network: Network, ids: Tensor, views: Sequence[Tensor], progress: float) -> Tensor:
         """Both views in one pass of the network, so that they share batch statistics."""
-        first, second = network(torch.cat(tuple(views))).chunk(2)
-        loss: Tensor = self.objective(first, second, ids, progress=progress)
+        first, second = network(torch.cat(tuple(views[:2]))).chunk(2)
+        supports = embed_supports(self.network, views[2:])
+        loss: Tensor = self.objective(first, second, ids, supports=supports, progress=progress)
         return loss
 
     def backbone(self) -> nn.Module:
@@ -88,6 +90,7 @@ class SogCLR(SimCLR):
     ) -> None:
         super().__init__(encoder, temperature, head, hidden, dim, batch_norm)
         self.objective = GlobalContrastive(num_samples, temperature, gamma, gamma_until, negatives, treatment)
+        self.views = with_supports(2, negatives)
 
 
 class SupCon(SimCLR):

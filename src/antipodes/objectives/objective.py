@@ -91,7 +91,7 @@ class Objective(nn.Module, ABC):
             pairs = batch_pairs(first, second, ids)
         else:
             pairs = Pairs(first, ids, (first * second).sum(1), normalise(candidates), candidate_ids)
-        return self.evaluate(pairs if supports is None else pairs.with_supports(supports), progress)
+        return self.evaluate(pairs.with_supports(supports), progress)
 
     def evaluate(self, pairs: Pairs, progress: float = 1.0) -> Tensor:
         """The mean loss of pairs that are ready (normalised, gathered); methods with a queue or bank come in here."""
