@@ -11,8 +11,8 @@ from rich.console import Console
 
 from antipodes.cli.evaluate import config_name
 from antipodes.evaluation.names import SETTINGS
+from antipodes.evaluation.scores import read_scores
 from antipodes.study.definition import Options
-from antipodes.study.grid import read_scores
 from antipodes.study.report import differences, tables
 from antipodes.study.statistics import summarise
 from antipodes.training.run import Run
