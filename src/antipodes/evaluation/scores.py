@@ -41,7 +41,9 @@ def keep_scores(folder: Path, row: Row, measured: Mapping[str, Any]) -> str | No
             scores, now = read_scores(folder) | scores, before | now
     with replacing(file) as temporary:
         temporary.write_text(json.dumps({name: scores, MEASURED: now}, indent=2) + "\n")
-    return f"the scores in {file} were replaced: their {', '.join(changed)} differ or are not known" if changed else None
+    return (
+        f"the scores in {file} were replaced: their {', '.join(changed)} differ or are not known" if changed else None
+    )
 
 
 def read_scores(folder: Path) -> dict[str, float]:
