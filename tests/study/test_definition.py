@@ -77,6 +77,8 @@ def test_components_are_merged_by_name() -> None:
         ({"seeds": [0, 0]}, "list of different whole numbers"),
         ({"baseline": "plane"}, "baseline 'plane' is not a variant: there are plain, fnc"),
         ({"protocols": "knn"}, "protocols should be a list of names"),
+        ({"transfer": "shapes"}, "transfer should be a list of names"),
+        ({"protocols": ["transfer"]}, "protocol transfer needs datasets"),
         ({"variants": {"plain": {"seed": 3}}}, "variant plain may not set seed"),
         ({"variants": {"plain": "simclr"}}, "variant plain should be a mapping"),
         ({"variants": {"plain": {}, "Plain!": {}}}, "names that differ in letters and digits"),

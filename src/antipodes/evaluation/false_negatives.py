@@ -21,6 +21,7 @@ from antipodes.negatives import FNC, GloFND
 from antipodes.pairs import Pairs, normalise
 from antipodes.seeding import generator
 from antipodes.training.components import plain_view
+from antipodes.training.records import Totals
 
 
 def false_negatives(
@@ -52,13 +53,12 @@ def false_negatives(
     view = plain_view(method, data.image_size) if recipe is None else _random_view(recipe, options.seed)
     embeddings = normalise(embed(method.network, data, preprocess=view))
     judge = copy.deepcopy(policy)  # judging moves GloFND's thresholds
-    counts = []
+    counts = Totals()
     for ids in torch.randperm(len(data), generator=generator("false negatives", options.seed)).split(batch_size):
         if len(ids) == batch_size:
             pairs = Pairs(embeddings[ids], ids, torch.ones(len(ids)))
-            counts.append(count_flags(pairs, judge.judge(pairs, 1.0), data.labels))
-    means = {name: sum(one[name] for one in counts) / len(counts) for name in counts[0]}
-    scores = {f"flags {name}": 100 * value for name, value in summarise_flags(means).items()}
+            counts.add(count_flags(pairs, judge.judge(pairs, 1.0), data.labels))
+    scores = {f"flags {name}": 100 * value for name, value in summarise_flags(counts.means()).items()}
     for part in policy.modules():
         if isinstance(part, (GloFND, FNC)):
             truth = dataset_quantiles(embeddings, part.alpha)

@@ -13,6 +13,11 @@ RUN_PROTOCOL_NAMES: dict[str, str] = {
     "false-negatives": "what the policy flags with the encoder frozen, judged by labels, and its thresholds' errors",
 }
 
+# Protocols that take the encoder to other datasets.
+TRANSFER_NAMES: dict[str, str] = {
+    "transfer": "the linear probe on other datasets, their images resized to those of the run: name them by --transfer",
+}
+
 # What a protocol reports besides scores in percent: in the JSON, not in the table.
 SETTINGS = frozenset({"linear strength"})
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from antipodes.evaluation.checks import LABELS_ARE_NEEDED, check_pair, number_classes
 from antipodes.evaluation.features import FeatureSet
 from antipodes.evaluation.knn import neighbours, vote
-from antipodes.evaluation.linear import STRENGTHS, linear_probe
-from antipodes.evaluation.names import RUN_PROTOCOL_NAMES, ProtocolOptions
+from antipodes.evaluation.linear import STRENGTHS, LinearResult, linear_probe
+from antipodes.evaluation.names import RUN_PROTOCOL_NAMES, TRANSFER_NAMES, ProtocolOptions
 from antipodes.evaluation.splits import class_balanced_subset
 
 Protocol = Callable[[FeatureSet, FeatureSet, ProtocolOptions], dict[str, float]]
@@ -32,6 +32,18 @@ def evaluate(
     return row
 
 
+def of_features(names: Iterable[str]) -> list[str]:
+    """Those of the names that `evaluate` takes; the others look at more than the features of a run's own data.
+
+    Raises:
+        ValueError: if a name is unknown.
+    """
+    chosen = [name for name in names if name not in RUN_PROTOCOL_NAMES and name not in TRANSFER_NAMES]
+    for name in chosen:
+        protocol(name)
+    return chosen
+
+
 def protocol(name: str) -> Protocol:
     """The protocol of that name.
 
@@ -39,24 +51,24 @@ def protocol(name: str) -> Protocol:
         ValueError: if there is none.
     """
     if name not in PROTOCOLS:
-        names = ", ".join((*PROTOCOLS, *RUN_PROTOCOL_NAMES))
+        names = ", ".join((*PROTOCOLS, *RUN_PROTOCOL_NAMES, *TRANSFER_NAMES))
         raise ValueError(f"there is no evaluation protocol {name!r}: choose from {names}")
     return PROTOCOLS[name]
 
 
 def linear(train: FeatureSet, test: FeatureSet, options: ProtocolOptions) -> dict[str, float]:
     """Scores of `linear_probe`."""
-    result = linear_probe(
-        train.features,
-        _labels(train, "linear", "train"),
-        test.features,
-        _labels(test, "linear", "test"),
-        seed=options.seed,
-    )
+    result = _probe("linear", train, test, options)
     scores = {"linear top-1": 100 * result.top1}
     if result.top5 is not None:
         scores["linear top-5"] = 100 * result.top5
     return scores | {"linear mean per class": 100 * result.mean_per_class, "linear strength": result.strength}
+
+
+def transfer(name: str, train: FeatureSet, test: FeatureSet, options: ProtocolOptions) -> dict[str, float]:
+    """Scores of `linear_probe` on the dataset of that name, which is not the one the encoder was trained on."""
+    result = _probe("transfer", train, test, options)
+    return {f"transfer {name} top-1": 100 * result.top1, f"transfer {name} mean per class": 100 * result.mean_per_class}
 
 
 def semi(train: FeatureSet, test: FeatureSet, options: ProtocolOptions) -> dict[str, float]:
@@ -94,6 +106,11 @@ def knn(train: FeatureSet, test: FeatureSet, options: ProtocolOptions) -> dict[s
         "knn top-1": 100 * vote(similarity, labels, test_labels, classes, options.temperature),
         "1-nn top-1": 100 * vote(similarity[:, :1], labels[:, :1], test_labels, classes, options.temperature),
     }
+
+
+def _probe(protocol_name: str, train: FeatureSet, test: FeatureSet, options: ProtocolOptions) -> LinearResult:
+    labels, test_labels = _labels(train, protocol_name, "train"), _labels(test, protocol_name, "test")
+    return linear_probe(train.features, labels, test.features, test_labels, seed=options.seed)
 
 
 def _labels(feature_set: FeatureSet, protocol_name: str, part: str) -> Tensor:

@@ -11,8 +11,8 @@ from antipodes.data import ImageDataset
 from antipodes.data.augment import Augmentation
 from antipodes.evaluation.false_negatives import false_negatives
 from antipodes.evaluation.features import FeatureSet, embed, split_features
-from antipodes.evaluation.names import RUN_PROTOCOL_NAMES, ProtocolOptions
-from antipodes.evaluation.protocols import evaluate, protocol
+from antipodes.evaluation.names import ProtocolOptions
+from antipodes.evaluation.protocols import evaluate, of_features, transfer
 from antipodes.methods import Method
 from antipodes.training.components import build_data, build_method, plain_view
 from antipodes.training.loop import load_model
@@ -43,6 +43,7 @@ def score(
     batch_size: int = 256,
     recipe: Augmentation | None = None,
     progress: Progress | None = None,
+    others: Sequence[ImageDataset] = (),
 ) -> dict[str, float]:
     """Scores in percent of a method's encoder: fitted on the training images, measured on the test split.
 
@@ -56,27 +57,35 @@ def score(
         test_limit: Use only so many test images.
         batch_size: That of training, for what looks at batches.
         recipe: The augmentation of training, for what looks at its views; None takes plain images.
-        progress: Called with (images done, images in all).
+        progress: Called with (images done, images in all), for each dataset anew.
+        others: Datasets to transfer to, with labels (see `transfer.open_others`); naming the protocol is optional.
     """
-    plain = [name for name in protocols if name not in RUN_PROTOCOL_NAMES]
-    for name in plain:
-        protocol(name)  # an unknown name is refused before the work begins
+    plain = of_features(protocols)
+    if "transfer" in protocols and not others:
+        raise ValueError("transfer needs other datasets: name them, such as --transfer fashion-mnist path/to/photos")
+    options = options or ProtocolOptions()
     scores: dict[str, float] = {}
     if "false-negatives" in protocols:
-        scores = false_negatives(method, data, options or ProtocolOptions(), batch_size, recipe)
-    if not plain:
-        return scores
+        scores |= false_negatives(method, data, options, batch_size, recipe)
+    if plain:
+        scores |= evaluate(plain, *_features(method, data, data.image_size, test_limit, progress), options)
+    for other in others:
+        scores |= transfer(other.name, *_features(method, other, data.image_size, test_limit, progress), options)
+    return scores
+
+
+def _features(
+    method: Method, data: ImageDataset, size: int, test_limit: int | None, progress: Progress | None
+) -> tuple[FeatureSet, FeatureSet]:
+    """Features of a dataset's training and test images, seen at a size."""
     test = data.held_out(test_limit)
-    total = len(data) + (len(test) if test is not None else 0)
-    parts = [_features(method, data, lambda done, _: progress(done, total) if progress else None)]
+    total = len(data) + (0 if test is None else len(test))
+    train = _embed(method, data, size, lambda done, _: progress(done, total) if progress else None)
     if test is None:
-        parts = list(split_features(parts[0]))
-    else:
-        parts.append(_features(method, test, lambda done, _: progress(len(data) + done, total) if progress else None))
-    return scores | evaluate(plain, parts[0], parts[1], options)
+        return split_features(train)
+    return train, _embed(method, test, size, lambda done, _: progress(len(data) + done, total) if progress else None)
 
 
-def _features(method: Method, data: ImageDataset, progress: Progress) -> FeatureSet:
-    view = plain_view(method, data.image_size)
-    features = embed(method.backbone(), data, preprocess=view, progress=progress)
+def _embed(method: Method, data: ImageDataset, size: int, progress: Progress) -> FeatureSet:
+    features = embed(method.backbone(), data, preprocess=plain_view(method, size), progress=progress)
     return FeatureSet(features, data.labels, data.coarse_labels)

@@ -72,6 +72,7 @@ class SogCLR(SimCLR):
         batch_norm: Batch normalisation in the head.
         negatives: The policy that decides which candidates count; None keeps all.
         treatment: What happens to false negatives: eliminate or attract.
+        folder: Keep the denominators in a memory-mapped file in this folder, for datasets too large for the memory.
     """
 
     def __init__(
@@ -87,9 +88,10 @@ class SogCLR(SimCLR):
         batch_norm: bool = True,
         negatives: Policy | None = None,
         treatment: Treatment = "eliminate",
+        folder: str | None = None,
     ) -> None:
         super().__init__(encoder, temperature, head, hidden, dim, batch_norm)
-        self.objective = GlobalContrastive(num_samples, temperature, gamma, gamma_until, negatives, treatment)
+        self.objective = GlobalContrastive(num_samples, temperature, gamma, gamma_until, negatives, treatment, folder)
         self.views = with_supports(2, negatives)
 
 

@@ -38,6 +38,7 @@ class GloFND(Policy):
         decay: Let lr fall linearly, to a tenth at the end of training.
         initial: one flags nothing at first (the paper); quantile starts from the first batch's own quantile.
         shared: One threshold for all samples (the paper's lesion).
+        folder: Keep the state in memory-mapped files in this folder, for datasets whose state exceeds the memory.
 
     Example:
         >>> policy = GloFND(num_samples=100, alpha=0.1)
@@ -56,6 +57,7 @@ class GloFND(Policy):
         decay: bool = False,
         initial: Literal["one", "quantile"] = "one",
         shared: bool = False,
+        folder: str | None = None,
     ) -> None:
         super().__init__()
         check_shares(alpha, start)
@@ -66,9 +68,9 @@ class GloFND(Policy):
         self.num_samples, self.alpha, self.start, self.lr, self.betas = num_samples, alpha, start, lr, betas
         self.optimizer, self.decay, self.initial, self.shared = optimizer, decay, initial, shared
         rows = 1 if shared else num_samples
-        self._thresholds = SampleTable(rows, fill=1.0)
-        self._first, self._second = SampleTable(rows), SampleTable(rows)
-        self._steps = SampleTable(rows, dtype=torch.int32)
+        self._thresholds = SampleTable(rows, fill=1.0, folder=folder)
+        self._first, self._second = SampleTable(rows, folder=folder), SampleTable(rows, folder=folder)
+        self._steps = SampleTable(rows, dtype=torch.int32, folder=folder)
 
     @property
     def threshold(self) -> Tensor:
@@ -105,7 +107,7 @@ class GloFND(Policy):
         start = torch.zeros_like(total).index_put_((owner,), current)  # alike for all anchors of a sample
         gradient = quantile_gradient(above, total, self.alpha)
         rate = self.lr * (1 - 0.9 * self._done(progress) if self.decay else 1.0)
-        moments = Moments(*(table.rows[samples] for table in (self._first, self._second, self._steps)))
+        moments = Moments(*(table.read(samples) for table in (self._first, self._second, self._steps)))
         if self.optimizer == "adam":
             moved, moments = adam_step(start, gradient, moments, rate, self.betas)
         else:

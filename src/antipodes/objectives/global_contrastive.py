@@ -33,6 +33,7 @@ class GlobalContrastive(Objective):
         gamma_until: Share of training after which gamma has fallen to its value; 0 keeps it constant.
         negatives: The policy; None keeps every candidate but the anchor's own sample.
         treatment: What happens to false negatives: `eliminate` or `attract`.
+        folder: Keep u in a memory-mapped file in this folder, for datasets whose state exceeds the memory.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class GlobalContrastive(Objective):
         gamma_until: float = 0.0,
         negatives: Policy | None = None,
         treatment: Treatment = "eliminate",
+        folder: str | None = None,
     ) -> None:
         super().__init__(temperature, negatives, treatment)
         if not 0 < gamma <= 1:
@@ -51,7 +53,7 @@ class GlobalContrastive(Objective):
             raise ValueError(f"gamma_until must be in [0, 1], got {gamma_until}: it is a share of training")
         self.gamma = gamma
         self.gamma_until = gamma_until
-        self.log_u = SampleTable(num_samples, fill=-math.inf)  # u = 0: never visited
+        self.log_u = SampleTable(num_samples, fill=-math.inf, folder=folder)  # u = 0: never visited
 
     def value(self, pairs: Pairs, sums: Sums, progress: float) -> Tensor:
         """The loss per rule and anchor, (R, A), after moving u by this step's estimates."""

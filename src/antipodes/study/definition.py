@@ -13,6 +13,8 @@
     baseline: plain              # the variant that the others are compared with
     protocols: [linear, knn]     # of antipodes evaluate; those on policies skip variants without one
     test_limit: 4000             # optional: use only so many test images
+    transfer: [fashion-mnist]    # optional: other datasets to score the encoders on, by name or path
+    transfer_limit: 5000         # optional: use only so many training images of these
     scores: [linear top-1]       # optional: what the tables show; by default every score
     records: [flagged_share]     # optional: numbers of the last epoch, from metrics.jsonl, beside the scores
     paper:                       # optional: published figures
@@ -37,8 +39,8 @@ Options = dict[str, Any]
 SHIPPED = Path(__file__).parent / "studies"
 FULL = "full"
 REQUIRED = ("title", "question", "common", "variants", "seeds", "baseline", "protocols")
-OPTIONAL = ("test_limit", "scores", "records", "paper", "budgets")
-BUDGETED = ("common", "seeds", "protocols", "test_limit")
+OPTIONAL = ("test_limit", "transfer", "transfer_limit", "scores", "records", "paper", "budgets")
+BUDGETED = ("common", "seeds", "protocols", "test_limit", "transfer", "transfer_limit")
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,8 @@ class Study:
     baseline: str
     protocols: list[str]
     test_limit: int | None
+    transfer: list[str]
+    transfer_limit: int | None
     scores: list[str] | None
     records: list[str]
     paper: list[Paper]
@@ -169,6 +173,10 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None) -> S
         options[variant] = merge(merge(common, own), cut)
     if not seeds[content["baseline"]]:
         raise ValueError(f"the baseline {content['baseline']!r} runs with none of the seeds")
+    transfer = _names(content.get("transfer", []), "transfer")
+    protocols = _names(content["protocols"], "protocols")
+    if "transfer" in protocols and not transfer:
+        raise ValueError("protocol transfer needs datasets: name them in a list under the key transfer")
     return Study(
         name=path.stem,
         file=path.stem if path.parent == SHIPPED else path.name,
@@ -178,8 +186,10 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None) -> S
         variants={variant: options[variant] for variant in variants if seeds[variant]},
         seeds={variant: seeds[variant] for variant in variants if seeds[variant]},
         baseline=content["baseline"],
-        protocols=_names(content["protocols"], "protocols"),
+        protocols=protocols,
         test_limit=content.get("test_limit"),
+        transfer=transfer,
+        transfer_limit=content.get("transfer_limit"),
         scores=_names(content["scores"], "scores") if "scores" in content else None,
         records=_names(content.get("records", []), "records"),
         paper=[_paper(entry, variants) for entry in content.get("paper", [])],

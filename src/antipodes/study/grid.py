@@ -1,7 +1,7 @@
 """Running the trials of a study: real `antipodes` processes side by side, each single-threaded.
 
 A trial is finished when its folder holds study.json, which is written last. Everything before that can be killed at
-any time: the next call resumes the training from its checkpoint, or starts it again where there is none yet.
+any time: the next call resumes the training from its checkpoint, or from the beginning where there is none yet.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from antipodes.evaluation.names import RUN_PROTOCOL_NAMES
+from antipodes.evaluation.scores import read_scores
 from antipodes.files import replacing
 from antipodes.study.definition import Options, Study, Trial, flatten
 from antipodes.training.records import read_records
@@ -105,21 +106,15 @@ class Grid:
                 job.process.wait()
 
     def _commands(self, trial: Trial) -> list[list[str]]:
-        run = Run(trial.folder)
-        if run.last.is_file():
-            train = ["train", "--resume", str(trial.folder)]
-        else:
-            run.config_file.unlink(missing_ok=True)  # it was killed before its first checkpoint: start it again
-            train = ["train", *trial.arguments()]
-        evaluate = [
-            "evaluate",
-            str(trial.folder),
-            "--protocol",
-            ",".join(self._evaluation(trial)["protocols"]),
-            "--json",
-        ]
-        if self.study.test_limit is not None:
-            evaluate += ["--test_limit", str(self.study.test_limit)]
+        started = Run(trial.folder).config_file.exists()
+        train = ["train", "--resume", str(trial.folder)] if started else ["train", *trial.arguments()]
+        evaluation = self._evaluation(trial)
+        evaluate = ["evaluate", str(trial.folder), "--json", "--protocol", ",".join(evaluation["protocols"])]
+        for limit in ("test_limit", "transfer_limit"):
+            if evaluation.get(limit) is not None:
+                evaluate += [f"--{limit}", str(evaluation[limit])]
+        if "transfer" in evaluation:
+            evaluate += ["--transfer", *evaluation["transfer"]]
         return [train, evaluate]
 
     def _evaluation(self, trial: Trial) -> dict[str, Any]:
@@ -127,25 +122,15 @@ class Grid:
         negatives = trial.options.get("negatives", "none")
         has_policy = (negatives["name"] if isinstance(negatives, dict) else negatives) != "none"
         protocols = [name for name in self.study.protocols if has_policy or name not in RUN_PROTOCOL_NAMES]
-        return {"protocols": protocols, "test_limit": self.study.test_limit}
+        evaluation = {"protocols": protocols, "test_limit": self.study.test_limit}
+        if self.study.transfer:
+            evaluation |= {"transfer": self.study.transfer, "transfer_limit": self.study.transfer_limit}
+        return evaluation
 
     def _keep_scores(self, trial: Trial) -> None:
         content = {"evaluation": self._evaluation(trial), "scores": read_scores(trial.folder)}
         with replacing(trial.folder / "study.json") as file:
             file.write_text(json.dumps(content, indent=2) + "\n")
-
-
-def read_scores(folder: Path) -> dict[str, float]:
-    """The scores that antipodes evaluate has left in a run folder.
-
-    Raises:
-        ValueError: if it has not.
-    """
-    file = folder / "evaluation.json"
-    if not file.is_file():
-        raise ValueError(f"{folder} has no scores yet: run antipodes evaluate {folder}")
-    (scores,) = json.loads(file.read_text()).values()
-    return {str(name): float(value) for name, value in scores.items()}
 
 
 def share_done(trial: Trial, epochs: int) -> float:

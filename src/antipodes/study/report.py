@@ -86,6 +86,8 @@ def study_report(
         "variants": variants,
         "protocols": study.protocols,
         "test_limit": study.test_limit,
+        "transfer": study.transfer,
+        "transfer_limit": study.transfer_limit,
         "paper": [asdict(entry) for entry in study.paper],
         "summary": [asdict(line) for line in lines],
         "results": {variant: dict(seeds) for variant, seeds in results.items()},

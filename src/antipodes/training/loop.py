@@ -33,6 +33,7 @@ from antipodes.negatives import Both, Policy
 from antipodes.negatives.policy import Space
 from antipodes.schedules import learning_rate
 from antipodes.seeding import generator
+from antipodes.training.boards import BOARDS, require
 from antipodes.training.components import build_augmentation, build_data, build_method, plain_view
 from antipodes.training.optimizers import optimizer as build_optimizer
 from antipodes.training.progress import TrainingProgress
@@ -74,6 +75,8 @@ def train(config: dict[str, Any], resume: Run | None = None) -> Run:
 
 
 def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: Run | None) -> Run:
+    boards = [name for name in BOARDS if getattr(settings, name)]
+    require(boards)
     run = resume or Run.free(settings.out)  # refused by every rank alike, so that none waits for another
     data = build_data(config["data"])
     method = build_method(config, data)
@@ -126,7 +129,7 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
     first = fabric.is_global_zero
     if first and resume is None:
         Run.create(settings.out, config)
-    records = Records(run.folder, done, settings.tensorboard) if first else None
+    records = Records(run.folder, done, boards) if first else None
     total = settings.epochs * steps
     bar = TrainingProgress(total, done, enabled=first)
 

@@ -1,11 +1,11 @@
-"""What a run writes down while it trains: metrics.jsonl, metrics.csv and, as an extra, TensorBoard files."""
+"""What a run writes down while it trains: metrics.jsonl, metrics.csv and what boards make of them."""
 
 from __future__ import annotations
 
 import csv
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from antipodes.distributed import world_size
 from antipodes.files import replacing
+from antipodes.training.boards import BOARDS
 
 
 class Records:
@@ -24,17 +25,17 @@ class Records:
     Args:
         folder: The run's folder.
         step: The step from which the run continues; 0 starts anew.
-        tensorboard: Also write TensorBoard files.
+        boards: Names of `boards.BOARDS` that show the numbers too.
     """
 
-    def __init__(self, folder: Path, step: int = 0, tensorboard: bool = False) -> None:
+    def __init__(self, folder: Path, step: int = 0, boards: Sequence[str] = ()) -> None:
         self.lines = folder / "metrics.jsonl"
         self.table = folder / "metrics.csv"
         kept = [line for line in read_records(folder) if line["step"] <= step] if step else []
         with replacing(self.lines) as file:
             file.write_text("".join(json.dumps(line) + "\n" for line in kept))
         self.epochs = [line for line in kept if line["kind"] == "epoch"]
-        self._board = _tensorboard(folder, step) if tensorboard else None
+        self._boards = [BOARDS[name](folder, step) for name in boards]
 
     def write(self, kind: str, step: int, numbers: Mapping[str, float]) -> None:
         """Add a line of kind `step` or `epoch`."""
@@ -45,14 +46,13 @@ class Records:
         if kind == "epoch":
             self.epochs.append(line)
             self._write_table()
-        if self._board is not None:
-            for name, value in numbers.items():
-                self._board.add_scalar(f"{kind}/{name}", value, step)
+        for board in self._boards:
+            board.write({f"{kind}/{name}": value for name, value in numbers.items()}, step)
 
     def close(self) -> None:
-        """Finish the TensorBoard files."""
-        if self._board is not None:
-            self._board.close()
+        """Finish what the boards show."""
+        for board in self._boards:
+            board.close()
 
     def _write_table(self) -> None:
         columns = list(dict.fromkeys(name for line in self.epochs for name in line if name != "kind"))
@@ -108,11 +108,3 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             continue
     return lines
-
-
-def _tensorboard(folder: Path, step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ValueError("tensorboard is not installed: pip install antipodes[tensorboard]") from error
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=step)

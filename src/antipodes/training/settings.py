@@ -36,6 +36,7 @@ class Settings:
         checkpoint_steps: Also write a checkpoint every so many steps inside an epoch; 0 for each epoch's end only.
         log_every: Steps between lines in metrics.jsonl.
         tensorboard: Also write TensorBoard files (the tensorboard extra).
+        wandb: Also report to Weights & Biases (the wandb extra); with WANDB_MODE=offline into files of the run.
     """
 
     out: str = "runs/latest"
@@ -61,6 +62,7 @@ class Settings:
     checkpoint_steps: int = 0
     log_every: int = 10
     tensorboard: bool = False
+    wandb: bool = False
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "devices", "log_every"):

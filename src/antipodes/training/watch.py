@@ -9,6 +9,7 @@ from antipodes.evaluation.detection import count_flags
 from antipodes.methods import Method
 from antipodes.objectives import Objective
 from antipodes.pairs import Pairs, Rule
+from antipodes.training.records import Totals
 
 
 class FlagWatch:
@@ -17,20 +18,17 @@ class FlagWatch:
     def __init__(self, method: Method, data: ImageDataset) -> None:
         self.active = False
         self._labels = {"": data.labels, "coarse_": data.coarse_labels}
-        self._seen: list[dict[str, float]] = []
+        self._seen = Totals()
         for module in method.modules():
             if isinstance(module, Objective) and module.negatives is not None:
                 module.observer = self._look
 
     def _look(self, pairs: Pairs, rules: Sequence[Rule]) -> None:
-        if self.active:
-            numbers: dict[str, float] = {}
-            for prefix, labels in self._labels.items():
-                if labels is not None:
-                    numbers |= count_flags(pairs, rules, labels.to(pairs.anchors.device), prefix)
-            self._seen.append(numbers)
+        for prefix, labels in self._labels.items():
+            if self.active and labels is not None:
+                self._seen.add(count_flags(pairs, rules, labels.to(pairs.anchors.device), prefix))
 
     def take(self) -> dict[str, float]:
         """Means over what was seen since the last call: the directions or parts of one step."""
-        seen, self._seen = self._seen, []
-        return {name: sum(numbers[name] for numbers in seen) / len(seen) for name in (seen[0] if seen else ())}
+        seen, self._seen = self._seen, Totals()
+        return seen.means()

@@ -1,0 +1,76 @@
+"""The scores that a run folder keeps in evaluation.json, and what they were measured with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from antipodes.evaluation.report import Row, results_dictionary
+from antipodes.files import replacing
+
+FILE = "evaluation.json"
+MEASURED = "measured with"  # the entry beside the run's scores
+
+
+def keep_scores(folder: Path, row: Row, measured: Mapping[str, Any]) -> str | None:
+    """Add a row of scores to those the folder keeps, or replace them all if they do not belong together.
+
+    Args:
+        folder: Of the run.
+        row: The scores, and the run's name as `encoder`.
+        measured: The `weights` (see `fingerprint`) and the settings. Kept scores of other weights, or of another value
+            of a setting that both name, are dropped.
+
+    Returns:
+        Why kept scores were dropped, in a sentence; None if they were not.
+    """
+    file = folder / FILE
+    now: dict[str, Any] = json.loads(json.dumps(measured))  # tuples as lists, as they come back
+    ((name, scores),) = results_dictionary([row]).items()
+    changed: list[str] = []
+    if file.is_file():
+        before: dict[str, Any] = json.loads(file.read_text()).get(MEASURED, {"weights": None})
+        changed = [setting for setting, value in now.items() if before.get(setting, value) != value]
+        if not changed:
+            scores, now = read_scores(folder) | scores, before | now
+    with replacing(file) as temporary:
+        temporary.write_text(json.dumps({name: scores, MEASURED: now}, indent=2) + "\n")
+    return (
+        f"the scores in {file} were replaced: their {', '.join(changed)} differ or are not known" if changed else None
+    )
+
+
+def read_scores(folder: Path) -> dict[str, float]:
+    """The scores that antipodes evaluate has left in a run folder.
+
+    Raises:
+        ValueError: if it has not.
+    """
+    file = folder / FILE
+    if not file.is_file():
+        raise ValueError(f"{folder} has no scores yet: run antipodes evaluate {folder}")
+    (scores,) = (value for name, value in json.loads(file.read_text()).items() if name != MEASURED)
+    return {str(name): float(value) for name, value in scores.items()}
+
+
+def fingerprint(module: nn.Module) -> str:
+    """Short hex digest of a module's weights and tables.
+
+    Example:
+        >>> layer = nn.Linear(2, 2)
+        >>> before = fingerprint(layer)
+        >>> layer.bias.data[1] += 1
+        >>> before == fingerprint(layer)
+        False
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    for name, tensor in module.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
