@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from antipodes.data import ImageDataset
 from antipodes.evaluation.detection import count_flags
 from antipodes.methods import Method
-from antipodes.objectives import Objective
+from antipodes.objectives import HardPairs, Objective
 from antipodes.pairs import Pairs, Rule
 
 
 class FlagWatch:
-    """Judges the policy's flags by the labels, where there are both, on the steps for which it is active."""
+    """Judges the policy's flags by the labels, where there are both, on the steps for which it is active.
+
+    Of HNSSL, which flags nothing, the share of its hard pairs that have the same label.
+    """
 
     def __init__(self, method: Method, data: ImageDataset) -> None:
         self.active = False
@@ -21,6 +26,8 @@ class FlagWatch:
         for module in method.modules():
             if isinstance(module, Objective) and module.negatives is not None:
                 module.observer = self._look
+            elif isinstance(module, HardPairs):
+                module.observer = self._look_at_hard
 
     def _look(self, pairs: Pairs, rules: Sequence[Rule]) -> None:
         if self.active:
@@ -28,6 +35,17 @@ class FlagWatch:
             for prefix, labels in self._labels.items():
                 if labels is not None:
                     numbers |= count_flags(pairs, rules, labels.to(pairs.anchors.device), prefix)
+            self._seen.append(numbers)
+
+    def _look_at_hard(self, ids: Tensor, all_ids: Tensor, hard: Tensor) -> None:
+        if self.active and bool(hard.any()):
+            numbers: dict[str, float] = {}
+            for prefix, labels in self._labels.items():
+                if labels is not None:
+                    here = labels.to(ids.device)
+                    mine = here[ids][:, None]
+                    same = (mine == here[all_ids]) & (mine >= 0)
+                    numbers[f"{prefix}hard_same_label"] = same[hard].float().mean().item()
             self._seen.append(numbers)
 
     def take(self) -> dict[str, float]:
