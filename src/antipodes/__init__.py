@@ -10,16 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from antipodes.negatives import FNC, IFND, GloFND, Hardest, Oracle, Policy, Ring
-    from antipodes.objectives import GlobalContrastive, InfoNCE
+    from antipodes.negatives import DCL, FNC, HCL, IFND, GloFND, Hardest, Oracle, Policy, Ring
+    from antipodes.objectives import GlobalContrastive, HardPairs, InfoNCE
     from antipodes.pairs import Group, Listed, Pairs, Rule
     from antipodes.state import SampleTable
 
 _HOMES = {
+    "DCL": "negatives",
     "FNC": "negatives",
     "GlobalContrastive": "objectives",
     "GloFND": "negatives",
     "Group": "pairs",
+    "HCL": "negatives",
+    "HardPairs": "objectives",
     "Hardest": "negatives",
     "IFND": "negatives",
     "InfoNCE": "objectives",
@@ -33,11 +36,14 @@ _HOMES = {
 }
 
 __all__ = [
+    "DCL",
     "FNC",
+    "HCL",
     "IFND",
     "GloFND",
     "GlobalContrastive",
     "Group",
+    "HardPairs",
     "Hardest",
     "InfoNCE",
     "Listed",

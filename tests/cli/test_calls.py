@@ -68,6 +68,13 @@ def test_help_shows_the_options_of_the_chosen_method() -> None:
         (["train", "--out", "/dev/null/run"], "is not a folder that can be written to"),
         (["train", "--batch_size", "20000"], "batch_size 20000 exceeds"),
         (["train", "--method", "supcon", "--negatives", "oracle"], "leave --negatives out"),
+        (["train", "--method", "hnssl", "--negatives", "ring", "--data.count", "64"], "leave --negatives out"),
+        (
+            ["train", "--method", "hnssl", "--method.top_k", "2", "--method.threshold", "1", "--data.count", "64"],
+            "give one of them",
+        ),
+        (["train", "--negatives", "dcl", "--negatives.tau_plus", "1", "--data.count", "64"], "tau_plus must be in"),
+        (["train", "--negatives", "hcl+dcl", "--data.count", "64"], "cannot be joined"),
         (["evaluate", "/nonexistent"], "is not a run"),
         (["evalute"], "choose one of train, evaluate, compare"),
     ],

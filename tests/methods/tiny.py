@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from antipodes import FNC, IFND, GloFND, Hardest, Oracle, Ring
-from antipodes.methods import CMC, InstanceDiscrimination, Method, MoCo, MoCoV1, SimCLR, SogCLR, SupCon
+from antipodes import DCL, FNC, HCL, IFND, GloFND, Hardest, Oracle, Ring
+from antipodes.methods import CMC, HNSSL, InstanceDiscrimination, Method, MoCo, MoCoV1, SimCLR, SogCLR, SupCon
 
 N, BATCH, SIZE = 24, 8, 4
 LABELS = torch.arange(N) % 5
@@ -39,6 +39,8 @@ METHODS: dict[str, Callable[..., Method]] = {
     "moco-v1": lambda **policy: MoCoV1(Tiny(), momentum=0.9, queue_size=20, dim=5, **policy),
     "instance": lambda **policy: InstanceDiscrimination(Tiny(), N, samples=15, dim=5, **policy),
     "cmc": lambda **policy: CMC(Tiny(1), Tiny(2), N, samples=15, dim=5, **policy),
+    "hnssl": lambda **policy: HNSSL(Tiny(), top_k=2),
+    "hnssl-lesion": lambda **policy: HNSSL(Tiny(), momentum=0.9, quantile=1.0, target_gradient=True),
 }
 
 POLICIES: dict[str, dict[str, Any]] = {
@@ -51,6 +53,8 @@ POLICIES: dict[str, dict[str, Any]] = {
     "ifnd": {"negatives": lambda: _fitted(IFND(N, (3, 5), acceptance="constant"))},
     "ring": {"negatives": lambda: Ring((0.9, 0.5)) & GloFND(N, alpha=0.2, initial="quantile", lr=0.2)},
     "hardest": {"negatives": lambda: Hardest(3)},
+    "dcl": {"negatives": lambda: DCL(0.02)},
+    "hcl": {"negatives": lambda: Ring((0.9, 0.5)) & HCL(0.02, beta=0.5)},
 }
 
 
@@ -59,7 +63,8 @@ def _fitted(policy: IFND) -> IFND:
     return policy
 
 
-CASES = [(method, policy) for method in METHODS for policy in POLICIES if method != "supcon" or policy == "none"]
+ALONE = ("supcon", "hnssl", "hnssl-lesion")  # these take no policy
+CASES = [(method, policy) for method in METHODS for policy in POLICIES if method not in ALONE or policy == "none"]
 
 
 def build(name: str, policy: str = "none", seed: int = 0) -> Method:
@@ -100,7 +105,7 @@ class Training:
         self.part = slice(BATCH * rank // world_size, BATCH * (rank + 1) // world_size)
 
     def step(self, number: int) -> Tensor:
-        ids, views = batch(number, self.method.views)
+        ids, views = batch(number, self.method.views + self.method.plain)
         views = [view.to(self.dtype) for view in views]
         loss = self.method.loss(self.network, ids[self.part], [view[self.part] for view in views], number / 10)
         self.optimizer.zero_grad()

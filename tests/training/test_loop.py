@@ -76,7 +76,7 @@ def test_a_users_own_encoder_trains(tmp_path: Path) -> None:
     assert len(data) == 128
 
 
-@pytest.mark.parametrize("method", ["sogclr", "supcon", "moco", "moco-v1", "instance", "cmc"])
+@pytest.mark.parametrize("method", ["sogclr", "supcon", "moco", "moco-v1", "instance", "cmc", "hnssl"])
 def test_every_method_trains(method: str, tmp_path: Path) -> None:
     config: dict[str, Any]
     options = ["--encoder", "resnet8-slim", "--data.count", "128", "--batch_size", "32", "--epochs", "2"]

@@ -27,6 +27,7 @@ METHODS = {
     "moco": ["--method", "moco", "--method.queue_size", 200, "--method.hidden", 32, "--epochs", 6, *ACCUMULATING_IFND],
     "cmc": ["--method", "cmc", "--method.samples", 100, "--negatives", "ifnd", "--negatives.clusters", "[4, 8]"],
     "sogclr": ["--method", "sogclr", "--method.hidden", 32, "--negatives", "oracle", "--treatment", "attract"],
+    "hnssl": ["--method", "hnssl", "--method.top_k", 2],
 }
 
 

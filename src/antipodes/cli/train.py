@@ -73,8 +73,8 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any], Run | None]:
 def _parse(arguments: list[str]) -> dict[str, Any]:
     names = _names(arguments)
     arguments = _without_replaced(arguments, names)
-    if "augmentation" not in names:
-        names["augmentation"] = find("method", names["method"]).target.recipe  # type: ignore[attr-defined]
+    method = find("method", names["method"]).target
+    names.setdefault("augmentation", method.recipe)  # type: ignore[attr-defined]
     parser = _Parser(prog="antipodes train", usage=USAGE, description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="YAML file of options, such as a run's config.yaml.")
     parser.add_argument("--resume", metavar="RUN", help="Continue this run; nothing else is needed.")
@@ -82,6 +82,7 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
         "--strict", metavar="", help="Refuse a folder with damaged images (same as --data.strict true)."
     )
     parser.add_class_arguments(Settings, as_group=True)
+    parser.set_defaults({"clip_gradient": method.clip_gradient})  # type: ignore[attr-defined]
     for kind in get_args(Kind):
         parser.add_argument(f"--{kind}.name", type=str, default=names[kind], metavar="NAME", help=CHOICES[kind])
         parts = policy_names(names[kind]) if kind == "negatives" else [names[kind]]

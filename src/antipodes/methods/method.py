@@ -41,7 +41,9 @@ class Method(nn.Module, ABC):
 
     channels: ClassVar[tuple[int, ...]] = (3,)  # one encoder per entry is built, with that many input channels
     views: int = 2  # an instance whose policy wants support views asks for them on top
+    plain: ClassVar[bool] = False  # True: after the random views comes the image as evaluation sees it
     recipe: ClassVar[str] = "simclr"  # the augmentation a run uses unless told otherwise
+    clip_gradient: ClassVar[float | None] = None  # the largest gradient norm, likewise
     normalised: ClassVar[bool] = True  # False: the method wants RGB in [0, 1]
     accumulates: ClassVar[bool] = False  # True: negatives do not come from the batch, so gradients may be accumulated
 
@@ -56,7 +58,7 @@ class Method(nn.Module, ABC):
         Args:
             network: `self.network`, or what a data-parallel wrapper made of it.
             ids: (b,) dataset indices of this rank's samples.
-            views: `self.views` batches (b, 3, H, W).
+            views: `self.views` batches (b, 3, H, W), and one more of plain images with `self.plain`.
             progress: Share of training done, in [0, 1].
         """
 

@@ -9,5 +9,6 @@ METHODS: dict[str, str] = {
     "moco-v2": "antipodes.methods.moco.MoCo",
     "instance": "antipodes.methods.instance.InstanceDiscrimination",
     "cmc": "antipodes.methods.cmc.CMC",
+    "hnssl": "antipodes.methods.hnssl.HNSSL",
 }
 """Name of a method -> dotted path of its class."""

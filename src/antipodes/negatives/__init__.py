@@ -1,5 +1,6 @@
 """Policies: which candidates of an anchor count as negatives."""
 
+from antipodes.negatives.debiased import DCL, HCL
 from antipodes.negatives.fnc import FNC
 from antipodes.negatives.glofnd import GloFND
 from antipodes.negatives.hardest import Hardest
@@ -8,4 +9,4 @@ from antipodes.negatives.oracle import Oracle
 from antipodes.negatives.policy import Both, Policy
 from antipodes.negatives.ring import Ring
 
-__all__ = ["FNC", "IFND", "Both", "GloFND", "Hardest", "Oracle", "Policy", "Ring"]
+__all__ = ["DCL", "FNC", "HCL", "IFND", "Both", "GloFND", "Hardest", "Oracle", "Policy", "Ring"]

@@ -6,6 +6,8 @@ POLICIES: dict[str, str] = {
     "fnc": "antipodes.negatives.fnc.FNC",
     "ring": "antipodes.negatives.ring.Ring",
     "hardest": "antipodes.negatives.hardest.Hardest",
+    "dcl": "antipodes.negatives.debiased.DCL",
+    "hcl": "antipodes.negatives.debiased.HCL",
     "oracle": "antipodes.negatives.oracle.Oracle",
 }
 """Name of a policy -> dotted path of its class."""

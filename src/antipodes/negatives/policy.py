@@ -8,6 +8,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from antipodes.functional.contrast import Sums
 from antipodes.pairs import Pairs, Rule
 
 Space = Literal["features", "embeddings", "seen"]
@@ -22,6 +23,7 @@ class Policy(nn.Module, ABC):
 
     space: Space = "features"  # what `fit` takes: the encoder's features, the projected embeddings, or nothing
     supports: int = 0  # further views of every anchor's sample that it wants to see in the pairs
+    reweighs: bool = False  # whether `reweigh` changes the sums
 
     @abstractmethod
     def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
@@ -34,6 +36,17 @@ class Policy(nn.Module, ABC):
         Returns:
             One rule, or several whose losses are averaged (granularities of a clustering).
         """
+
+    def reweigh(self, pairs: Pairs, rules: Sequence[Rule], sums: Sums, temperature: float) -> Sums:
+        """Correct what the kernel summed, for policies that answer with weights instead of a rule.
+
+        Args:
+            pairs: As in `judge`, with gradient.
+            rules: What was applied to them.
+            sums: The kernel's, one row per rule.
+            temperature: By which similarities were divided.
+        """
+        return sums
 
     def due(self, epoch: int) -> bool:
         """Whether it wants `fit` before this epoch, counted from 0."""
@@ -58,14 +71,21 @@ class Both(Policy):
 
     def __init__(self, first: Policy, second: Policy) -> None:
         super().__init__()
+        if first.reweighs and second.reweighs:
+            raise ValueError("two policies that reweigh the sum of negatives, such as dcl and hcl, cannot be joined")
         self.first = first
         self.second = second
         self.supports = max(first.supports, second.supports)
+        self.reweighs = first.reweighs or second.reweighs
 
     def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
         """Every rule of the first policy with every rule of the second."""
         ours, theirs = self.first.judge(pairs, progress), self.second.judge(pairs, progress)
         return [a & b for a in ours for b in theirs]
+
+    def reweigh(self, pairs: Pairs, rules: Sequence[Rule], sums: Sums, temperature: float) -> Sums:
+        """By the one that does."""
+        return self.second.reweigh(pairs, rules, self.first.reweigh(pairs, rules, sums, temperature), temperature)
 
     def due(self, epoch: int) -> bool:
         """Whether one of them wants `fit`."""

@@ -1,7 +1,8 @@
 """What the kernel's sums become: a loss."""
 
 from antipodes.objectives.global_contrastive import GlobalContrastive
+from antipodes.objectives.hard_pairs import HardPairs
 from antipodes.objectives.info_nce import InfoNCE
 from antipodes.objectives.objective import Objective, Treatment
 
-__all__ = ["GlobalContrastive", "InfoNCE", "Objective", "Treatment"]
+__all__ = ["GlobalContrastive", "HardPairs", "InfoNCE", "Objective", "Treatment"]

@@ -106,6 +106,8 @@ class Objective(nn.Module, ABC):
         if self.treatment == "attract":
             rules = [rule.attract() for rule in rules]
         sums = pairs.contrast(self.temperature, rules)
+        if self.negatives is not None:
+            sums = self.negatives.reweigh(pairs, rules, sums, self.temperature)
         self.stats = _statistics(pairs, sums, rules)
         if self.negatives is not None:
             self.stats |= self.negatives.statistics()

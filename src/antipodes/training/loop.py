@@ -90,6 +90,7 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
             f"method {config['method']['name']} needs a batch_size of at least 2: the others are negatives"
         )
     views = build_augmentation(config["augmentation"], data.image_size, method.normalised)
+    plain = plain_view(method, data.image_size)
     loader = Loader(
         data,
         settings.batch_size,
@@ -165,6 +166,8 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
                     ids, images = (tensor.to(fabric.device) for tensor in next(batches))
                     seeds = (settings.seed, done, part)
                     batch = _views(views, images, method.views, seeds, fabric)
+                    if method.plain:
+                        batch.append(plain(images))
                     with fabric.no_backward_sync(network, enabled=part + 1 < settings.accumulate):
                         value = _loss(method, network, ids, batch, done / total)
                         fabric.backward(value / settings.accumulate)

@@ -25,7 +25,7 @@ class Settings:
         schedule: How the learning rate falls after the warm-up.
         milestones: Shares of training at which the step schedule multiplies the rate by 0.1.
         warmup: Share of training over which the learning rate rises from zero.
-        clip_gradient: Largest norm of the gradient; none does not clip.
+        clip_gradient: Largest norm of the gradient, by default what the method's paper uses; none does not clip.
         accumulate: Batches per optimiser step; only for methods whose negatives do not come from the batch.
         precision: bf16-mixed and 16-mixed pay off on GPUs; on many CPUs they are far slower.
         accelerator: Where to train.

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from antipodes.data import ImageDataset
 from antipodes.evaluation.detection import count_flags
 from antipodes.methods import Method
-from antipodes.objectives import Objective
+from antipodes.objectives import HardPairs, Objective
 from antipodes.pairs import Pairs, Rule
 from antipodes.training.records import Totals
 
 
 class FlagWatch:
-    """Judges the policy's flags by the labels, where there are both, on the steps for which it is active."""
+    """Judges the policy's flags by the labels, where there are both, on the steps for which it is active.
+
+    Of HNSSL, which flags nothing, the share of its hard pairs that have the same label.
+    """
 
     def __init__(self, method: Method, data: ImageDataset) -> None:
         self.active = False
@@ -22,11 +27,21 @@ class FlagWatch:
         for module in method.modules():
             if isinstance(module, Objective) and module.negatives is not None:
                 module.observer = self._look
+            elif isinstance(module, HardPairs):
+                module.observer = self._look_at_hard
 
     def _look(self, pairs: Pairs, rules: Sequence[Rule]) -> None:
         for prefix, labels in self._labels.items():
             if self.active and labels is not None:
                 self._seen.add(count_flags(pairs, rules, labels.to(pairs.anchors.device), prefix))
+
+    def _look_at_hard(self, ids: Tensor, all_ids: Tensor, hard: Tensor) -> None:
+        for prefix, labels in self._labels.items():
+            if self.active and labels is not None and bool(hard.any()):
+                here = labels.to(ids.device)
+                mine = here[ids][:, None]
+                same = (mine == here[all_ids]) & (mine >= 0)
+                self._seen.add({f"{prefix}hard_same_label": same[hard].float().mean().item()})
 
     def take(self) -> dict[str, float]:
         """Means over what was seen since the last call: the directions or parts of one step."""

@@ -1,0 +1,55 @@
+"""HNSSL's geometry: features scaled by their largest entry, mean squared differences, and the closest candidates."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def scale_by_largest(features: Tensor) -> Tensor:
+    """Divide rows (B, D) by their largest absolute entry, in float32 or better; a zero row stays zero.
+
+    The gradient goes through the largest entry too, as in HNSSL's Eq. 2. A zero row gets none.
+
+    Example:
+        >>> scale_by_largest(torch.tensor([[1.0, -4.0], [0.0, 0.0]]))
+        tensor([[ 0.2500, -1.0000],
+                [ 0.0000,  0.0000]])
+    """
+    features = features if features.dtype == torch.float64 else features.float()
+    largest = features.abs().amax(dim=1, keepdim=True)
+    absent = largest.detach() < math.sqrt(torch.finfo(features.dtype).tiny)
+    return (features / largest.masked_fill(absent, 1.0)).masked_fill(absent, 0.0)
+
+
+def squared_distances(anchors: Tensor, candidates: Tensor) -> Tensor:
+    """The mean over dimensions of squared differences of every anchor (A, D) and every candidate (C, D), as (A, C).
+
+    One matrix product, |a|^2 + |c|^2 - 2 a.c, of vectors from which the candidates' mean was taken: the distances stay
+    the same, and those of features that have almost collapsed do not drown in the rounding of their lengths.
+
+    Example:
+        >>> squared_distances(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 1.0], [0.0, 2.0]]))
+        tensor([[1., 2.]])
+    """
+    centre = candidates.detach().mean(dim=0)
+    anchors, candidates = anchors - centre, candidates - centre
+    lengths = anchors.square().sum(1)[:, None] + candidates.square().sum(1)
+    return (lengths - 2 * anchors @ candidates.T).clamp(min=0) / anchors.shape[1]
+
+
+def closest(distances: Tensor, allowed: Tensor, counts: Tensor) -> Tensor:
+    """Mark the `counts` (A,) allowed candidates of smallest distance of every anchor, or all there are, as (A, C) bool.
+
+    Example:
+        >>> distances = torch.tensor([[0.1, 0.2, 0.3]])
+        >>> closest(distances, torch.tensor([[False, True, True]]), torch.tensor([1]))
+        tensor([[False,  True, False]])
+    """
+    counts = torch.minimum(counts, allowed.sum(1))
+    most = int(counts.max()) if counts.numel() else 0
+    order = distances.masked_fill(~allowed, torch.inf).topk(most, dim=1, largest=False).indices
+    chosen = torch.arange(most, device=counts.device) < counts[:, None]
+    return torch.zeros_like(allowed).scatter_(1, order, chosen)

@@ -1,0 +1,123 @@
+"""`HardPairs`: HNSSL's loss, which pulls a pair of views together and pushes the closest negatives away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from antipodes.distributed import gather
+from antipodes.functional.distances import closest, scale_by_largest, squared_distances
+from antipodes.functional.errors import NotFinite
+
+
+class HardPairs(nn.Module):
+    """Distances of positives and of hard negatives (HNSSL, Zhu et al. 2023, Eqs. 2 to 7).
+
+    U_i are the online features of sample i, U'_i its target features, both divided by their largest absolute entry, and
+    D(a, b) is the mean of the squared differences. With H_i the hard negatives of sample i in the global batch,
+
+        L1 = mean_i D(U'_i, U_i)      L2 = -mean_i log( epsilon + sum_{k in H_i} D(U'_i, U_k) )
+
+        loss = positive_weight * L1 + negative_weight * L2
+
+    H_i are the negatives of smallest D: the `top_k` closest, the closest share `quantile`, or those of a D of at most
+    `threshold`. Give one of the three. The paper's text takes the single closest, its Eq. 5 a threshold of 1, which
+    with this D keeps nearly everything. A sample without hard negatives has no second term.
+
+    Args:
+        top_k: So many of the closest negatives are hard; 1 where none of the three is given.
+        quantile: This share of the negatives is hard, the closest, at least one; 1 takes all negatives.
+        threshold: Negatives of at most this distance are hard.
+        positive_weight: Weight of L1.
+        negative_weight: Weight of L2.
+        epsilon: Keeps the logarithm of coinciding pairs finite.
+
+    Example:
+        >>> loss_fn = HardPairs(top_k=1)
+        >>> loss = loss_fn(torch.randn(8, 16), torch.randn(8, 16), torch.arange(8))
+        >>> loss_fn.stats["kept_per_anchor"]
+        1.0
+    """
+
+    negatives = None  # no policy: it finds its negatives itself
+    stats: dict[str, float]
+
+    def __init__(
+        self,
+        top_k: int | None = None,
+        quantile: float | None = None,
+        threshold: float | None = None,
+        positive_weight: float = 0.8,
+        negative_weight: float = 0.1,
+        epsilon: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        if sum(given is not None for given in (top_k, quantile, threshold)) > 1:
+            raise ValueError("hard negatives are found by top_k, quantile or threshold: give one of them")
+        if top_k is not None and top_k < 1:
+            raise ValueError(f"top_k must be at least 1, got {top_k}: it is the number of hard negatives")
+        if quantile is not None and not 0 < quantile <= 1:
+            raise ValueError(f"quantile must be in (0, 1], got {quantile}: it is the share of negatives that are hard")
+        if threshold is not None and not threshold >= 0:
+            raise ValueError(f"threshold must be at least 0, got {threshold}: it is a distance")
+        if not (positive_weight >= 0 and negative_weight >= 0):
+            raise ValueError(
+                f"positive_weight and negative_weight must be at least 0, got {positive_weight} and {negative_weight}"
+            )
+        if not epsilon > 0:
+            raise ValueError(f"epsilon must be above 0, got {epsilon}: it keeps the logarithm finite")
+        self.top_k, self.quantile, self.threshold = top_k, quantile, threshold
+        self.positive_weight, self.negative_weight, self.epsilon = positive_weight, negative_weight, epsilon
+        self.stats = {}
+        self.observer: Callable[[Tensor, Tensor, Tensor], None] | None = None  # sees ids and hard pairs of every step
+
+    def forward(self, online: Tensor, target: Tensor, ids: Tensor) -> Tensor:
+        """The mean loss over this rank's samples.
+
+        Args:
+            online: (b, D) features that are trained, of any length; the negatives are those of all ranks.
+            target: (b, D) features of the same samples to compare them with, with or without gradient.
+            ids: (b,) dataset indices; samples of the same id are never negatives of each other.
+
+        Raises:
+            ValueError: for shapes that do not fit, or features that are not finite.
+        """
+        if online.dim() != 2 or online.shape != target.shape or ids.shape != online.shape[:1] or not ids.numel():
+            raise ValueError(
+                "online and target must be (B, D) and ids (B,), "
+                f"got {tuple(online.shape)}, {tuple(target.shape)} and {tuple(ids.shape)}"
+            )
+        online, target = scale_by_largest(online), scale_by_largest(target)
+        positive = (online - target).square().mean()
+        if not bool(positive.detach().isfinite()):
+            raise NotFinite("online or target hold NaN or infinite numbers: check the encoder's output before the loss")
+        all_ids = gather(ids)
+        allowed = ids[:, None] != all_ids
+        distances = squared_distances(target, gather(online))
+        hard = self._mine(distances.detach(), allowed)
+        sums = torch.where(hard, distances, 0.0).sum(1)
+        present = hard.any(1)
+        negative = -torch.where(present, (self.epsilon + sums).log(), 0.0).mean()
+        if self.observer is not None:
+            self.observer(ids, all_ids, hard)
+        self.stats = {
+            "positive_term": positive.item(),
+            "negative_term": negative.item(),
+            "negative_distance": distances.detach()[allowed].mean().item() if bool(allowed.any()) else 0.0,
+            "kept_per_anchor": hard.sum(1).float().mean().item(),
+            "without_negatives": 1 - present.float().mean().item(),
+        }
+        return self.positive_weight * positive + self.negative_weight * negative
+
+    def _mine(self, distances: Tensor, allowed: Tensor) -> Tensor:
+        """Which candidates are the hard negatives of every sample, (b, B) bool."""
+        if self.threshold is not None:
+            return allowed & (distances <= self.threshold)
+        available = allowed.sum(1)
+        if self.quantile is None:
+            return closest(distances, allowed, torch.full_like(available, self.top_k or 1))
+        if self.quantile == 1:
+            return allowed
+        return closest(distances, allowed, (self.quantile * available).round().long().clamp(min=1))

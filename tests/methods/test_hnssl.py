@@ -1,0 +1,137 @@
+"""HNSSL: which network sees what, who takes the gradient, how the target follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from antipodes.cli.train import parse
+from antipodes.methods import HNSSL
+from antipodes.training import loop
+from antipodes.training.components import build_data, build_method
+from antipodes.training.records import read_records
+from tests.methods.tiny import Tiny, Training, batch, build
+from tests.reference.hard_pairs import hard_pairs as reference
+
+SHAPES = ["--encoder", "resnet8-slim", "--data.count", "128", "--batch_size", "32", "--method", "hnssl"]
+
+
+def hnssl(name: str = "hnssl") -> HNSSL:
+    method = build(name)
+    assert isinstance(method, HNSSL)
+    return method
+
+
+def turn(method: HNSSL) -> None:
+    """Give the target weights of its own."""
+    with torch.no_grad():
+        for number, parameter in enumerate(method.target.parameters()):
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)))
+
+
+MININGS: list[dict[str, Any]] = [{}, {"top_k": 2}, {"quantile": 0.5}, {"threshold": 0.4}, {"quantile": 1.0}]
+
+
+@pytest.mark.parametrize("target_gradient", [False, True])
+@pytest.mark.parametrize("mining", MININGS)
+def test_is_the_loss_of_its_paper(mining: dict[str, Any], target_gradient: bool) -> None:
+    torch.manual_seed(0)
+    method = HNSSL(Tiny(), target_gradient=target_gradient, **mining).double()
+    turn(method)
+    ids, views = batch(0, 2)
+    view, plain = (images.double() for images in views)
+    loss = method.loss(method.network, ids, [view, plain], 0.5)
+    online, target = method.backbone()(view), method.target(plain)
+    expected = reference(online, target if target_gradient else target.detach(), ids.tolist(), **mining)
+    torch.testing.assert_close(loss, expected)
+    parameters = [*method.backbone().parameters(), *(method.target.parameters() if target_gradient else ())]
+    assert {id(each) for each in parameters} == {id(each) for each in method.network.parameters()}
+    for ours, theirs in zip(
+        torch.autograd.grad(loss, parameters), torch.autograd.grad(expected, parameters), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_the_target_starts_as_a_copy_that_takes_no_gradient() -> None:
+    method = hnssl()
+    for target, online in zip(method.target.parameters(), method.network.parameters(), strict=True):
+        assert torch.equal(target, online)
+        assert target.data_ptr() != online.data_ptr()
+        assert not target.requires_grad
+
+
+@pytest.mark.parametrize("name", ["hnssl", "hnssl-lesion"])
+@pytest.mark.parametrize("momentum", [1.0, 0.999, 0.5, 0.0])
+def test_the_target_follows_the_online_encoder(momentum: float, name: str) -> None:
+    """The momentum is the share of the target that stays: 1 never moves it, 0 copies the online encoder."""
+    method = hnssl(name)
+    method.momentum = momentum
+    turn(method)
+    before = [each.clone() for each in method.target.parameters()]
+    online = [each.clone() for each in method.backbone().parameters()]
+    method.after_step()
+    for old, leader, target in zip(before, online, method.target.parameters(), strict=True):
+        torch.testing.assert_close(target, momentum * old + (1 - momentum) * leader)
+    for old, leader in zip(online, method.backbone().parameters(), strict=True):
+        assert torch.equal(old, leader)
+
+
+def test_only_the_lesion_trains_the_target_by_gradients() -> None:
+    for name, moves in (("hnssl", False), ("hnssl-lesion", True)):
+        training = Training(name, "none")
+        method = training.method
+        assert isinstance(method, HNSSL)
+        method.momentum = 1.0
+        before = [each.clone() for each in method.target.parameters()]
+        training.step(0)
+        assert moves != all(torch.equal(a, b) for a, b in zip(before, method.target.parameters(), strict=True))
+
+
+def test_batch_of_one_is_finite() -> None:
+    method = hnssl()
+    ids, views = batch(0, 2)
+    loss = method.loss(method.network, ids[:1], [view[:1] for view in views], 0.5)
+    assert loss.isfinite()
+    assert method.statistics()["without_negatives"] == 1
+
+
+def test_wrong_arguments_get_one_sentence() -> None:
+    for momentum in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match=r"momentum must be in \[0, 1\]"):
+            HNSSL(Tiny(), momentum=momentum)
+    with pytest.raises(ValueError, match="give one of them"):
+        HNSSL(Tiny(), top_k=1, quantile=0.1)
+
+
+def test_the_loop_hands_over_a_view_and_the_plain_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Tensor, list[Tensor]]] = []
+    original = HNSSL.loss
+
+    def spy(self: HNSSL, network: Any, ids: Tensor, views: list[Tensor], progress: float) -> Tensor:
+        seen.append((ids, views))
+        return original(self, network, ids, views, progress)
+
+    monkeypatch.setattr(HNSSL, "loss", spy)
+    config, _ = parse([*SHAPES, "--epochs", "1", "--out", str(tmp_path / "run")])
+    folder = loop.train(config).folder
+    data = build_data(config["data"])
+    ids, views = seen[0]
+    assert len(views) == 2
+    plain = loop.plain_view(build_method(config, data), data.image_size)(data.fetch(ids))
+    assert torch.equal(views[1], plain)
+    assert not torch.equal(views[0], plain)
+    epoch = read_records(folder)[-1]
+    assert epoch["kept_per_anchor"] == 1
+    assert 0 <= epoch["hard_same_label"] <= 1
+
+
+def test_its_paper_clips_gradients_unless_told_otherwise() -> None:
+    assert parse(SHAPES)[0]["clip_gradient"] == 1.0
+    assert parse(SHAPES)[0]["augmentation"]["name"] == "hnssl"
+    assert parse([*SHAPES, "--clip_gradient", "null"])[0]["clip_gradient"] is None
+    assert parse([*SHAPES, "--clip_gradient", "3"])[0]["clip_gradient"] == 3.0
+    assert parse([])[0]["clip_gradient"] is None
