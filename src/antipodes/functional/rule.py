@@ -89,6 +89,16 @@ class Rule:
         groups = tuple(replace(group, same="pull") if group.same == "drop" else group for group in self.groups)
         return replace(self, above="pull", groups=groups)
 
+    def of_candidates(self, positions: Tensor) -> Rule:
+        """Return the rule for the candidates at these positions."""
+        return replace(self, groups=tuple(replace(g, candidates=g.candidates[positions]) for g in self.groups))
+
+    @property
+    def pulls(self) -> bool:
+        """Whether there may be pairs that this rule pulls."""
+        by_ceiling = self.ceiling is not None and self.above == "pull"
+        return by_ceiling or any(group.same == "pull" for group in self.groups)
+
     @property
     def ignores(self) -> bool:
         """Whether there are pairs that this rule leaves out without calling them false negatives."""

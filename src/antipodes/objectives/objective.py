@@ -18,6 +18,8 @@ from antipodes.negatives.policy import Policy
 from antipodes.pairs import Pairs, Rule, normalise
 
 Treatment = Literal["eliminate", "attract"]
+Contrast = Callable[[Pairs, float, Sequence[Rule]], Sums]
+"""Pairs, the temperature and rules to sums: `Pairs.contrast`, or another way to sum over what the rules keep."""
 
 
 class Objective(nn.Module, ABC):
@@ -88,8 +90,14 @@ class Objective(nn.Module, ABC):
         pairs = Pairs(first, ids, (first * second).sum(1), normalise(candidates), candidate_ids)
         return self.evaluate(pairs, progress)
 
-    def evaluate(self, pairs: Pairs, progress: float = 1.0) -> Tensor:
-        """The mean loss of pairs that are ready (normalised, gathered); methods with a queue or bank come in here."""
+    def evaluate(self, pairs: Pairs, progress: float = 1.0, contrast: Contrast = Pairs.contrast) -> Tensor:
+        """The mean loss of pairs that are ready (normalised, gathered); methods with a queue or bank come in here.
+
+        Args:
+            pairs: What is compared.
+            progress: Share of training done.
+            contrast: How to sum over what the rules keep; the default takes every kept candidate once.
+        """
         if not 0 <= progress <= 1:
             raise ValueError(f"progress must be in [0, 1], got {progress}: it is the share of training done")
         if not bool(pairs.positives.detach().isfinite().all()):
@@ -100,7 +108,7 @@ class Objective(nn.Module, ABC):
             self.observer(pairs, rules)
         if self.treatment == "attract":
             rules = [rule.attract() for rule in rules]
-        sums = pairs.contrast(self.temperature, rules)
+        sums = contrast(pairs, self.temperature, rules)
         self.stats = _statistics(pairs, sums, rules)
         if self.negatives is not None:
             self.stats |= self.negatives.statistics()
