@@ -10,12 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from antipodes.negatives import FNC, IFND, GloFND, Hardest, Oracle, Policy, Ring
-    from antipodes.objectives import GlobalContrastive, InfoNCE
+    from antipodes.negatives import FNC, IFND, Cave, GloFND, Hardest, Oracle, Policy, Ring
+    from antipodes.objectives import GlobalContrastive, InfoNCE, LocalAggregation
     from antipodes.pairs import Group, Pairs, Rule
     from antipodes.state import SampleTable
 
 _HOMES = {
+    "Cave": "negatives",
     "FNC": "negatives",
     "GlobalContrastive": "objectives",
     "GloFND": "negatives",
@@ -23,6 +24,7 @@ _HOMES = {
     "Hardest": "negatives",
     "IFND": "negatives",
     "InfoNCE": "objectives",
+    "LocalAggregation": "objectives",
     "Oracle": "negatives",
     "Pairs": "pairs",
     "Policy": "negatives",
@@ -34,11 +36,13 @@ _HOMES = {
 __all__ = [
     "FNC",
     "IFND",
+    "Cave",
     "GloFND",
     "GlobalContrastive",
     "Group",
     "Hardest",
     "InfoNCE",
+    "LocalAggregation",
     "Oracle",
     "Pairs",
     "Policy",

@@ -14,7 +14,7 @@ from antipodes.functional.colour import rgb_to_lab
 from antipodes.methods.draw import Draw, against_bank, check_draw
 from antipodes.methods.method import Method, Network, Projection
 from antipodes.negatives.policy import Policy
-from antipodes.objectives import InfoNCE, Treatment
+from antipodes.objectives import InfoNCE, Objective, Treatment
 from antipodes.pairs import normalise
 
 
@@ -92,8 +92,8 @@ class CMC(Method):
         self.bank_l = MemoryBank(num_samples, dim, bank_momentum, 2 * seed)
         self.bank_ab = MemoryBank(num_samples, dim, bank_momentum, 2 * seed + 1)
         # a policy per direction: thresholds of L anchors mean nothing to ab anchors
-        self.objective = InfoNCE(temperature, negatives, treatment)
-        self.objective_ab = InfoNCE(temperature, copy.deepcopy(negatives), treatment)
+        self.objective: Objective = InfoNCE(temperature, negatives, treatment)
+        self.objective_ab: Objective = InfoNCE(temperature, copy.deepcopy(negatives), treatment)
         self._fresh: list[tuple[Tensor, list[Tensor]]] = []
 
     def loss(self, network: Network, ids: Tensor, views: Sequence[Tensor], progress: float) -> Tensor:
@@ -103,8 +103,12 @@ class CMC(Method):
         directions = zip(embeddings, (self.bank_ab, self.bank_l), (self.objective, self.objective_ab), strict=True)
         losses = []
         for anchors, bank, objective in directions:
-            losses.append(against_bank(objective, bank, anchors, ids, self.draw, self.samples, progress))
+            losses.append(self.compare(objective, bank, anchors, ids, progress))
         return losses[0] + losses[1]
+
+    def compare(self, objective: Objective, bank: MemoryBank, anchors: Tensor, ids: Tensor, progress: float) -> Tensor:
+        """The loss of normalised anchors (B, D) against a bank."""
+        return against_bank(objective, bank, anchors, ids, self.draw, self.samples, progress)
 
     def after_step(self) -> None:
         """Both banks take the embeddings of this step."""

@@ -25,6 +25,11 @@ def check_draw(draw: Draw, samples: int) -> None:
         raise ValueError(f"samples must be at least 1, got {samples}: it is the number of bank entries drawn")
 
 
+def whole_bank(bank: MemoryBank, anchors: Tensor, ids: Tensor) -> Pairs:
+    """Normalised anchors (B, D) with their own entries as positives and all of the bank as candidates."""
+    return Pairs(anchors, ids, (anchors * bank.read(ids)).sum(1), *bank.entries())
+
+
 def against_bank(
     objective: Objective, bank: MemoryBank, anchors: Tensor, ids: Tensor, draw: Draw, samples: int, progress: float
 ) -> Tensor:
@@ -40,8 +45,8 @@ def against_bank(
         samples: How many entries are drawn.
         progress: Share of training done.
     """
-    positives = (anchors * bank.read(ids)).sum(1)
     if draw == "once" or (draw == "each" and objective.negatives is None):
+        positives = (anchors * bank.read(ids)).sum(1)
         return objective.evaluate(Pairs(anchors, ids, positives, *bank.draw(samples)), progress)
 
     def contrast(pairs: Pairs, temperature: float, rules: Sequence[Rule]) -> Sums:
@@ -61,4 +66,4 @@ def against_bank(
             world_size=world_size(),
         )
 
-    return objective.evaluate(Pairs(anchors, ids, positives, *bank.entries()), progress, contrast)
+    return objective.evaluate(whole_bank(bank, anchors, ids), progress, contrast)

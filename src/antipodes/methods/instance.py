@@ -11,7 +11,7 @@ from antipodes.encoders.heads import HeadKind
 from antipodes.methods.draw import Draw, against_bank, check_draw
 from antipodes.methods.method import Method, Network, Projection
 from antipodes.negatives.policy import Policy
-from antipodes.objectives import InfoNCE, Treatment
+from antipodes.objectives import InfoNCE, Objective, Treatment
 from antipodes.pairs import normalise
 
 
@@ -65,14 +65,18 @@ class InstanceDiscrimination(Method):
         self.samples = samples
         self.network = Projection(encoder, head, hidden, dim)
         self.bank = MemoryBank(num_samples, dim, bank_momentum, seed)
-        self.objective = InfoNCE(temperature, negatives, treatment)
+        self.objective: Objective = InfoNCE(temperature, negatives, treatment)
         self._fresh: list[tuple[Tensor, Tensor]] = []
 
     def loss(self, network: Network, ids: Tensor, views: Sequence[Tensor], progress: float) -> Tensor:
         """Embeddings against their own bank entries and a draw of the others."""
         anchors = normalise(network(views[0]))
         self._fresh.append((ids, anchors.detach()))
-        return against_bank(self.objective, self.bank, anchors, ids, self.draw, self.samples, progress)
+        return self.compare(self.objective, self.bank, anchors, ids, progress)
+
+    def compare(self, objective: Objective, bank: MemoryBank, anchors: Tensor, ids: Tensor, progress: float) -> Tensor:
+        """The loss of normalised anchors (B, D) against a bank."""
+        return against_bank(objective, bank, anchors, ids, self.draw, self.samples, progress)
 
     def after_step(self) -> None:
         """The bank takes the embeddings of this step."""

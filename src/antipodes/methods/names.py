@@ -9,5 +9,7 @@ METHODS: dict[str, str] = {
     "moco-v2": "antipodes.methods.moco.MoCo",
     "instance": "antipodes.methods.instance.InstanceDiscrimination",
     "cmc": "antipodes.methods.cmc.CMC",
+    "local-aggregation": "antipodes.methods.local_aggregation.InstanceAggregation",
+    "cmc-local-aggregation": "antipodes.methods.local_aggregation.CMCAggregation",
 }
 """Name of a method -> dotted path of its class."""

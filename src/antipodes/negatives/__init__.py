@@ -1,5 +1,7 @@
 """Policies: which candidates of an anchor count as negatives."""
 
+from antipodes.negatives.cave import Cave
+from antipodes.negatives.clustered import Clustered
 from antipodes.negatives.fnc import FNC
 from antipodes.negatives.glofnd import GloFND
 from antipodes.negatives.hardest import Hardest
@@ -8,4 +10,4 @@ from antipodes.negatives.oracle import Oracle
 from antipodes.negatives.policy import Both, Policy
 from antipodes.negatives.ring import Ring
 
-__all__ = ["FNC", "IFND", "Both", "GloFND", "Hardest", "Oracle", "Policy", "Ring"]
+__all__ = ["FNC", "IFND", "Both", "Cave", "Clustered", "GloFND", "Hardest", "Oracle", "Policy", "Ring"]

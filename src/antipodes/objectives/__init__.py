@@ -2,6 +2,7 @@
 
 from antipodes.objectives.global_contrastive import GlobalContrastive
 from antipodes.objectives.info_nce import InfoNCE
+from antipodes.objectives.local_aggregation import LocalAggregation
 from antipodes.objectives.objective import Objective, Treatment
 
-__all__ = ["GlobalContrastive", "InfoNCE", "Objective", "Treatment"]
+__all__ = ["GlobalContrastive", "InfoNCE", "LocalAggregation", "Objective", "Treatment"]

@@ -108,14 +108,18 @@ class Objective(nn.Module, ABC):
             self.observer(pairs, rules)
         if self.treatment == "attract":
             rules = [rule.attract() for rule in rules]
-        sums = contrast(pairs, self.temperature, rules)
-        self.stats = _statistics(pairs, sums, rules)
+        sums = contrast(pairs, self.temperature, [*rules, *self.beside(pairs)])
+        self.stats = _statistics(pairs, Sums(*(each[: len(rules)] for each in sums)), rules)
         if self.negatives is not None:
             self.stats |= self.negatives.statistics()
         empty = pairs.candidate_ids is not None and not bool((pairs.candidate_ids >= 0).any())  # a queue's first step
         if self.stats["without_negatives"] > 0 and not empty:
             self._warn("some anchors have no negatives left: nothing pushes them")
         return self.value(pairs, sums, progress).mean()
+
+    def beside(self, pairs: Pairs) -> Sequence[Rule]:
+        """Rules whose sums the loss needs beside those of the policy; they come last."""
+        return ()
 
     @abstractmethod
     def value(self, pairs: Pairs, sums: Sums, progress: float) -> Tensor:
