@@ -18,7 +18,7 @@ def drawn_log_sums(
     rules: list[Rule],
     numbers: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The log sums (R, A) over draws by numbers (R, A, m) in [0, 1), differentiable, and how many there were to draw."""
+    """The log sums (R, A) over draws by numbers (R, A, m) in [0, 1), differentiable, and the number kept (R, A)."""
     similarities = anchors @ candidates.T
     log_sums, kept = [], []
     for rule, rows in zip(rules, numbers, strict=True):

@@ -306,6 +306,7 @@ class Allowed:
         self.count = len(candidates) - self.same
 
     def per_anchor(self, number: int | Tensor, name: str) -> Tensor:
+        """The number for every anchor, (A,)."""
         if isinstance(number, int):
             return torch.full_like(self.count, number)
         if number.shape != self.count.shape or number.is_floating_point():
@@ -329,6 +330,7 @@ class Allowed:
             yield rows, similarities
 
     def band(self, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        """Bounds between which exactly the ranks [first, last) of every anchor lie."""
         if bool((first < 0).any()):
             raise ValueError(f"first must not be negative, got {int(first.min())}: rank 0 is the most similar")
         last = last.minimum(self.count)

@@ -201,7 +201,7 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
             if first and scored:
                 row["knn"] = online_knn(method, data, fabric.device)
             if scored and hear_scores:
-                _tell(hear_scores, fabric.broadcast(row.get("knn")), done / total)  # the first rank's
+                _tell(hear_scores, fabric.broadcast(row.get("knn", math.nan)), done / total)  # the first rank's
             if records is not None:
                 records.write("epoch", done, row)
             score = row.get("knn", -math.inf) if labelled else -row["loss"]
