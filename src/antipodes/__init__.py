@@ -10,12 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from antipodes.negatives import DCL, FNC, HCL, IFND, GloFND, Hardest, Oracle, Policy, Ring
-    from antipodes.objectives import GlobalContrastive, HardPairs, InfoNCE
+    from antipodes.negatives import DCL, FNC, HCL, IFND, Cave, GloFND, Hardest, Oracle, Policy, Ring
+    from antipodes.objectives import GlobalContrastive, HardPairs, InfoNCE, LocalAggregation
     from antipodes.pairs import Group, Listed, Pairs, Rule
     from antipodes.state import SampleTable
 
 _HOMES = {
+    "Cave": "negatives",
     "DCL": "negatives",
     "FNC": "negatives",
     "GlobalContrastive": "objectives",
@@ -27,6 +28,7 @@ _HOMES = {
     "IFND": "negatives",
     "InfoNCE": "objectives",
     "Listed": "pairs",
+    "LocalAggregation": "objectives",
     "Oracle": "negatives",
     "Pairs": "pairs",
     "Policy": "negatives",
@@ -40,6 +42,7 @@ __all__ = [
     "FNC",
     "HCL",
     "IFND",
+    "Cave",
     "GloFND",
     "GlobalContrastive",
     "Group",
@@ -47,6 +50,7 @@ __all__ = [
     "Hardest",
     "InfoNCE",
     "Listed",
+    "LocalAggregation",
     "Oracle",
     "Pairs",
     "Policy",

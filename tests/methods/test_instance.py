@@ -4,7 +4,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from antipodes.methods import InstanceDiscrimination
+from antipodes import Ring
+from antipodes.functional.select import ring
+from antipodes.methods import InstanceAggregation, InstanceDiscrimination
+from antipodes.negatives import Hardest
+from antipodes.seeding import generator
 from tests.methods.tiny import LABELS, N, Tiny, Training, batch, build
 
 
@@ -52,6 +56,84 @@ def test_the_bank_is_written_after_the_step_with_momentum() -> None:
     expected = before.clone()
     expected[ids] = F.normalize(0.5 * before[ids] + 0.5 * anchors, dim=1)
     torch.testing.assert_close(method.bank.table.rows, expected)
+
+
+def iring(draw: str, samples: int = 12, inner: float = 0.2) -> InstanceDiscrimination:
+    negatives = Ring((0.6, 0.6), inner)
+    return InstanceDiscrimination(Tiny(), N, samples=samples, draw=draw, dim=5, negatives=negatives)  # type: ignore[arg-type]
+
+
+def test_every_anchor_draws_from_its_own_ring() -> None:
+    method = iring("each")
+    ids, views = batch(0, 1)
+    anchors, bank = F.normalize(method.network(views[0]), dim=1), method.bank.table.rows
+    low, high = ring(anchors, bank, ids, torch.arange(N), 0.2, 0.6)
+    numbers = torch.rand(1, len(ids), 12, dtype=torch.float64, generator=generator("draw", 0, 0))[0]
+    losses = []
+    for anchor, own, lowest, highest, row in zip(anchors, ids.tolist(), low, high, numbers, strict=True):
+        similarity = bank @ anchor
+        inside = [k for k in range(N) if k != own and lowest <= similarity[k] <= highest]
+        assert len(inside) == 11  # of 23: ranks [2.76, 13.8)
+        drawn = [inside[int(number * len(inside))] for number in row]
+        losses.append(F.cross_entropy(torch.stack([similarity[own], *similarity[drawn]]) / 0.07, torch.tensor(0)))
+    loss = method.loss(method.network, ids, views, 0.5)
+    torch.testing.assert_close(loss, torch.stack(losses).mean())
+    assert method.statistics()["kept_per_anchor"] == 11
+    assert method.statistics()["without_negatives"] == 0
+    assert method.loss(method.network, ids, views, 0.5) != loss  # the next draw is another
+
+
+def test_the_expected_draw_is_the_whole_ring_scaled_to_the_number_of_draws() -> None:
+    method = iring("expected")
+    ids, views = batch(0, 1)
+    anchors, bank = F.normalize(method.network(views[0]), dim=1), method.bank.table.rows
+    logits = anchors @ bank.T
+    low, high = ring(anchors, bank, ids, torch.arange(N), 0.2, 0.6)
+    outside = (logits < low[:, None]) | (logits > high[:, None]) | (ids[:, None] == torch.arange(N))
+    negative = (logits / 0.07).exp().masked_fill(outside, 0).sum(1) * 12 / 11
+    positive = (logits.gather(1, ids[:, None])[:, 0] / 0.07).exp()
+    expected = -(positive / (positive + negative)).log().mean()
+    torch.testing.assert_close(method.loss(method.network, ids, views, 0.5), expected)
+    assert method.statistics()["kept_per_anchor"] == 11
+
+
+def test_once_judges_one_draw_for_all() -> None:
+    method = iring("once", samples=10)
+    ids, views = batch(0, 1)
+    method.loss(method.network, ids, views, 0.5)
+    assert 4 <= method.statistics()["kept_per_anchor"] <= 5  # of 10, or of 9 without the own entry
+
+
+@pytest.mark.filterwarnings("ignore:some anchors have no negatives")
+@pytest.mark.parametrize("draw", ["each", "once", "expected"])
+def test_an_empty_ring_leaves_no_negative_term(draw: str) -> None:
+    method = InstanceDiscrimination(Tiny(), N, samples=9, draw=draw, dim=5, negatives=Ring((0.01, 0.01)))  # type: ignore[arg-type]
+    ids, views = batch(0, 1)
+    loss = method.loss(method.network, ids, views, 0.5)
+    assert loss == 0
+    loss.backward()
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in method.parameters())
+
+
+def test_wrong_arguments_get_one_sentence() -> None:
+    with pytest.raises(ValueError, match="draw must be one of each, once, expected, got 'twice'"):
+        iring("twice")
+    with pytest.raises(ValueError, match="samples must be at least 1, got 0"):
+        instance(0)
+    for neighbours in (0, 1.5, -3):
+        with pytest.raises(ValueError, match="neighbours must be a whole number, or a share between 0 and 1"):
+            InstanceAggregation(Tiny(), N, clusters=(3,), neighbours=neighbours)
+
+
+def test_the_background_is_of_neighbours_unless_a_policy_says_otherwise() -> None:
+    numbered = InstanceAggregation(Tiny(), N, clusters=(3,), neighbours=7).objective.negatives
+    assert isinstance(numbered, Hardest)
+    assert numbered.k == 7
+    shared = InstanceAggregation(Tiny(), N, clusters=(3,), neighbours=0.25).objective.negatives
+    assert isinstance(shared, Ring)
+    assert (shared.share(0.0), shared.inner) == (0.25, 0)
+    policy = Ring()
+    assert InstanceAggregation(Tiny(), N, clusters=(3,), negatives=policy).objective.negatives is policy
 
 
 def test_elimination_leaves_the_samples_of_other_labels() -> None:

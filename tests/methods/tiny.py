@@ -10,8 +10,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from antipodes import DCL, FNC, HCL, IFND, GloFND, Hardest, Oracle, Ring
-from antipodes.methods import CMC, HNSSL, InstanceDiscrimination, Method, MoCo, MoCoV1, SimCLR, SogCLR, SupCon
+from antipodes import DCL, FNC, HCL, IFND, Cave, GloFND, Hardest, Oracle, Ring
+from antipodes.methods import (
+    CMC,
+    HNSSL,
+    CMCAggregation,
+    InstanceAggregation,
+    InstanceDiscrimination,
+    Method,
+    MoCo,
+    MoCoV1,
+    SimCLR,
+    SogCLR,
+    SupCon,
+)
+from antipodes.negatives import Clustered
+from antipodes.objectives import LocalAggregation
 
 N, BATCH, SIZE = 24, 8, 4
 LABELS = torch.arange(N) % 5
@@ -41,6 +55,14 @@ METHODS: dict[str, Callable[..., Method]] = {
     "cmc": lambda **policy: CMC(Tiny(1), Tiny(2), N, samples=15, dim=5, **policy),
     "hnssl": lambda **policy: HNSSL(Tiny(), top_k=2),
     "hnssl-lesion": lambda **policy: HNSSL(Tiny(), momentum=0.9, quantile=1.0, target_gradient=True),
+    "instance-once": lambda **policy: InstanceDiscrimination(Tiny(), N, samples=15, draw="once", dim=5, **policy),
+    "instance-expected": lambda **policy: InstanceDiscrimination(
+        Tiny(), N, samples=15, draw="expected", dim=5, **policy
+    ),
+    "la": lambda **policy: _gathered(InstanceAggregation(Tiny(), N, clusters=(3, 5), neighbours=9, dim=5, **policy)),
+    "cmc-la": lambda **policy: _gathered(
+        CMCAggregation(Tiny(1), Tiny(2), N, clusters=(4,), neighbours=0.4, space="features", dim=5, **policy)
+    ),
 }
 
 POLICIES: dict[str, dict[str, Any]] = {
@@ -55,16 +77,34 @@ POLICIES: dict[str, dict[str, Any]] = {
     "hardest": {"negatives": lambda: Hardest(3)},
     "dcl": {"negatives": lambda: DCL(0.02)},
     "hcl": {"negatives": lambda: Ring((0.9, 0.5)) & HCL(0.02, beta=0.5)},
+    "cave": {"negatives": lambda: _fitted(Cave(N, (3,)))},
 }
 
 
-def _fitted(policy: IFND) -> IFND:
+def _fitted(policy: Clustered) -> Clustered:
     policy.double().fit(torch.randn(N, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64), 0.5)
     return policy
 
 
-ALONE = ("supcon", "hnssl", "hnssl-lesion")  # these take no policy
-CASES = [(method, policy) for method in METHODS for policy in POLICIES if method not in ALONE or policy == "none"]
+def _gathered(method: Method) -> Method:
+    """With clusters, as if some epochs had gone by."""
+    for part in method.modules():
+        if isinstance(part, LocalAggregation):
+            _fitted(part.close)
+    return method
+
+
+# the methods that do not take every policy; the others do
+SOME = {
+    "supcon": ("none",),
+    "hnssl": ("none",),
+    "hnssl-lesion": ("none",),
+    "instance-once": ("none", "ring"),
+    "instance-expected": ("none", "ring", "attract"),
+    "la": ("none", "ring", "cave", "supports"),
+    "cmc-la": ("none", "ring"),
+}
+CASES = [(method, policy) for method in METHODS for policy in SOME.get(method, POLICIES)]
 
 
 def build(name: str, policy: str = "none", seed: int = 0) -> Method:

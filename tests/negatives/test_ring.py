@@ -96,6 +96,59 @@ def test_two_ranks_equal_one(two_ranks: Ranks, name: str) -> None:
         torch.testing.assert_close(first_state[table], value)
 
 
+def test_validation_shrinks_after_a_better_score_and_widens_otherwise() -> None:
+    policy = Ring((1.0, 0.1), until=0.5, anneal="validation")
+    assert policy.hears == "score"
+    notch = 0.9 / 0.5 * 0.1  # of the linear anneal in a tenth of training
+    shares = []
+    for epoch, score in enumerate([30.0, 31.0, 33.0, 32.0, 32.5, 32.5, 40.0, 41.0, 42.0, 43.0]):
+        policy.hear(score, 0.1 * (epoch + 1))
+        shares.append(policy.share(0.0))
+    notches = [0, 1, 2, 1, 2, 1, 2, 3, 4, 5]  # against the score before, not against the best
+    assert shares == pytest.approx([1 - notch * count for count in notches], abs=1e-6)
+    assert policy.statistics() == {"ring_outer": shares[-1]}
+    for epoch in range(10):
+        policy.hear(50.0 + epoch, 1.0 + epoch)
+    assert policy.share(0.0) == pytest.approx(0.1)  # and no further
+    policy.hear(0.0, 100.0)
+    assert policy.share(0.0) == 1
+
+
+def test_validation_waits_for_its_patience() -> None:
+    policy = Ring((1.0, 0.1), until=0.9, anneal="validation", patience=2)
+    shares = []
+    for epoch, score in enumerate([5.0, 6.0, 5.0, 7.0, 6.0, 5.0, 4.0]):
+        policy.hear(score, 0.1 * epoch)
+        shares.append(round(policy.share(0.0), 4))
+    assert shares == [1.0, 0.9, 0.9, 0.8, 0.8, 0.9, 1.0]
+
+
+def test_the_loss_is_compared_with_its_running_mean() -> None:
+    policy = Ring((1.0, 0.1), until=0.9, anneal="loss")
+    mean, outer = 4.0, 1.0
+    for step, loss in enumerate([4.0, 3.0, 3.9, 3.99, 3.5, 4.5, 2.0]):
+        policy.hear(loss, 0.01 * step)
+        if step:
+            outer = min(1.0, outer - 0.01 if loss < mean else outer + 0.01)
+        mean = 0.99 * mean + 0.01 * loss
+        assert policy.share(0.5) == pytest.approx(outer, abs=1e-6)
+    assert outer < 1
+
+
+@pytest.mark.parametrize("anneal", ["validation", "loss"])
+def test_an_adaptive_ring_is_saved(anneal: Any) -> None:
+    policy, resumed = Ring(anneal=anneal), Ring(anneal=anneal)
+    for step, better in enumerate([1.0, 2.0, 3.0, 2.0, 4.0, 5.0]):
+        value = -better if anneal == "loss" else better
+        policy.hear(value, 0.01 * step)
+        if step == 2:
+            resumed.load_state_dict(policy.state_dict())
+        elif step > 2:
+            resumed.hear(value, 0.01 * step)
+    assert 0.1 < policy.share(0.0) < 1
+    assert policy.share(0.0) == resumed.share(0.0)
+
+
 def test_there_is_nothing_to_save() -> None:
     assert not Ring().state_dict()
     assert not Hardest().state_dict()
@@ -106,7 +159,8 @@ def test_wrong_arguments_get_one_sentence() -> None:
         ({"outer": (1.0, 0.0)}, "outer must be two shares"),
         ({"inner": 1.0}, "inner must be in"),
         ({"until": 0.0}, "until must be in"),
-        ({"anneal": "cosine"}, "anneal must be one of linear, step, none"),
+        ({"anneal": "cosine"}, "anneal must be one of linear, step, none, validation, loss"),
+        ({"patience": 0}, "patience must be at least 1"),
     ):
         with pytest.raises(ValueError, match=sentence):
             Ring(**arguments)  # type: ignore[arg-type]

@@ -112,3 +112,27 @@ class GlobalContrastive:
             values.append(-target.item() + negative_term)
         self.value = sum(values) / len(values)
         return torch.stack(losses).mean()
+
+
+def local_aggregation(
+    anchors: Tensor,
+    ids: Sequence[int],
+    bank: Tensor,
+    clusters: Sequence[Sequence[int]],
+    backgrounds: Sequence[Sequence[int]],
+    temperature: float,
+) -> Tensor:
+    """Eq. 5 of Ring, the mean over anchors and clusterings; an anchor's own entry is in both of its sets.
+
+    `clusters` holds a label per entry for every clustering, -1 where there is none; `backgrounds` the entries of every
+    anchor's.
+    """
+    losses = []
+    for anchor, own, background in zip(anchors, ids, backgrounds, strict=True):
+        exponentials = (bank @ anchor / temperature).exp()
+        far = exponentials[sorted({own, *background})].mean()
+        for labels in clusters:
+            mates = {k for k, label in enumerate(labels) if label == labels[own] and label >= 0}
+            close = exponentials[sorted({own} | mates)].mean()
+            losses.append(far.log() - close.log())
+    return torch.stack(losses).mean()

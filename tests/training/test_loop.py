@@ -76,7 +76,10 @@ def test_a_users_own_encoder_trains(tmp_path: Path) -> None:
     assert len(data) == 128
 
 
-@pytest.mark.parametrize("method", ["sogclr", "supcon", "moco", "moco-v1", "instance", "cmc", "hnssl"])
+@pytest.mark.parametrize(
+    "method",
+    ["sogclr", "supcon", "moco", "moco-v1", "instance", "cmc", "local-aggregation", "cmc-local-aggregation", "hnssl"],
+)
 def test_every_method_trains(method: str, tmp_path: Path) -> None:
     config: dict[str, Any]
     options = ["--encoder", "resnet8-slim", "--data.count", "128", "--batch_size", "32", "--epochs", "2"]
@@ -114,6 +117,32 @@ def test_clusters_are_fitted_between_epochs(tmp_path: Path) -> None:
     assert len(policy.export()["labels_4"]) == len(data)
 
 
+def test_an_adaptive_ring_hears_of_scores_and_losses(tmp_path: Path) -> None:
+    options = ["--epochs", 4, "--negatives", "ring", "--negatives.until", 1, "--knn_every", 2]
+    folder = run(tmp_path / "scores", *options, "--negatives.anneal", "validation")
+    rows = [line for line in read_records(folder.folder) if line["kind"] == "epoch"]
+    assert [row["ring_outer"] for row in rows] == [1.0] * 4  # the second score is the last thing that happens
+    ball = weights(folder)["objective.negatives.ball"].item()
+    better = rows[3]["knn"] > rows[1]["knn"]
+    assert ball == pytest.approx(1 - 0.9 / 2 if better else 1.0)
+    folder = run(tmp_path / "losses", *options, "--negatives.anneal", "loss")
+    state = weights(folder)
+    assert state["objective.negatives.ball"] < 1
+    assert state["objective.negatives.heard_at"] == 1
+
+
+def test_a_ring_by_validation_without_a_validation_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="needs a validation score"):
+        run(tmp_path / "a", "--negatives", "ring", "--negatives.anneal", "validation", "--knn_every", 0)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_treatment_that_a_method_does_not_take_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="local-aggregation decides itself whom it pulls"):
+        run(tmp_path / "a", "--method", "local-aggregation", "--treatment", "attract")
+    assert not (tmp_path / "a").exists()
+
+
 @pytest.mark.parametrize("options", [["--optimizer", "adamw"], ["--optimizer", "lars"], ["--clip_gradient", 0.1]])
 def test_optimisers_and_clipping(options: list[object], tmp_path: Path) -> None:
     plain = weights(run(tmp_path / "a", "--epochs", 1))
@@ -139,9 +168,11 @@ def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path) -> None:
         run(tmp_path / "a", "--epochs", 3, "--learning_rate", 1e30, "--warmup", 0)
 
 
-def test_two_processes_train_one_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("anneal", ["validation", "loss"])
+def test_two_processes_train_one_run(anneal: str, tmp_path: Path) -> None:
     options = ["--data.count", 128, "--batch_size", 32, "--epochs", 2, "--encoder", f"{__name__}.TinyEncoder"]
     options += ["--method.batch_norm", "false", "--method.hidden", 16, "--log_every", 1, "--encoder.width", 6]
+    options += ["--negatives", "ring", "--negatives.anneal", anneal, "--negatives.until", 1, "--knn_every", 1]
     for devices in (1, 2):
         result = antipodes("train", *options, "--devices", devices, "--out", tmp_path / str(devices))
         assert result.returncode == 0, result.stderr

@@ -47,6 +47,11 @@ class MemoryBank(nn.Module):
         mixed = self.momentum * self.read(ids) + (1 - self.momentum) * embeddings.detach()
         self.table.write(ids, normalise(mixed))
 
+    def entries(self) -> tuple[Tensor, Tensor]:
+        """The whole bank (n, D), not a copy, and its ids."""
+        rows = self.table.rows
+        return rows, torch.arange(len(rows), device=rows.device)
+
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
         """Draw `count` different entries (the whole bank when it is not larger), the same on every rank.
 
@@ -55,8 +60,11 @@ class MemoryBank(nn.Module):
         """
         rows = self.table.rows
         if count >= len(rows):
-            return rows, torch.arange(len(rows), device=rows.device)
-        order = torch.randperm(len(rows), generator=generator("draw", self.seed, int(self.draws)))
-        ids = order[:count].to(rows.device)
-        self.draws += 1
+            return self.entries()
+        ids = torch.randperm(len(rows), generator=self.generator())[:count].to(rows.device)
         return rows[ids], ids
+
+    def generator(self) -> torch.Generator:
+        """The generator of the next draw, the same on every rank."""
+        self.draws += 1
+        return generator("draw", self.seed, int(self.draws) - 1)

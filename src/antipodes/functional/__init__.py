@@ -2,6 +2,7 @@
 
 from antipodes.functional.colour import rgb_to_lab
 from antipodes.functional.contrast import Sums, contrast
+from antipodes.functional.draws import drawn_sums, expected_sums
 from antipodes.functional.errors import NotFinite
 from antipodes.functional.rule import Group, Listed, Rule
 from antipodes.functional.select import band_by_rank, draw_from_band, kth_largest, ring, top_k, top_pairs, top_share
@@ -17,6 +18,8 @@ __all__ = [
     "band_by_rank",
     "contrast",
     "draw_from_band",
+    "drawn_sums",
+    "expected_sums",
     "kth_largest",
     "rgb_to_lab",
     "ring",

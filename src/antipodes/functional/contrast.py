@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -112,7 +111,7 @@ def contrast(
         symmetric = False
         filled = (candidate_ids >= 0).nonzero().squeeze(1)
         candidates, candidate_ids = candidates[filled], candidate_ids[filled]
-        rules = tuple(_of_candidates(rule, filled) for rule in rules)
+        rules = tuple(rule.of_candidates(filled) for rule in rules)
     anchors, tau = anchors.to(dtype), tau.to(dtype).expand(len(anchors))
     candidates = anchors if symmetric else candidates.to(dtype)
 
@@ -157,17 +156,6 @@ def _sum_dtype(anchors: Tensor, candidates: Tensor, temperature: Tensor) -> torc
             "overflow: normalise the embeddings or raise the temperature"
         )
     return dtype
-
-
-def _of_candidates(rule: Rule, positions: Tensor) -> Rule:
-    """Return the rule for some of the candidates."""
-    groups = tuple(replace(group, candidates=group.candidates[positions]) for group in rule.groups)
-    lists = []
-    for listed in rule.lists:
-        place = torch.searchsorted(positions, listed.candidates).clamp(max=max(len(positions) - 1, 0))
-        there = positions[place] == listed.candidates if len(positions) else torch.zeros_like(place, dtype=torch.bool)
-        lists.append(replace(listed, anchors=listed.anchors[there], candidates=place[there]))
-    return replace(rule, groups=groups, lists=tuple(lists))
 
 
 def _check(

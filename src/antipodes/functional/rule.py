@@ -110,6 +110,23 @@ class Rule:
         lists = tuple(replace(listed, act="pull") for listed in self.lists)
         return replace(self, above="pull", groups=groups, lists=lists)
 
+    def of_candidates(self, positions: Tensor) -> Rule:
+        """Return the rule for the candidates at these positions, which rise."""
+        groups = tuple(replace(group, candidates=group.candidates[positions]) for group in self.groups)
+        lists = []
+        for listed in self.lists:
+            place = torch.searchsorted(positions, listed.candidates)
+            found = torch.isin(listed.candidates, positions)
+            lists.append(replace(listed, anchors=listed.anchors[found], candidates=place[found]))
+        return replace(self, groups=groups, lists=tuple(lists))
+
+    @property
+    def pulls(self) -> bool:
+        """Whether there may be pairs that this rule pulls."""
+        by_ceiling = self.ceiling is not None and self.above == "pull"
+        by_list = any(listed.act == "pull" for listed in self.lists)
+        return by_ceiling or by_list or any(group.same == "pull" for group in self.groups)
+
     @property
     def ignores(self) -> bool:
         """Whether there are pairs that this rule leaves out without calling them false negatives."""

@@ -45,7 +45,7 @@ def kth_largest(
         >>> kth_largest(e[:1], torch.stack([e[0], e[1], -e[0]]), torch.tensor([9]), torch.tensor([0, 1, 2]), 3)
         tensor([-1.])
     """
-    allowed = _Allowed(anchors, candidates, anchor_ids, candidate_ids)
+    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
     k = allowed.per_anchor(k, "k")
     if bool((k < 1).any()):
         raise ValueError(f"k must be at least 1, got {int(k.min())}: 1 asks for the most similar candidate")
@@ -78,7 +78,7 @@ def band_by_rank(
         >>> band_by_rank(points[:1], points, ids[:1], ids, 0, 1)
         (tensor([0.3000]), tensor([inf]))
     """
-    allowed = _Allowed(anchors, candidates, anchor_ids, candidate_ids)
+    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
     return allowed.band(allowed.per_anchor(first, "first"), allowed.per_anchor(last, "last"))
 
 
@@ -97,7 +97,7 @@ def ring(
         raise ValueError(f"inner must be in [0, 1), got {inner}: it is the share of the outer ball that is left out")
     if not 0 < outer <= 1:
         raise ValueError(f"outer must be in (0, 1], got {outer}: it is the share of the candidates in the outer ball")
-    allowed = _Allowed(anchors, candidates, anchor_ids, candidate_ids)
+    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
     count = allowed.count.double()
     return allowed.band((inner * outer * count).floor().long(), (outer * count).floor().long())
 
@@ -111,7 +111,7 @@ def top_share(anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate
     Raises:
         ValueError: if alpha is not in (0, 1].
     """
-    allowed = _Allowed(anchors, candidates, anchor_ids, candidate_ids)
+    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
     last = allowed.share(alpha)
     low, _ = allowed.band(torch.zeros_like(last), last)
     # s > the number just below low is s >= low, which is what the band promises
@@ -128,7 +128,7 @@ def top_pairs(
     Raises:
         ValueError: if alpha is not in (0, 1].
     """
-    allowed = _Allowed(anchors, candidates, anchor_ids, candidate_ids)
+    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
     last = allowed.share(alpha)
     rows, columns = [torch.empty_like(last[:0])], [torch.empty_like(last[:0])]
     for part, similarities in allowed.blocks():
@@ -153,7 +153,7 @@ def top_k(
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}: 1 asks for the most similar candidate")
-    allowed = _Allowed(anchors, candidates, anchor_ids, candidate_ids)
+    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
     values = allowed.anchors.new_full((len(anchors), k), -torch.inf)
     columns = torch.full((len(anchors), k), -1, device=values.device)
     for rows, similarities in allowed.blocks():
@@ -186,25 +186,52 @@ def draw_from_band(
     Raises:
         ValueError: if m is negative, low or high is not (A,), or the inputs do not fit together or are not finite.
     """
-    allowed = _Allowed(anchors, candidates, anchor_ids, candidate_ids)
+    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
     count = len(anchors)
     if m < 0:
         raise ValueError(f"m must not be negative, got {m}: it is the number of draws per anchor")
     if low.shape != (count,) or high.shape != (count,):
         raise ValueError(f"low and high need one bound per anchor ({count}), got {(*low.shape,)} and {(*high.shape,)}")
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank must be in 0..{world_size - 1}, got {rank}: it says whose random numbers to take")
     # excluded candidates have the similarity -inf, so an open lower bound is the lowest finite number
     low, high = (bound.detach().to(allowed.anchors) for bound in (low, high))
     low = low.clamp(min=torch.finfo(low.dtype).min)
-    # 53 bits, so that floor(number * size) is uniform for a bank of any size
-    numbers = torch.rand(world_size * count, m, dtype=torch.float64, generator=generator, device=generator.device)
-    numbers = numbers[rank * count : (rank + 1) * count].to(allowed.anchors.device)
+    numbers = uniform_numbers(generator, (count, m), rank, world_size, allowed.anchors.device)
     columns = torch.full((count, m), -1, device=allowed.anchors.device)
     for rows, similarities in allowed.blocks():
-        draw = _draw_by_rows if similarities.device.type == "cpu" else _draw_by_counts
-        columns[rows] = draw(similarities, low[rows], high[rows], numbers[rows])
+        inside = (similarities >= low[rows, None]) & (similarities <= high[rows, None])
+        columns[rows] = draw(inside, numbers[rows])
     return allowed.original(columns)
+
+
+def uniform_numbers(
+    generator: torch.Generator, shape: tuple[int, ...], rank: int, world_size: int, device: torch.device
+) -> Tensor:
+    """Numbers in [0, 1) for the anchors of all ranks, of which each rank takes its own.
+
+    Two ranks of A anchors with equal generators get what one rank of 2A anchors gets.
+
+    Args:
+        generator: In the same state on all ranks.
+        shape: (..., A, m) of this rank.
+        rank: Whose numbers to take.
+        world_size: How many ranks.
+        device: Where to put them.
+
+    Returns:
+        float64, 53 random bits, so that floor(number * size) is uniform for a bank of any size.
+    """
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank must be in 0..{world_size - 1}, got {rank}: it says whose random numbers to take")
+    *outer, count, m = shape
+    numbers = torch.rand(
+        *outer, world_size * count, m, dtype=torch.float64, generator=generator, device=generator.device
+    )
+    return numbers[..., rank * count : (rank + 1) * count, :].to(device)
+
+
+def draw(inside: Tensor, numbers: Tensor) -> Tensor:
+    """The columns (A, m) that numbers (A, m) in [0, 1) choose among those inside (A, C); -1 where there are none."""
+    return _draw_by_rows(inside, numbers) if inside.device.type == "cpu" else _draw_by_counts(inside, numbers)
 
 
 def edges(similarities: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
@@ -260,23 +287,22 @@ def _top(similarities: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return similarities.gather(1, columns), columns
 
 
-def _draw_by_rows(similarities: Tensor, low: Tensor, high: Tensor, numbers: Tensor) -> Tensor:
+def _draw_by_rows(inside: Tensor, numbers: Tensor) -> Tensor:
     columns = torch.full(numbers.shape, -1)
-    arrays = (tensor.numpy() for tensor in (similarities, low, high, numbers, columns))
-    for row, lowest, highest, number, chosen in zip(*arrays, strict=True):
-        inside = np.flatnonzero((row >= lowest) & (row <= highest))
-        if len(inside):
-            chosen[:] = inside[(number * len(inside)).astype(np.int64)]
+    for row, number, chosen in zip(inside.numpy(), numbers.numpy(), columns.numpy(), strict=True):
+        places = np.flatnonzero(row)
+        if len(places):
+            chosen[:] = places[(number * len(places)).astype(np.int64)]
     return columns
 
 
-def _draw_by_counts(similarities: Tensor, low: Tensor, high: Tensor, numbers: Tensor) -> Tensor:
-    counts = ((similarities >= low[:, None]) & (similarities <= high[:, None])).cumsum(1)
+def _draw_by_counts(inside: Tensor, numbers: Tensor) -> Tensor:
+    counts = inside.cumsum(1)
     size = counts[:, -1:].contiguous()
     return torch.searchsorted(counts, (numbers * size).long() + 1).masked_fill(size == 0, -1)
 
 
-class _Allowed:
+class Allowed:
     """The candidates that every anchor may choose from: their number, and their similarities in blocks of rows."""
 
     def __init__(self, anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor) -> None:
@@ -303,6 +329,7 @@ class _Allowed:
         self.count = len(candidates) - self.same
 
     def per_anchor(self, number: int | Tensor, name: str) -> Tensor:
+        """The number for every anchor, (A,)."""
         if isinstance(number, int):
             return torch.full_like(self.count, number)
         if number.shape != self.count.shape or number.is_floating_point():
@@ -333,6 +360,7 @@ class _Allowed:
             yield rows, similarities
 
     def band(self, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        """Bounds between which exactly the ranks [first, last) of every anchor lie."""
         if bool((first < 0).any()):
             raise ValueError(f"first must not be negative, got {int(first.min())}: rank 0 is the most similar")
         last = last.minimum(self.count)

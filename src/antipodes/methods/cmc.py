@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from antipodes.candidates.bank import MemoryBank
 from antipodes.encoders.heads import HeadKind
 from antipodes.functional.colour import rgb_to_lab
+from antipodes.methods.draw import Draw, against_bank, check_draw
 from antipodes.methods.method import Method, Network, Projection, embed_supports, with_supports
 from antipodes.negatives.policy import Policy
-from antipodes.objectives import InfoNCE, Treatment
-from antipodes.pairs import Pairs, normalise
+from antipodes.objectives import InfoNCE, Objective, Treatment
+from antipodes.pairs import normalise
 
 
 class LabFeatures(nn.Module):
@@ -39,14 +40,18 @@ class CMC(Method):
     """Contrastive multiview coding (Tian et al. 2020) of the Lab colour space.
 
     The L embedding of a sample is contrasted with the bank of ab embeddings and the other way round; the loss is the
-    sum of both. The evaluated features are those of both encoders, joined.
+    sum of both. The evaluated features are those of both encoders, joined. With `negatives` Ring this is CMCRing.
 
     Args:
         encoder_l: Encoder of the luminance, (B, 1, H, W) to features.
         encoder_ab: Encoder of the colours, (B, 2, H, W) to features.
         num_samples: Size of the dataset.
         temperature: Divides the similarities.
-        samples: Bank entries drawn per step and direction.
+        samples: Bank entries drawn per anchor and direction.
+        draw: Where the entries come from. `each`: every anchor draws its own from what the policy keeps of the whole
+            bank (without a policy one draw serves all anchors, which is the same distribution); `once`: one draw for
+            all anchors, and the policy judges the draw; `expected`: everything the policy keeps of the whole bank, the
+            sum scaled to `samples`, which is the mean over draws.
         bank_momentum: Share of a bank entry that stays when it is written.
         seed: The banks' first entries and their draws follow from it.
         head: Projection head between features and loss.
@@ -70,6 +75,7 @@ class CMC(Method):
         num_samples: int,
         temperature: float = 0.07,
         samples: int = 4096,
+        draw: Draw = "each",
         bank_momentum: float = 0.5,
         seed: int = 0,
         head: HeadKind = "linear",
@@ -79,15 +85,15 @@ class CMC(Method):
         treatment: Treatment = "eliminate",
     ) -> None:
         super().__init__()
-        if samples < 1:
-            raise ValueError(f"samples must be at least 1, got {samples}: it is the number of bank entries drawn")
+        check_draw(draw, samples)
+        self.draw: Draw = draw
         self.samples = samples
         self.network = LabFeatures(Projection(encoder_l, head, hidden, dim), Projection(encoder_ab, head, hidden, dim))
         self.bank_l = MemoryBank(num_samples, dim, bank_momentum, 2 * seed)
         self.bank_ab = MemoryBank(num_samples, dim, bank_momentum, 2 * seed + 1)
         # a policy per direction: thresholds of L anchors mean nothing to ab anchors
-        self.objective = InfoNCE(temperature, negatives, treatment)
-        self.objective_ab = InfoNCE(temperature, copy.deepcopy(negatives), treatment)
+        self.objective: Objective = InfoNCE(temperature, negatives, treatment)
+        self.objective_ab: Objective = InfoNCE(temperature, copy.deepcopy(negatives), treatment)
         self.views = with_supports(1, negatives)
         self._fresh: list[tuple[Tensor, list[Tensor]]] = []
 
@@ -100,10 +106,20 @@ class CMC(Method):
         banks, objectives = (self.bank_ab, self.bank_l), (self.objective, self.objective_ab)
         losses = []
         for anchors, bank, objective, support in zip(embeddings, banks, objectives, of_directions, strict=True):
-            positives = (anchors * bank.read(ids)).sum(1)
-            pairs = Pairs(anchors, ids, positives, *bank.draw(self.samples))
-            losses.append(objective.evaluate(pairs.with_supports(support), progress))
+            losses.append(self.compare(objective, bank, anchors, ids, support, progress))
         return losses[0] + losses[1]
+
+    def compare(
+        self,
+        objective: Objective,
+        bank: MemoryBank,
+        anchors: Tensor,
+        ids: Tensor,
+        supports: Tensor | None,
+        progress: float,
+    ) -> Tensor:
+        """The loss of normalised anchors (B, D) against a bank; supports (S, B, D) if the policy asks for some."""
+        return against_bank(objective, bank, anchors, ids, supports, self.draw, self.samples, progress)
 
     def after_step(self) -> None:
         """Both banks take the embeddings of this step."""

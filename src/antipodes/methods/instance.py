@@ -8,23 +8,28 @@ from torch import Tensor, nn
 
 from antipodes.candidates.bank import MemoryBank
 from antipodes.encoders.heads import HeadKind
+from antipodes.methods.draw import Draw, against_bank, check_draw
 from antipodes.methods.method import Method, Network, Projection, embed_supports, with_supports
 from antipodes.negatives.policy import Policy
-from antipodes.objectives import InfoNCE, Treatment
-from antipodes.pairs import Pairs, normalise
+from antipodes.objectives import InfoNCE, Objective, Treatment
+from antipodes.pairs import normalise
 
 
 class InstanceDiscrimination(Method):
     """Instance discrimination (Wu et al. 2018): every sample is a class, its bank entry the positive.
 
-    The negatives of a step are drawn once for all its anchors: for each anchor the same distribution as a draw of its
-    own, without a (B, k, D) gather.
+    With `negatives` Ring this is IRing (Wu et al. 2021): a policy judges the whole bank, and every anchor draws from
+    what it keeps.
 
     Args:
         encoder: Images (B, 3, H, W) to features (B, num_features).
         num_samples: Size of the dataset.
         temperature: Divides the similarities.
-        samples: Bank entries drawn per step.
+        samples: Bank entries drawn per anchor.
+        draw: Where the entries come from. `each`: every anchor draws its own from what the policy keeps of the whole
+            bank (without a policy one draw serves all anchors, which is the same distribution); `once`: one draw for
+            all anchors, and the policy judges the draw; `expected`: everything the policy keeps of the whole bank, the
+            sum scaled to `samples`, which is the mean over draws.
         bank_momentum: Share of a bank entry that stays when it is written.
         seed: The bank's first entries and its draws follow from it.
         head: Projection head between features and loss.
@@ -45,6 +50,7 @@ class InstanceDiscrimination(Method):
         num_samples: int,
         temperature: float = 0.07,
         samples: int = 4096,
+        draw: Draw = "each",
         bank_momentum: float = 0.5,
         seed: int = 0,
         head: HeadKind = "linear",
@@ -54,12 +60,12 @@ class InstanceDiscrimination(Method):
         treatment: Treatment = "eliminate",
     ) -> None:
         super().__init__()
-        if samples < 1:
-            raise ValueError(f"samples must be at least 1, got {samples}: it is the number of bank entries drawn")
+        check_draw(draw, samples)
+        self.draw: Draw = draw
         self.samples = samples
         self.network = Projection(encoder, head, hidden, dim)
         self.bank = MemoryBank(num_samples, dim, bank_momentum, seed)
-        self.objective = InfoNCE(temperature, negatives, treatment)
+        self.objective: Objective = InfoNCE(temperature, negatives, treatment)
         self.views = with_supports(1, negatives)
         self._fresh: list[tuple[Tensor, Tensor]] = []
 
@@ -67,9 +73,20 @@ class InstanceDiscrimination(Method):
         """Embeddings against their own bank entries and a draw of the others."""
         anchors = normalise(network(views[0]))
         self._fresh.append((ids, anchors.detach()))
-        positives = (anchors * self.bank.read(ids)).sum(1)
-        pairs = Pairs(anchors, ids, positives, *self.bank.draw(self.samples))
-        return self.objective.evaluate(pairs.with_supports(embed_supports(self.network, views[1:])), progress)
+        supports = embed_supports(self.network, views[1:])
+        return self.compare(self.objective, self.bank, anchors, ids, supports, progress)
+
+    def compare(
+        self,
+        objective: Objective,
+        bank: MemoryBank,
+        anchors: Tensor,
+        ids: Tensor,
+        supports: Tensor | None,
+        progress: float,
+    ) -> Tensor:
+        """The loss of normalised anchors (B, D) against a bank; supports (S, B, D) if the policy asks for some."""
+        return against_bank(objective, bank, anchors, ids, supports, self.draw, self.samples, progress)
 
     def after_step(self) -> None:
         """The bank takes the embeddings of this step."""

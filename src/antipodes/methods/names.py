@@ -9,6 +9,8 @@ METHODS: dict[str, str] = {
     "moco-v2": "antipodes.methods.moco.MoCo",
     "instance": "antipodes.methods.instance.InstanceDiscrimination",
     "cmc": "antipodes.methods.cmc.CMC",
+    "local-aggregation": "antipodes.methods.local_aggregation.InstanceAggregation",
+    "cmc-local-aggregation": "antipodes.methods.local_aggregation.CMCAggregation",
     "hnssl": "antipodes.methods.hnssl.HNSSL",
 }
 """Name of a method -> dotted path of its class."""

@@ -1,5 +1,7 @@
 """Policies: which candidates of an anchor count as negatives."""
 
+from antipodes.negatives.cave import Cave
+from antipodes.negatives.clustered import Clustered
 from antipodes.negatives.debiased import DCL, HCL
 from antipodes.negatives.fnc import FNC
 from antipodes.negatives.glofnd import GloFND
@@ -9,4 +11,4 @@ from antipodes.negatives.oracle import Oracle
 from antipodes.negatives.policy import Both, Policy
 from antipodes.negatives.ring import Ring
 
-__all__ = ["DCL", "FNC", "HCL", "IFND", "Both", "GloFND", "Hardest", "Oracle", "Policy", "Ring"]
+__all__ = ["DCL", "FNC", "HCL", "IFND", "Both", "Cave", "Clustered", "GloFND", "Hardest", "Oracle", "Policy", "Ring"]

@@ -15,23 +15,22 @@ Labels are looked up by id at use, since a queue outlives a clustering.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from antipodes import schedules
-from antipodes.clustering import BLOCK, spherical_kmeans, summed
-from antipodes.distributed import gather, rank, world_size
-from antipodes.negatives.policy import Policy, Space
+from antipodes.clustering import BLOCK, Clustering, summed
+from antipodes.negatives.clustered import Clustered
+from antipodes.negatives.policy import Space
 from antipodes.pairs import Group, Pairs, Rule, normalise
-from antipodes.state import check_ids
 
 Acceptance = Literal["linear", "step", "constant"]
 
 
-class IFND(Policy):
+class IFND(Clustered):
     """Candidates with the anchor's pseudo label are false negatives, if both labels are accepted.
 
     Before the first `fit` nothing is flagged.
@@ -61,12 +60,8 @@ class IFND(Policy):
         ([0, 0, 1, 1], 0.5)
     """
 
-    labels: Tensor
     confidence: Tensor
     standing: Tensor
-    centroids: Tensor
-    fitted_at: Tensor
-    seen: Tensor
 
     def __init__(
         self,
@@ -81,43 +76,26 @@ class IFND(Policy):
         space: Space = "features",
         seed: int = 0,
     ) -> None:
-        super().__init__()
-        if not clusters or len(set(clusters)) < len(clusters) or not all(1 <= k <= num_samples for k in clusters):
-            raise ValueError(
-                f"clusters must be different numbers between 1 and the {num_samples} samples, got {tuple(clusters)}"
-            )
+        super().__init__(num_samples, clusters, every, space, seed)
         if acceptance not in get_args(Acceptance):
             raise ValueError(f"acceptance must be one of {', '.join(get_args(Acceptance))}, got {acceptance!r}")
         if not 0 <= final_rate <= 1:
             raise ValueError(f"final_rate must be in [0, 1], got {final_rate}: it is a share of the samples")
         if not 0 < step_at <= 1:
             raise ValueError(f"step_at must be in (0, 1], got {step_at}: it is a share of training")
-        if space not in get_args(Space):
-            raise ValueError(f"space must be one of {', '.join(get_args(Space))}, got {space!r}")
-        if every < 1:
-            raise ValueError(f"every must be at least 1, got {every}: it counts epochs")
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature must be above 0 and finite, got {temperature}: it divides the similarities")
-        self.num_samples = num_samples
-        self.clusters = tuple(clusters)
-        self.every = every
         self.per_cluster = per_cluster
         self.temperature = temperature
-        self.space = space
-        self.seed = seed
         self.rate = {
             "linear": schedules.linear(0.0, final_rate),
             "step": schedules.step((0.0, 0.0), (step_at, final_rate)),
             "constant": schedules.constant(final_rate),
         }[acceptance]
         shape = (len(self.clusters), num_samples)
-        self.register_buffer("labels", torch.full(shape, -1, dtype=torch.int32))
         self.register_buffer("confidence", torch.zeros(shape))
         # the share of samples that are more confident, counting half of the sample itself
         self.register_buffer("standing", torch.ones(shape))
-        self.register_buffer("centroids", torch.zeros(sum(self.clusters), 0))
-        self.register_buffer("fitted_at", torch.tensor(-1.0))
-        self.register_buffer("seen", torch.zeros(num_samples if space == "seen" else 0, 0))
 
     def due(self, epoch: int) -> bool:
         """Whether it wants `fit` before this epoch, counted from 0.
@@ -126,69 +104,25 @@ class IFND(Policy):
         """
         return epoch % self.every == 0 and (epoch > 0 or (self.rate(0.0) > 0 and self.space != "seen"))
 
-    @torch.no_grad()
-    def fit(
-        self, features: Tensor | None, progress: float = 1.0, report: Callable[[float], None] | None = None
-    ) -> None:
-        """Cluster the training set and take over its labels and confidences; the same call on every rank.
-
-        Args:
-            features: (n, F) of the whole training set in the order of its ids, without augmentation; any length.
-                Of several ranks each clusters its share, ids n * rank // ranks up to n * (rank + 1) // ranks, and may
-                also give these rows alone. None takes what `judge` has seen, with `space` "seen".
-            progress: Share of training done; kept as `fitted_at`. The accepted share goes by the progress of `judge`.
-            report: Called with the share of the clustering that is done.
-
-        Raises:
-            ValueError: for another number of rows, or features that are not finite; the old labels stay then.
-        """
-        features = self.seen if features is None else features
-        n = self.num_samples
-        share = slice(n * rank() // world_size(), n * (rank() + 1) // world_size())
-        if features.dim() != 2 or len(features) not in (n, share.stop - share.start):
-            raise ValueError(f"features must be ({n}, F), a row for every id, got {tuple(features.shape)}")
-        if not 0 <= progress <= 1:
-            raise ValueError(f"progress must be in [0, 1], got {progress}: it is the share of training done")
-        rows = features[share] if len(features) == n else features
-        last = [labels[share].long() for labels in self.labels] if self.fitted_at >= 0 else None
-        levels = spherical_kmeans(rows, self.clusters, labels=last, seed=self.seed, progress=report)
-        for level, found in enumerate(levels):
-            labels, confidence = self.labels[level].zero_(), self.confidence[level].zero_()
-            labels[share] = found.labels.to(labels)
-            confidence[share] = confidences(rows, found.centroids, found.labels, self.temperature).to(confidence)
-            summed(labels)
-            summed(confidence)
-            self.standing[level] = standing(confidence, labels.long() if self.per_cluster else torch.zeros_like(labels))
-        self.centroids = torch.cat([found.centroids for found in levels]).to(self.centroids)
-        self.fitted_at.fill_(progress)
+    def take(self, level: int, found: Clustering, rows: Tensor, share: slice) -> None:
+        """The confidences in the new labels, and where each stands among all."""
+        confidence, labels = self.confidence[level].zero_(), self.labels[level]
+        confidence[share] = confidences(rows, found.centroids, found.labels, self.temperature).to(confidence)
+        summed(confidence)
+        self.standing[level] = standing(confidence, labels.long() if self.per_cluster else torch.zeros_like(labels))
 
     def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
         """Drop what shares the anchor's pseudo label, one rule per granularity."""
-        ids = pairs.keys()[1]
-        check_ids(pairs.anchor_ids, self.num_samples)
-        check_ids(ids[ids >= 0], self.num_samples)  # -1 is an empty slot of a queue
-        if self.space == "seen":
-            self._see(pairs)
+        self.look(pairs)
         rate = self.rate(progress)
         if rate == 0 or self.fitted_at < 0:
             return [Rule()]
-        groups = zip(self._groups(pairs.anchor_ids, rate), self._groups(ids, rate), strict=True)
+        groups = zip(self._accepted(pairs.anchor_ids, rate), self._accepted(pairs.keys()[1], rate), strict=True)
         return [Rule(groups=(Group(anchors, candidates, "drop"),)) for anchors, candidates in groups]
 
-    def _see(self, pairs: Pairs) -> None:
-        """Keep the mean direction of every sample's anchors in the global batch."""
-        ids, anchors = gather(pairs.anchor_ids), gather(pairs.anchors.detach())
-        if not self.seen.shape[1]:  # the embeddings' width is known from the first step on
-            self.seen = anchors.new_zeros(self.num_samples, anchors.shape[1], dtype=torch.float32)
-        samples, owner = ids.unique(return_inverse=True)
-        total = torch.zeros(len(samples), anchors.shape[1], device=ids.device).index_add_(0, owner, anchors.float())
-        self.seen[samples] = normalise(total)
-
-    def _groups(self, ids: Tensor, rate: float) -> Tensor:
+    def _accepted(self, ids: Tensor, rate: float) -> Tensor:
         """The accepted labels of these ids and -1 for the others, (G, len(ids))."""
-        rows = ids.clamp(min=0)
-        accepted = (self.standing.index_select(1, rows) <= rate) & (ids >= 0)
-        return self.labels.index_select(1, rows).long().masked_fill_(~accepted, -1)
+        return self.groups(ids).masked_fill_(self.standing.index_select(1, ids.clamp(min=0)) > rate, -1)
 
     def export(self) -> dict[str, Tensor]:
         """The pseudo labels (n,), confidences (n,) and centroids (k, F) of every number of clusters k.
@@ -199,21 +133,8 @@ class IFND(Policy):
         Raises:
             ValueError: before the first `fit`.
         """
-        if self.fitted_at < 0:
-            raise ValueError("there are no pseudo labels to export: call fit first")
-        result = {}
-        for level, (k, centroids) in enumerate(zip(self.clusters, self.centroids.split(self.clusters), strict=True)):
-            result[f"labels_{k}"] = self.labels[level].long()
-            result[f"confidence_{k}"] = self.confidence[level].clone()
-            result[f"centroids_{k}"] = centroids.clone()
-        return result
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        for name in ("centroids", "seen"):  # their width is known from `fit` and from the first step on
-            saved, own = state_dict.get(prefix + name), getattr(self, name)
-            if saved is not None and len(saved) == len(own):
-                setattr(self, name, own.new_zeros(saved.shape))
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        result = super().export()
+        return result | {f"confidence_{k}": self.confidence[level].clone() for level, k in enumerate(self.clusters)}
 
 
 def confidences(features: Tensor, centroids: Tensor, labels: Tensor, temperature: float) -> Tensor:

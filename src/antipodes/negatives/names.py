@@ -5,6 +5,7 @@ POLICIES: dict[str, str] = {
     "ifnd": "antipodes.negatives.ifnd.IFND",
     "fnc": "antipodes.negatives.fnc.FNC",
     "ring": "antipodes.negatives.ring.Ring",
+    "cave": "antipodes.negatives.cave.Cave",
     "hardest": "antipodes.negatives.hardest.Hardest",
     "dcl": "antipodes.negatives.debiased.DCL",
     "hcl": "antipodes.negatives.debiased.HCL",

@@ -12,6 +12,7 @@ from antipodes.functional.contrast import Sums
 from antipodes.pairs import Pairs, Rule
 
 Space = Literal["features", "embeddings", "seen"]
+Hears = Literal["loss", "score"]
 
 
 class Policy(nn.Module, ABC):
@@ -24,6 +25,7 @@ class Policy(nn.Module, ABC):
     space: Space = "features"  # what `fit` takes: the encoder's features, the projected embeddings, or nothing
     supports: int = 0  # further views of every anchor's sample that it wants to see in the pairs
     reweighs: bool = False  # whether `reweigh` changes the sums
+    hears: Hears | None = None  # what `hear` is told: every step's loss, or the validation scores between epochs
 
     @abstractmethod
     def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
@@ -56,6 +58,14 @@ class Policy(nn.Module, ABC):
         """Take in features of the whole training set, (n, F) in the order of ids, or of this rank's share of it.
 
         With `space` "seen" there are none to take in: the policy goes by what it has seen in `judge`.
+        """
+
+    def hear(self, value: float, progress: float) -> None:
+        """Take in a number that training came to, the same on every rank; which one is said by `hears`.
+
+        Args:
+            value: The loss of the step, averaged over ranks, or the validation score, where more is better.
+            progress: Share of training done.
         """
 
     def statistics(self) -> dict[str, float]:

@@ -2,37 +2,57 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
+import torch
+from torch import Tensor
+
 from antipodes import schedules
 from antipodes.functional.select import ring
-from antipodes.negatives.policy import Policy
+from antipodes.negatives.policy import Hears, Policy
 from antipodes.pairs import Pairs, Rule
 
-Anneal = Literal["linear", "step", "none"]
+Anneal = Literal["linear", "step", "none", "validation", "loss"]
+ADAPTIVE: dict[Anneal, Hears] = {"validation": "score", "loss": "loss"}
+MEMORY = {"score": 0.0, "loss": 0.99}  # what stays of the mean that the next number is compared with
 
 
 class Ring(Policy):
     """Conditional negative sampling (Wu et al. 2021): not the easy candidates, and not the very closest.
 
     Of an anchor's N allowed candidates, sorted from the most similar on, ranks [inner * outer * N, outer * N) count.
-    `outer` is the share of the candidates in the outer ball, `inner` the share of that ball which is too close: with
-    the defaults the ring goes from the paper's percentiles [0, 90] to [90, 99].
+    `outer` is the share of the candidates in the outer ball, `inner` the share of that ball which is too close. The
+    paper speaks of percentiles of similarity: it keeps those between w_l = 100 (1 - outer) and w_u = 100 (1 - inner *
+    outer), so with the defaults its ring goes from [0, 90] to [90, 99]. `inner=0` is its ball, w_u = 100.
 
     Where there are few classes the final ring sits on the false negatives; join it with a detector:
     `Ring() & GloFND(n, alpha=0.1)` is hard but not false.
 
+    The adaptive anneals shrink the ball when they hear of an improvement and widen it again when they do not, each time
+    by what the linear one would have shrunk it since the last time. `validation` compares a score with the one before
+    (the kNN accuracy of the training loop, every `knn_every` epochs); `loss` compares the training loss of a step with
+    its running mean over about a hundred steps, because single losses are noise. In a loop of your own, call `hear`.
+
     Args:
         outer: Share in the outer ball, at the start of training and when annealing is over.
         inner: Share of the outer ball that is left out; 0 is the paper's ball.
-        until: Share of training that annealing takes.
-        anneal: How the ball shrinks: linear, at once (step), or none, which has the final ring from the start.
+        until: Share of training that annealing takes, where the adaptive ones hear of nothing but improvements.
+        anneal: How the ball shrinks: linear, at once (step), by the validation score or the training loss, or none,
+            which has the final ring from the start.
+        patience: Of the adaptive anneals: how many times in a row there is no improvement before the ball widens; the
+            paper does not wait.
 
     Example:
         >>> Ring(outer=(1.0, 0.1), inner=0.1).share(0.0)
         1.0
     """
+
+    ball: Tensor
+    heard: Tensor
+    heard_at: Tensor
+    waited: Tensor
 
     def __init__(
         self,
@@ -40,6 +60,7 @@ class Ring(Policy):
         inner: float = 0.1,
         until: float = 1 / 3,
         anneal: Anneal = "linear",
+        patience: int = 1,
     ) -> None:
         super().__init__()
         if not all(0 < share <= 1 for share in outer):
@@ -50,12 +71,50 @@ class Ring(Policy):
             raise ValueError(f"until must be in (0, 1], got {until}: it is a share of training")
         if anneal not in get_args(Anneal):
             raise ValueError(f"anneal must be one of {', '.join(get_args(Anneal))}, got {anneal!r}")
+        if patience < 1:
+            raise ValueError(f"patience must be at least 1, got {patience}: it counts scores or losses")
         self.inner = inner
-        self.share = {
-            "linear": schedules.linear(outer[0], outer[1], until),
+        self.patience = patience
+        self.hears = ADAPTIVE.get(anneal)
+        self.linear = schedules.linear(outer[0], outer[1], until)
+        self.schedule = {
             "step": schedules.step((0.0, outer[0]), (until, outer[1])),
             "none": schedules.constant(outer[1]),
-        }[anneal]
+        }.get(anneal, self.linear)
+        if self.hears is not None:
+            self.register_buffer("ball", torch.tensor(float(outer[0])))
+            self.register_buffer("heard", torch.tensor(math.nan))  # nothing yet
+            self.register_buffer("heard_at", torch.zeros(()))
+            self.register_buffer("waited", torch.zeros((), dtype=torch.int64))
+
+    def share(self, progress: float) -> float:
+        """The share of the candidates in the outer ball."""
+        return self.schedule(progress) if self.hears is None else self.ball.item()
+
+    def hear(self, value: float, progress: float) -> None:
+        """Shrink the ball after an improvement, widen it otherwise; the first number is only remembered."""
+        if self.hears is None:
+            return
+        (_, start), (until, end) = self.linear.points
+        before, memory = self.heard.item(), MEMORY[self.hears]
+        notch = abs(start - end) / until * (progress - self.heard_at.item())
+        better = value < before if self.hears == "loss" else value > before
+        if math.isnan(before):
+            before = value
+        elif better:
+            self.waited.zero_()
+            self.ball -= notch
+        else:
+            self.waited += 1
+            if self.waited >= self.patience:
+                self.ball += notch
+        self.ball.clamp_(min(start, end), max(start, end))
+        self.heard.fill_(memory * before + (1 - memory) * value)
+        self.heard_at.fill_(progress)
+
+    def statistics(self) -> dict[str, float]:
+        """The share in the outer ball, where nobody knows it beforehand."""
+        return {} if self.hears is None else {"ring_outer": self.ball.item()}
 
     def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
         """Ignore what lies outside of every anchor's ring."""

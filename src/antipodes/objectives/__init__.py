@@ -3,6 +3,7 @@
 from antipodes.objectives.global_contrastive import GlobalContrastive
 from antipodes.objectives.hard_pairs import HardPairs
 from antipodes.objectives.info_nce import InfoNCE
+from antipodes.objectives.local_aggregation import LocalAggregation
 from antipodes.objectives.objective import Objective, Treatment
 
-__all__ = ["GlobalContrastive", "HardPairs", "InfoNCE", "Objective", "Treatment"]
+__all__ = ["GlobalContrastive", "HardPairs", "InfoNCE", "LocalAggregation", "Objective", "Treatment"]

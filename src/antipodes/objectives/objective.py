@@ -18,6 +18,8 @@ from antipodes.negatives.policy import Policy
 from antipodes.pairs import Pairs, Rule, normalise
 
 Treatment = Literal["eliminate", "attract"]
+Contrast = Callable[[Pairs, float, Sequence[Rule]], Sums]
+"""Pairs, the temperature and rules to sums: `Pairs.contrast`, or another way to sum over what the rules keep."""
 
 
 class Objective(nn.Module, ABC):
@@ -93,8 +95,14 @@ class Objective(nn.Module, ABC):
             pairs = Pairs(first, ids, (first * second).sum(1), normalise(candidates), candidate_ids)
         return self.evaluate(pairs.with_supports(supports), progress)
 
-    def evaluate(self, pairs: Pairs, progress: float = 1.0) -> Tensor:
-        """The mean loss of pairs that are ready (normalised, gathered); methods with a queue or bank come in here."""
+    def evaluate(self, pairs: Pairs, progress: float = 1.0, contrast: Contrast = Pairs.contrast) -> Tensor:
+        """The mean loss of pairs that are ready (normalised, gathered); methods with a queue or bank come in here.
+
+        Args:
+            pairs: What is compared.
+            progress: Share of training done.
+            contrast: How to sum over what the rules keep; the default takes every kept candidate once.
+        """
         if not 0 <= progress <= 1:
             raise ValueError(f"progress must be in [0, 1], got {progress}: it is the share of training done")
         if not bool(pairs.positives.detach().isfinite().all()):
@@ -105,16 +113,20 @@ class Objective(nn.Module, ABC):
             self.observer(pairs, rules)
         if self.treatment == "attract":
             rules = [rule.attract() for rule in rules]
-        sums = pairs.contrast(self.temperature, rules)
-        if self.negatives is not None:
+        sums = contrast(pairs, self.temperature, [*rules, *self.beside(pairs)])
+        if self.negatives is not None and self.negatives.reweighs:
             sums = self.negatives.reweigh(pairs, rules, sums, self.temperature)
-        self.stats = _statistics(pairs, sums, rules)
+        self.stats = _statistics(pairs, Sums(*(each[: len(rules)] for each in sums)), rules)
         if self.negatives is not None:
             self.stats |= self.negatives.statistics()
         empty = pairs.candidate_ids is not None and not bool((pairs.candidate_ids >= 0).any())  # a queue's first step
         if self.stats["without_negatives"] > 0 and not empty:
             self._warn("some anchors have no negatives left: nothing pushes them")
         return self.value(pairs, sums, progress).mean()
+
+    def beside(self, pairs: Pairs) -> Sequence[Rule]:
+        """Rules whose sums the loss needs beside those of the policy; they come last."""
+        return ()
 
     @abstractmethod
     def value(self, pairs: Pairs, sums: Sums, progress: float) -> Tensor:

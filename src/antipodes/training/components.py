@@ -143,6 +143,8 @@ def _call(kind: Kind, spec: Spec, given: dict[str, Any]) -> Any:
         raise ValueError(f"{kind} {spec['name']} learns from labels, and this dataset has none")
     if given.get("negatives") is not None and "negatives" not in takes:
         raise ValueError(f"{kind} {spec['name']} decides about its negatives itself: leave --negatives out")
+    if given.get("treatment", "eliminate") != "eliminate" and kind == "method" and "treatment" not in takes:
+        raise ValueError(f"method {spec['name']} decides itself whom it pulls: leave --treatment out")
     arguments = component.preset | {key: value for key, value in spec.items() if key != "name"} | supplied
     try:
         inspect.signature(component.target).bind(**arguments)

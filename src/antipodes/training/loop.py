@@ -22,6 +22,7 @@ from torch import Tensor
 from antipodes.data import ImageDataset, Loader
 from antipodes.data.augment import Augmentation
 from antipodes.data.dataset import subset
+from antipodes.distributed import gather
 from antipodes.encoders.export import export_backbone
 from antipodes.evaluation.detection import summarise_flags
 from antipodes.evaluation.features import embed
@@ -30,7 +31,7 @@ from antipodes.functional.errors import NotFinite
 from antipodes.methods import Method
 from antipodes.methods.method import Network
 from antipodes.negatives import Both, Policy
-from antipodes.negatives.policy import Space
+from antipodes.negatives.policy import Hears, Space
 from antipodes.schedules import learning_rate
 from antipodes.seeding import generator
 from antipodes.training.boards import BOARDS, require
@@ -88,6 +89,12 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
     if settings.batch_size < 2 and not method.accumulates:
         raise ValueError(
             f"method {config['method']['name']} needs a batch_size of at least 2: the others are negatives"
+        )
+    hear_losses, hear_scores = _listeners(method, "loss"), _listeners(method, "score")
+    if hear_scores and (data.labels is None or settings.knn_every == 0):
+        raise ValueError(
+            "a ring that anneals by validation needs a validation score, the kNN accuracy of training images: "
+            "use data with labels and a knn_every above 0, or another anneal"
         )
     views = build_augmentation(config["augmentation"], data.image_size, method.normalised)
     plain = plain_view(method, data.image_size)
@@ -180,6 +187,8 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
                 done += 1
                 seen += settings.batch_size * settings.accumulate
                 numbers = {"loss": loss, **method.statistics(), **watch.take()}
+                if hear_losses:
+                    _tell(hear_losses, gather(torch.tensor([loss], device=fabric.device)).mean().item(), done / total)
                 totals.add(numbers)
                 speed = seen / (time.perf_counter() - started)
                 bar.step(epoch, settings.epochs, loss, speed)
@@ -194,8 +203,11 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
             row = {"epoch": epoch + 1, **means, "images_per_second": seen / seconds}
             totals = Totals()
             labelled = data.labels is not None and settings.knn_every > 0
-            if first and labelled and ((epoch + 1) % settings.knn_every == 0 or epoch + 1 == settings.epochs):
+            scored = labelled and ((epoch + 1) % settings.knn_every == 0 or epoch + 1 == settings.epochs)
+            if first and scored:
                 row["knn"] = online_knn(method, data, fabric.device)
+            if scored and hear_scores:
+                _tell(hear_scores, fabric.broadcast(row.get("knn", math.nan)), done / total)  # the first rank's
             if records is not None:
                 records.write("epoch", done, row)
             score = row.get("knn", -math.inf) if labelled else -row["loss"]
@@ -227,10 +239,24 @@ def online_knn(method: Method, data: ImageDataset, device: torch.device | str = 
     return 100 * knn(features, sample.labels, features, sample.labels, leave_one_out=True)
 
 
+def _policies(method: Method) -> list[Policy]:
+    """The method's policies, each part of a joined one by itself."""
+    return [part for part in method.modules() if isinstance(part, Policy) and not isinstance(part, Both)]
+
+
+def _listeners(method: Method, hears: Hears) -> list[Policy]:
+    """The policies that want to hear of losses or of scores."""
+    return [policy for policy in _policies(method) if policy.hears == hears]
+
+
+def _tell(listeners: list[Policy], value: float, progress: float) -> None:
+    for policy in listeners:
+        policy.hear(value, progress)
+
+
 def _fit_policies(method: Method, data: ImageDataset, epoch: int, progress: float, fabric: Fabric) -> None:
     """Give the policies that are due the features of all training images, without augmentation."""
-    policies = [part for part in method.modules() if isinstance(part, Policy) and not isinstance(part, Both)]
-    due = [policy for policy in policies if policy.due(epoch)]
+    due = [policy for policy in _policies(method) if policy.due(epoch)]
     ranks, here = fabric.world_size, fabric.global_rank
     features: dict[Space, Tensor | None] = {"seen": None}
     for policy in due:

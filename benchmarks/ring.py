@@ -1,0 +1,95 @@
+"""What Ring adds to a MoCo step with a full queue, against the same step without a policy and against a full sort.
+
+    python benchmarks/ring.py [--encoder resnet18-slim] [--queue 65536] [--steps 6]
+
+The methods start alike, with a queue full of random keys, and take turns on the same views, batch after batch, in one
+process and one thread; a ratio is the median over steps of CPU times. The sort is the paper's: all similarities of an
+anchor in order, of which the ring's ranks are a slice. Ends with one line of JSON: name -> ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+
+import torch
+from torch.nn.functional import normalize
+
+from antipodes import encoders
+from antipodes.methods import MoCo
+from antipodes.negatives import Policy, Ring
+from antipodes.pairs import Pairs, Rule
+from antipodes.training.optimizers import optimizer
+
+INNER, OUTER = 0.1, 0.1  # percentiles 90 to 99, where the ring stays
+BATCH = 256
+
+
+class SortedRing(Policy):
+    """The same ring by a sort of all similarities."""
+
+    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+        """Take the bounds from the places where the ring begins and ends."""
+        keys, ids = pairs.keys()
+        similarities = pairs.anchors @ keys.T
+        similarities[pairs.anchor_ids[:, None] == ids] = -torch.inf
+        ranked = similarities.sort(dim=1, descending=True).values
+        count = len(keys) - 1  # the queue holds each anchor once
+        first, last = int(INNER * OUTER * count), int(OUTER * count)
+        high, low = ((ranked[:, place - 1] + ranked[:, place]) / 2 for place in (first, last))
+        return [Rule(low=low, high=high)]
+
+
+POLICIES = {"none": lambda: None, "ring": lambda: Ring((OUTER, OUTER), INNER), "sort": SortedRing}
+
+
+def build(name: str, call: argparse.Namespace) -> MoCo:
+    torch.manual_seed(0)
+    method = MoCo(encoders.create(call.encoder), queue_size=call.queue, negatives=POLICIES[name]()).train()
+    generator = torch.Generator().manual_seed(0)
+    method.queue.keys.copy_(normalize(torch.randn(call.queue, 128, generator=generator), dim=1))
+    method.queue.ids.copy_(torch.randperm(call.queue, generator=generator))
+    return method
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--encoder", default="resnet18-slim")
+    parser.add_argument("--queue", type=int, default=65_536)
+    parser.add_argument("--steps", type=int, default=6)
+    call = parser.parse_args()
+    torch.set_num_threads(1)
+    methods = {name: build(name, call) for name in POLICIES}
+    optimizers = {name: optimizer("sgd", method.network, 0.01) for name, method in methods.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    generator = torch.Generator().manual_seed(1)
+    kept = {}
+    for step in range(call.steps + 1):  # the first warms up
+        ids = torch.arange(BATCH) + BATCH * step
+        views = list(torch.randn(2, BATCH, 3, 32, 32, generator=generator))
+        turn = list(methods)[step % len(methods) :] + list(methods)[: step % len(methods)]
+        for name in turn:
+            started = time.process_time()
+            methods[name].loss(methods[name].network, ids, views, 1.0).backward()
+            optimizers[name].step()
+            optimizers[name].zero_grad()
+            if step:
+                seconds[name].append(time.process_time() - started)
+            methods[name]._fresh.clear()  # the queue stays as it is, full of other samples
+            kept[name] = methods[name].statistics()["kept_per_anchor"]
+    assert kept["ring"] == kept["sort"], kept
+    plain = statistics.median(seconds["none"])
+    print(f"{call.encoder}, batch {BATCH}, {call.queue:,} keys, one thread: {1000 * plain:.0f} ms a step")
+    ratios = {}
+    for name in ("ring", "sort"):
+        ratios[name] = statistics.median(mine / base for mine, base in zip(seconds[name], seconds["none"], strict=True))
+        print(f"  {name:<5} {ratios[name]:.3f} of a step without a policy, {kept[name]:.0f} keys kept")
+    ratios["ring_of_sort"] = ratios["ring"] / ratios["sort"]
+    print(json.dumps({name: round(value, 3) for name, value in ratios.items()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""How anchors meet a memory bank: one draw for all, a draw for each, or the mean over all draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from antipodes.candidates.bank import MemoryBank
+from antipodes.distributed import rank, world_size
+from antipodes.functional.contrast import Sums
+from antipodes.functional.draws import drawn_sums, expected_sums
+from antipodes.objectives import Objective
+from antipodes.pairs import Pairs, Rule
+
+Draw = Literal["each", "once", "expected"]
+
+
+def check_draw(draw: Draw, samples: int) -> None:
+    """Refuse a way to draw that there is not, and a number of draws that is none."""
+    if draw not in get_args(Draw):
+        raise ValueError(f"draw must be one of {', '.join(get_args(Draw))}, got {draw!r}")
+    if samples < 1:
+        raise ValueError(f"samples must be at least 1, got {samples}: it is the number of bank entries drawn")
+
+
+def whole_bank(bank: MemoryBank, anchors: Tensor, ids: Tensor) -> Pairs:
+    """Normalised anchors (B, D) with their own entries as positives and all of the bank as candidates."""
+    return Pairs(anchors, ids, (anchors * bank.read(ids)).sum(1), *bank.entries())
+
+
+def against_bank(
+    objective: Objective,
+    bank: MemoryBank,
+    anchors: Tensor,
+    ids: Tensor,
+    supports: Tensor | None,
+    draw: Draw,
+    samples: int,
+    progress: float,
+) -> Tensor:
+    """The loss of anchors against their own entries of a bank and a draw of the others.
+
+    Args:
+        objective: The loss, with the policy.
+        bank: The memory bank.
+        anchors: (B, D), normalised.
+        ids: (B,) dataset indices.
+        supports: (S, B, D) embeddings of support views, if the policy asks for some.
+        draw: `once`: the policy judges one draw for all anchors; `each`: every anchor draws from what the policy keeps
+            of the whole bank; `expected`: all of that, scaled to the number of draws. A policy that reweighs the sum
+            gets one draw for all, whose number it knows.
+        samples: How many entries are drawn.
+        progress: Share of training done.
+    """
+    policy = objective.negatives
+    if draw == "once" or (draw == "each" and policy is None) or (policy is not None and policy.reweighs):
+        positives = (anchors * bank.read(ids)).sum(1)
+        pairs = Pairs(anchors, ids, positives, *bank.draw(samples))
+        return objective.evaluate(pairs.with_supports(supports), progress)
+
+    def contrast(pairs: Pairs, temperature: float, rules: Sequence[Rule]) -> Sums:
+        if draw == "expected":
+            return expected_sums(pairs.contrast(temperature, rules), samples)
+        keys, key_ids = pairs.keys()
+        return drawn_sums(
+            pairs.anchors,
+            keys,
+            anchor_ids=pairs.anchor_ids,
+            candidate_ids=key_ids,
+            temperature=temperature,
+            rules=rules,
+            samples=samples,
+            generator=bank.generator(),
+            rank=rank(),
+            world_size=world_size(),
+        )
+
+    return objective.evaluate(whole_bank(bank, anchors, ids).with_supports(supports), progress, contrast)

@@ -1,0 +1,37 @@
+"""Draws from what a rule keeps, by loops in float64: list what is kept, pick, and add up."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from antipodes.functional import Rule
+from tests.reference.contrast import judge
+
+
+def drawn_log_sums(
+    anchors: Tensor,
+    candidates: Tensor,
+    anchor_ids: Tensor,
+    candidate_ids: Tensor,
+    temperature: float,
+    rules: list[Rule],
+    numbers: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The log sums (R, A) over draws by numbers (R, A, m) in [0, 1), differentiable, and the number kept (R, A)."""
+    similarities = anchors @ candidates.T
+    log_sums, kept = [], []
+    for rule, rows in zip(rules, numbers, strict=True):
+        for i, row in enumerate(rows.tolist()):
+            choice = [
+                k
+                for k in range(len(candidates))
+                if candidate_ids[k] >= 0
+                and candidate_ids[k] != anchor_ids[i]
+                and judge(rule, i, k, similarities[i, k].item())[0]
+            ]
+            logits = [similarities[i, choice[int(number * len(choice))]] / temperature for number in row if choice]
+            log_sums.append(torch.stack(logits).logsumexp(0) if logits else torch.tensor(-torch.inf).double())
+            kept.append(len(choice))
+    shape = (len(rules), len(anchors))
+    return torch.stack(log_sums).view(shape), torch.tensor(kept).view(shape)
