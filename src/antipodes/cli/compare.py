@@ -60,7 +60,7 @@ def _group(runs: list[Run]) -> list[Group]:
     for run in runs:
         config = run.config()
         seed = config["seed"]
-        options = {key: value for key, value in config.items() if key not in ("seed", "out")}
+        options = {key: value for key, value in config.items() if key not in ("seed", "out", "snapshot_every")}
         group = next((group for group in groups if group.options == options), None)
         if group is None:
             groups.append(group := Group(options))

@@ -42,6 +42,13 @@ class Tile(NamedTuple):
     right: bool | None = None
 
 
+class Column(NamedTuple):
+    """A map of several: its points (n, 2) and what they are the map of."""
+
+    title: str
+    points: Tensor
+
+
 class Panel(NamedTuple):
     """A colouring of a map: classes (n,) with -1 for grey, and their names where a legend makes sense."""
 
@@ -75,7 +82,9 @@ def save(figure: Figure, file: Path, file_format: str) -> None:
 
 def thresholds_figure(parts: Sequence[Thresholds]) -> Figure:
     """A row for each part: how its thresholds are distributed, and each against the true one of its sample."""
-    figure = new_figure(4.0 * len(parts), "Thresholds and the quantiles they stand for, embeddings of plain images")
+    figure = new_figure(
+        4.0 * len(parts), "Thresholds and the quantiles they stand for, on views augmented as in training"
+    )
     rows: Any = figure.subplots(len(parts), 2, squeeze=False)
     for (left, right), part in zip(rows, parts, strict=True):
         known = {name: (values[~values.isnan()], error) for name, (values, error) in part.found.items()}
@@ -127,7 +136,8 @@ def detection_figure(lines: Sequence[Mapping[str, Any]], levels: Mapping[str, st
 def flags_figure(rows: Sequence[Sequence[Tile]], columns: int, framed: bool) -> Figure:
     """A grid of images: a row for each anchor, then what it flags."""
     key = ": green ✓ same label, red ✗ another" if framed else ""
-    figure = new_figure(0.6 + 1.32 * len(rows), f"Anchors, and what they flag, most similar first{key}")
+    title = f"Anchors, and what they flag among augmented views, most similar first{key}"
+    figure = new_figure(0.6 + 1.32 * len(rows), title)
     widths = [1.0, 0.15] + [1.0] * columns  # a gap after the anchor
     grid: Any = figure.subplots(len(rows), columns + 2, squeeze=False, gridspec_kw={"width_ratios": widths})
     for cells, tiles in zip(grid, rows, strict=True):
@@ -143,21 +153,39 @@ def map_figure(points: Tensor, title: str, panels: Sequence[Panel]) -> Figure:
     figure = new_figure(5.8 if len(panels) > 1 else 7.0, title)
     row: Any = figure.subplots(1, len(panels), squeeze=False)
     for axes, panel in zip(row[0], panels, strict=True):
-        for number in panel.classes.unique().tolist():
-            x, y = points[panel.classes == number].T.numpy()
-            colour = GREY if number < 0 else COLOURS[number % len(COLOURS)]
-            marker = "." if number < 0 else MARKERS[number // len(COLOURS) % len(MARKERS)]
-            axes.scatter(
-                x, y, s=13, color=colour, marker=marker, alpha=0.8, linewidths=0, label=panel.names.get(number)
-            )
+        _map(axes, points, panel, size=13)
         axes.set_title(panel.title, fontsize=10)
-        axes.set(xticks=[], yticks=[])  # the axes of such a map have no meaning
-        axes.set_aspect("equal", adjustable="datalim")
         if panel.names:
             place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01)}
             columns = 4 if len(panels) == 1 else 3
             axes.legend(**place, ncols=columns, fontsize=7.5, frameon=False, markerscale=1.6, handletextpad=0.1)
     return figure
+
+
+def maps_figure(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Panel]]) -> Figure:
+    """A map beside the other, each once for every row's colouring of it, with one legend of at most MOST_CLASSES."""
+    figure = new_figure(1.2 + 2.4 * len(rows), title)
+    grid: Any = figure.subplots(len(rows), len(columns), squeeze=False)
+    for place, (cells, panels) in enumerate(zip(grid, rows, strict=True)):
+        for axes, column, panel in zip(cells, columns, panels, strict=True):
+            _map(axes, column.points, panel, size=5)
+            axes.set_title(column.title if place == 0 else "", fontsize=10)
+            axes.set_xlabel(panel.title, fontsize=7.5)
+    if rows[0][0].names:
+        handles, names = grid[0][0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize=7.5, frameon=False, markerscale=2)
+    return figure
+
+
+def _map(axes: Axes, points: Tensor, panel: Panel, size: float) -> None:
+    for number in panel.classes.unique().tolist():
+        x, y = points[panel.classes == number].T.numpy()
+        colour = GREY if number < 0 else COLOURS[number % len(COLOURS)]
+        marker = "." if number < 0 else MARKERS[number // len(COLOURS) % len(MARKERS)]
+        label = panel.names.get(number)
+        axes.scatter(x, y, s=size, color=colour, marker=marker, alpha=0.8, linewidths=0, label=label)
+    axes.set(xticks=[], yticks=[])  # the axes of such a map have no meaning
+    axes.set_aspect("equal", adjustable="datalim")
 
 
 def _show(axes: Axes, tile: Tile) -> None:

@@ -175,6 +175,10 @@ class IFND(Policy):
         groups = zip(self._groups(pairs.anchor_ids, rate), self._groups(ids, rate), strict=True)
         return [Rule(groups=(Group(anchors, candidates, "drop"),)) for anchors, candidates in groups]
 
+    def accepted(self, ids: Tensor, progress: float) -> Tensor:
+        """The pseudo labels of these ids that are accepted at this share of training, -1 for others, (G, len(ids))."""
+        return self._groups(ids, self.rate(progress))
+
     def _see(self, pairs: Pairs) -> None:
         """Keep the mean direction of every sample's anchors in the global batch."""
         ids, anchors = gather(pairs.anchor_ids), gather(pairs.anchors.detach())
