@@ -137,7 +137,7 @@ def thresholds(subject: Subject) -> Figure:
     drawn = []
     for part, truth, found in measure(policy, subject.embeddings, batch_size, subject.seed):
         names = {"threshold": "learned", "batch": "batch quantile (FNC)"}
-        judged = {names[name]: (values, errors(values, truth)[0]) for name, values in found.items()}
+        judged = {names[name]: (found[name], errors(found[name], truth)[0]) for name in names if name in found}
         title = f"{type(part).__name__}, alpha {part.alpha:g}, batches of {batch_size}"
         drawn.append(figures.Thresholds(title, truth, judged))
     return figures.thresholds_figure(drawn)
@@ -208,7 +208,7 @@ def feature_map(subject: Subject) -> Figure:
     panels = [_true_panel(data, ids)]
     if pseudo := pseudo_labels(method, ids, subject.progress):
         clusters, labels = min(pseudo.items())
-        panels.append(figures.Panel(f"{clusters} pseudo labels of IFND, {_accepted(labels)}, others grey", labels, {}))
+        panels.append(figures.Panel(f"{clusters} pseudo labels of IFND, {_accepted(labels)}", labels, {}))
     return figures.map_figure(points, f"Features of {len(ids)} images of {data.name}, {how}", panels)
 
 
@@ -287,7 +287,7 @@ def _pseudo_panel(snapshot: Snapshot) -> figures.Panel:
 
 
 def _accepted(labels: Tensor) -> str:
-    return f"{100 * (labels >= 0).float().mean().item():.0f} % accepted"
+    return f"{100 * (labels >= 0).float().mean().item():.0f} % of them accepted"
 
 
 def _flags_of(rule: Rule, row: int, similarity: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ A map of several epochs needs no more than that: a few hundred kilobytes each, a
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -53,7 +53,7 @@ def take_snapshot(
 
 def sample(count: int, size: int, seed: int = 0) -> Tensor:
     """At most so many ids of a dataset, at random."""
-    return torch.randperm(count, generator=generator("map", seed))[:size]
+    return torch.randperm(count, generator=generator("map", seed))[:size].clone()  # a slice is saved with all of it
 
 
 def pseudo_labels(method: Method, ids: Tensor, progress: float) -> dict[int, Tensor]:
@@ -70,7 +70,7 @@ def save_snapshot(run: Run, snapshot: Snapshot) -> None:
     """Write it into the run's folder; one of the same epoch is replaced."""
     file = _folder(run) / f"epoch-{snapshot.epoch:03}.pt"
     file.parent.mkdir(exist_ok=True)
-    save_checkpoint(file, asdict(snapshot))
+    save_checkpoint(file, vars(snapshot))
 
 
 def load_snapshots(run: Run) -> list[Snapshot]:
