@@ -112,8 +112,8 @@ def _report(
         with replacing(folder / f"{study.label}{ending}") as file:
             file.write_text(text)
     console.print(f"The report: {folder / study.label}.md and .json", highlight=False, soft_wrap=True)
-    for file in figures.values():
-        console.print(f"A figure of it: {folder / file}", highlight=False, soft_wrap=True)
+    for name in figures.values():
+        console.print(f"A figure of it: {folder / name}", highlight=False, soft_wrap=True)
 
 
 def complete(trial: Trial) -> Options:

@@ -175,10 +175,10 @@ def maps_figure(title: str, columns: Sequence[Column], rows: Sequence[Sequence[P
     """A map beside the other, each once for every row's colouring of it, with one legend of at most MOST_CLASSES."""
     figure = new_figure(1.2 + 2.4 * len(rows), title)
     grid: Any = figure.subplots(len(rows), len(columns), squeeze=False)
-    for place, (cells, panels) in enumerate(zip(grid, rows, strict=True)):
+    for number, (cells, panels) in enumerate(zip(grid, rows, strict=True)):
         for axes, column, panel in zip(cells, columns, panels, strict=True):
             _map(axes, column.points, panel, size=5)
-            axes.set_title(column.title if place == 0 else "", fontsize=10)
+            axes.set_title(column.title if number == 0 else "", fontsize=10)
             axes.set_xlabel(panel.title, fontsize=7.5)
     if rows[0][0].names:
         handles, names = grid[0][0].get_legend_handles_labels()

@@ -72,11 +72,11 @@ def scores_figure(report: Mapping[str, Any]) -> Figure:
         figures.finish(axes, score, "", "", columns=0)
     for axes in grid.flat[len(scores) :]:
         axes.set_axis_off()
-    first = grid[0][0]
-    first.set_yticks(range(len(variants)), variants, fontsize=8.5)
-    first.invert_yaxis()
-    for text, variant in zip(first.get_yticklabels(), variants, strict=True):
-        text.set_color(FAINT if len(report["results"][variant]) == 1 else "black")
+    grid[0][0].set_yticks(range(len(variants)), variants)  # of all, as they share it
+    grid[0][0].invert_yaxis()
+    for axes in grid[:, 0]:
+        for text, variant in zip(axes.get_yticklabels(), variants, strict=True):
+            text.set(fontsize=8.5, color=FAINT if len(report["results"][variant]) == 1 else "black")
     _legend(figure, grid.flat)
     return figure
 
@@ -112,7 +112,7 @@ def detection_figure(curves: Mapping[str, Mapping[str, Curve]], single: set[str]
             if measure not in curves[variant]:
                 continue
             style: dict[str, Any] = {"color": figures.COLOURS[place % len(figures.COLOURS)]}
-            style |= {"linestyle": ":", "alpha": 0.7} if variant in single else {"linestyle": "-"}
+            style |= {"linestyle": ":", "alpha": 0.85} if variant in single else {"linestyle": "-"}
             label = f"{variant}, a single seed" if variant in single else variant
             axes.plot(*curves[variant][measure], **style, linewidth=1.5, label=label)
         figures.finish_epochs(axes, "F1" if measure == "f1" else measure, "", columns=0)

@@ -71,9 +71,9 @@ class Grid:
         return {**content["scores"], **records}
 
     def histories(self) -> Histories:
-        """What every run has logged of its epochs."""
+        """What every finished trial has logged of its epochs."""
         found: dict[str, dict[int, list[dict[str, float | None]]]] = {}
-        for trial in self.trials:
+        for trial in (trial for trial in self.trials if self.scores(trial) is not None):
             lines = [line for line in read_records(trial.folder) if line["kind"] == "epoch"]
             found.setdefault(trial.variant, {})[trial.seed] = lines
         return found
