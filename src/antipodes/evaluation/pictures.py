@@ -250,7 +250,7 @@ def planar(features: Tensor, seed: int, start: Tensor | None = None) -> tuple[Te
     reduced = (centred @ directions[:50].T).float().numpy()
     perplexity = min(30.0, (len(reduced) - 1) / 3)
     # as small as scikit-learn makes its own start, so that the points are free to move
-    initial = "pca" if start is None else (1e-4 * start / start.std(0)).float().numpy()
+    initial = "pca" if start is None else (1e-4 * start / start[:, 0].std()).float().numpy()
     points = torch.from_numpy(TSNE(perplexity=perplexity, random_state=seed, init=initial).fit_transform(reduced))
     return points if start is None else turned(points, start), "t-SNE after PCA"
 
