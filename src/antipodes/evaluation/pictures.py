@@ -221,13 +221,14 @@ def feature_maps(subject: Subject) -> Figure:
     chosen = [snapshots[place] for place in places]  # the first, the last, and as even as can be between them
     columns, last = [], None
     for snapshot in chosen:
-        last, how = planar(snapshot.features.float(), subject.seed, last)
+        points, how = planar(snapshot.features.float(), subject.seed, last)
         title = f"epoch {snapshot.epoch}" if snapshot.epoch else "before training"
-        columns.append(figures.Column(title, last))
+        columns.append(figures.Column(title, points))
+        last = points if snapshot.epoch else None  # what is not trained is no start for what is
     rows = [[_true_panel(subject.data, snapshot.ids) for snapshot in chosen]]
     if any(snapshot.pseudo_labels for snapshot in chosen):
         rows.append([_pseudo_panel(snapshot) for snapshot in chosen])
-    title = f"Features of {len(chosen[0].ids)} images of {subject.data.name}, {how}, each from the map before it"
+    title = f"Features of {len(chosen[0].ids)} images of {subject.data.name}, {how}, from epoch to epoch"
     return figures.maps_figure(title, columns, rows)
 
 
@@ -237,7 +238,7 @@ def planar(features: Tensor, seed: int, start: Tensor | None = None) -> tuple[Te
     Args:
         features: The features.
         seed: Of t-SNE.
-        start: Points (n, 2) of another map of the same samples: t-SNE starts from them, PCA is turned towards them,
+        start: Points (n, 2) of a similar map of the same samples: t-SNE goes on from them, PCA is turned towards them,
             so that a sample stays about where it was.
     """
     centred = (features - features.mean(0)).double()
@@ -249,10 +250,10 @@ def planar(features: Tensor, seed: int, start: Tensor | None = None) -> tuple[Te
         return points if start is None else turned(points, start), "PCA"
     reduced = (centred @ directions[:50].T).float().numpy()
     perplexity = min(30.0, (len(reduced) - 1) / 3)
-    # as small as scikit-learn makes its own start, so that the points are free to move
-    initial = "pca" if start is None else (1e-4 * start / start[:, 0].std()).float().numpy()
-    points = torch.from_numpy(TSNE(perplexity=perplexity, random_state=seed, init=initial).fit_transform(reduced))
-    return points if start is None else turned(points, start), "t-SNE after PCA"
+    options: dict[str, Any] = {"perplexity": perplexity, "random_state": seed}
+    if start is not None:  # it is sorted already: to exaggerate would throw its points about once more
+        options |= {"init": start.float().numpy(), "early_exaggeration": 1.0}
+    return torch.from_numpy(TSNE(**options).fit_transform(reduced)), "t-SNE after PCA"
 
 
 def turned(points: Tensor, others: Tensor) -> Tensor:
