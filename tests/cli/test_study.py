@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,26 @@ def test_the_table_is_complete(finished: Any) -> None:
     page = (folder / "out" / "tiny.md").read_text()
     for fact in ("resnet8-slim", "**epochs**: 1", "**batch**: 32", "antipodes 0", "| fnc |", "61.5 (1)"):
         assert fact in page
+
+
+def test_the_page_shows_the_figures(finished: Any) -> None:
+    folder, _, out, _ = finished
+    page = (folder / "out" / "tiny.md").read_text()
+    for name in ("tiny.png", "tiny-detection.png"):
+        assert f"]({name})" in page
+        assert (folder / "out" / name).stat().st_size > 10_000
+        assert f"A figure of it: {folder / 'out' / name}" in out
+    assert "| fnc |" in page[page.index("## Overview") :].split("##")[1]
+
+
+def test_without_matplotlib_one_line_says_so(finished: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, *_ = finished
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    code, out, _ = here("study", folder / "tiny.yaml", "--out", folder / "out", "--evidence", tmp_path)
+    assert code == 0
+    assert "no figures: pictures need matplotlib: pip install antipodes[plots]" in out.splitlines()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.json", "tiny.md"]
+    assert "![" not in (tmp_path / "tiny.md").read_text()
 
 
 def test_other_scores_need_no_other_training(finished: Any, tmp_path: Path) -> None:

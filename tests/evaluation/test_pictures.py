@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,12 +14,16 @@ from PIL import Image
 
 from antipodes.data.shapes import Shapes
 from antipodes.evaluation import figures, pictures
-from antipodes.evaluation.pictures import Subject, planar, strongest_flags
+from antipodes.evaluation.false_negatives import false_negatives
+from antipodes.evaluation.names import ProtocolOptions
+from antipodes.evaluation.pictures import Subject, planar, strongest_flags, turned
 from antipodes.evaluation.run import open_method
-from antipodes.evaluation.thresholds import dataset_quantiles, errors
+from antipodes.evaluation.thresholds import dataset_quantiles
 from antipodes.negatives import IFND, GloFND
 from antipodes.pairs import Pairs
+from antipodes.training.components import build_augmentation
 from antipodes.training.run import Run
+from antipodes.training.snapshots import Snapshot, load_snapshots, save_snapshot
 from tests.cli.command import here, refused
 from tests.reference.contrast import judge
 
@@ -25,9 +31,10 @@ pytest.importorskip("matplotlib", reason="pictures need the plots extra")
 from matplotlib.colors import to_rgba
 
 TRAIN = ["train", "--encoder", "resnet8-slim", "--method.hidden", 16, "--batch_size", 32, "--log_every", 2]
-SHAPES = ["--data.count", 128, "--epochs", 2]
+SHAPES = ["--data.count", 128, "--epochs", 2, "--snapshot_every", 1]
 JOINED = ["--negatives", "glofnd+fnc", "--negatives.glofnd.alpha", 0.1, "--negatives.glofnd.initial", "quantile"]
-NAMES = ("thresholds", "flagged", "detection", "flags", "map")
+NAMES = ("thresholds", "flagged", "detection", "flags", "map", "maps")
+NO_SNAPSHOTS = "no maps: the run kept no snapshots, train with --snapshot_every 10 (or another number of epochs)"
 
 
 def trained(folder: Path, *arguments: object) -> Path:
@@ -142,7 +149,10 @@ def test_thresholds_of_both_parts_of_a_joined_policy(joined: Path) -> None:
     axes = pictures.thresholds(of).axes
     assert len(axes) == 4
     legends = [[text.get_text() for text in one.get_legend().get_texts()] for one in axes]
-    assert legends[0][-1] == f"learned, MAE {errors(glofnd.threshold, truth)[0]:.3f}"
+    recipe = build_augmentation(of.config["augmentation"], of.data.image_size, of.method.normalised)
+    scores = false_negatives(of.method, of.data, ProtocolOptions(), of.config["batch_size"], recipe)
+    assert legends[0][-1] == f"learned, MAE {scores['threshold MAE']:.3f}"
+    assert legends[2][-1] == f"batch quantile (FNC), MAE {scores['batch MAE']:.3f}"  # of the last part, FNC
     assert not any("learned" in text for text in legends[2])  # FNC learns nothing
     learned = axes[1].collections[-1].get_offsets()
     torch.testing.assert_close(torch.as_tensor(learned).float(), torch.stack([truth, glofnd.threshold], 1))
@@ -170,8 +180,9 @@ def test_a_run_without_a_policy_gets_the_map_only(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", "--data.count", 64, "--epochs", 1)
     code, out, _ = here("pictures", run)
     assert code == 0
-    *sentences, file = out.splitlines()
-    assert sentences == [f"no {name}: the run has no policy, train with --negatives" for name in NAMES[:-1]]
+    *sentences, file, no_maps = out.splitlines()
+    assert sentences == [f"no {name}: the run has no policy, train with --negatives" for name in NAMES[:-2]]
+    assert no_maps == NO_SNAPSHOTS
     assert file == str(run / "pictures" / "map.png")
     assert [path.name for path in (run / "pictures").iterdir()] == ["map.png"]
 
@@ -201,7 +212,89 @@ def test_without_labels_nothing_is_judged_or_framed(unlabelled: Path) -> None:
     assert axes.get_legend() is None
     lines = here("pictures", unlabelled)[1].splitlines()
     assert lines[2] == "no detection: the data has no labels to judge flags by"
-    assert len(lines) == 5
+    assert lines[5:] == [NO_SNAPSHOTS]
+
+
+def test_the_maps_show_the_pseudo_labels_of_every_snapshot_where_its_points_are(clustered: Path) -> None:
+    of = subject(clustered)
+    snapshots = load_snapshots(of.run)
+    assert [snapshot.epoch for snapshot in snapshots] == [0, 1, 2]
+    figure = pictures.feature_maps(of)
+    true, pseudo = figure.axes[:3], figure.axes[3:]
+    assert [axes.get_title() for axes in true] == ["before training", "epoch 1", "epoch 2"]
+    assert [axes.get_xlabel() for axes in pseudo][::2] == [
+        "no pseudo labels yet",
+        "4 pseudo labels, 50 % of them accepted",
+    ]
+    for above, below, snapshot in zip(true, pseudo, snapshots, strict=True):
+        sizes = sorted(len(group.get_offsets()) for group in below.collections)
+        labels = snapshot.pseudo_labels.get(4, torch.full((128,), -1))
+        assert sizes == sorted(labels.unique(return_counts=True)[1].tolist())
+        upper, lower = (sorted(map(tuple, torch.cat(drawn(axes)).tolist())) for axes in (above, below))
+        assert upper == lower
+    assert len(figure.legends[0].get_texts()) == 20
+
+
+def drawn(axes: Any) -> list[torch.Tensor]:
+    return [torch.as_tensor(group.get_offsets()) for group in axes.collections]
+
+
+def test_of_many_snapshots_a_few_are_shown(joined: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(joined, tmp_path / "run")
+    of = subject(tmp_path / "run")
+    features = torch.zeros(5, 3, dtype=torch.float16)
+    for epoch in range(1000, 1008):
+        save_snapshot(of.run, Snapshot(epoch, torch.arange(5), features, {}))
+    given: list[Any] = []
+
+    def fake(features: torch.Tensor, seed: int, start: torch.Tensor | None) -> tuple[torch.Tensor, str]:
+        given.append(start)
+        return torch.full((len(features), 2), float(len(given))), "a fake"
+
+    monkeypatch.setattr(pictures, "planar", fake)
+    figure = pictures.feature_maps(of)  # epochs 0, 1, 2, 1000, ..., 1007
+    assert [axes.get_title() for axes in figure.axes] == ["before training", "epoch 1000", "epoch 1004", "epoch 1007"]
+    assert given[:2] == [None, None]  # what is not trained is no start
+    assert [start[0, 0].item() for start in given[2:]] == [2, 3]  # then each from the one before
+
+
+def test_a_map_that_starts_from_another_leaves_points_where_they_were() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(5, 30, generator=generator).repeat_interleave(20, 0)
+    features += 0.3 * torch.randn(100, 30, generator=generator)
+    first, _ = planar(features, seed=0)
+    second, _ = planar(features + 0.1 * torch.randn(100, 30, generator=generator), 1, first)
+    assert (second - first).norm(dim=1).mean() < 0.3 * first.norm(dim=1).mean()
+
+
+def test_t_sne_goes_on_from_the_other_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    manifold = pytest.importorskip("sklearn.manifold")
+    start = torch.randn(20, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([9.0, 3.0])
+    given: list[Any] = []
+
+    class Fake:
+        def __init__(self, **options: Any) -> None:
+            given.append(options)
+
+        def fit_transform(self, reduced: Any) -> Any:
+            return reduced[:, :2]
+
+    monkeypatch.setattr(manifold, "TSNE", Fake)
+    features = torch.randn(20, 4, generator=torch.Generator().manual_seed(1))
+    planar(features, 0)
+    planar(features, 0, start)
+    assert "init" not in given[0]
+    assert torch.equal(torch.from_numpy(given[1]["init"]), start)
+    assert given[1]["early_exaggeration"] == 1
+
+
+def test_points_are_turned_and_reflected_but_not_stretched() -> None:
+    others = torch.randn(30, 2, generator=torch.Generator().manual_seed(0)).double()
+    angle = torch.tensor(2.0).double()
+    mirror = torch.tensor([[1.0, 0.0], [0.0, -1.0]]).double()
+    rotation = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()]).view(2, 2) @ mirror
+    centred = others - others.mean(0)
+    torch.testing.assert_close(turned(3 * others @ rotation + 7, others), 3 * centred)
 
 
 def test_pca_stands_in_for_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,6 +304,9 @@ def test_pca_stands_in_for_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None
     assert how == "PCA"
     largest = torch.linalg.eigvalsh(features.double().T.cov()).flip(0)[:2]
     torch.testing.assert_close(points.T.cov(), largest.diag(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        planar(features, 0, start=-points.flip(1))[0].abs(), points.flip(1).abs(), atol=1e-5, rtol=0
+    )
 
 
 def test_neighbours_stay_neighbours_on_the_map() -> None:

@@ -52,6 +52,28 @@ def test_the_page_shows_every_number_beside_the_papers(tmp_path: Path) -> None:
     assert report["summary"][1]["difference"] == 2.25
 
 
+def test_the_page_begins_with_an_overview_that_marks_single_seeds(tmp_path: Path) -> None:
+    records = {"f1": 0.5, "precision": 0.25, "recall": 0.9}
+    results = {
+        "plain": {0: {"a": 50.0, "b": 1.0, "c": 2.0, "d": 3.0, "e": 4.0}, 1: {"a": 51.0}},
+        "fnc": {0: {"a": 52.0, "b": 1.5, **records}, 1: {"a": 53.5, "b": 2.5, **records}},
+        "once": {1: {"a": 50.5, **records}},
+    }
+    of = replace(study(tmp_path), records=["precision", "recall", "f1"])
+    lines = shown(summarise(results, "plain"), of, ())
+    report = study_report(of, {variant: {} for variant in results}, {}, results, lines, {})
+    page = markdown(report, lines, [], {"A caption": "mine.png"})
+    table = page[page.index("## Overview") : page.index("## a\n")].splitlines()
+    assert table[2] == "| variant | a | difference | p | b | c | d | f1 | precision |"
+    assert table[4:7] == [
+        "| plain | 50.50 ± 0.71 | baseline | - | 1.00 † | 2.00 † | 3.00 † | - | - |",
+        "| fnc | 52.75 ± 1.06 | +2.25 | 0.070 | 2.00 ± 0.71 | - | - | 0.500 ± 0.000 | 0.250 ± 0.000 |",
+        "| once | 50.50 † | -0.50 † | - | - | - | - | 0.500 † | 0.250 † |",
+    ]
+    assert "![A caption](mine.png)" in table
+    assert "## recall" in page  # the others are below
+
+
 def test_the_terminal_shows_the_same_and_names_with_brackets() -> None:
     console = Console(width=100, record=True, file=io.StringIO())
     renamed = {"plain": RESULTS["plain"], "fnc [red]": RESULTS["fnc"]}

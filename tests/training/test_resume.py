@@ -15,10 +15,11 @@ from safetensors.torch import load_file
 
 from antipodes.training.records import read_records
 from antipodes.training.run import Run, load_checkpoint
+from antipodes.training.snapshots import load_snapshots
 from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, here, refused
 
 STEPS = 8  # per epoch
-OPTIONS = ["--batch_size", 64, "--epochs", 3, "--encoder", "resnet8-slim", "--log_every", 1]
+OPTIONS = ["--batch_size", 64, "--epochs", 3, "--encoder", "resnet8-slim", "--log_every", 1, "--snapshot_every", 1]
 SHAPES = ["--data.count", 512]
 ACCUMULATING_IFND = ["--accumulate", 2, "--negatives", "ifnd", "--negatives.clusters", "[4, 8]"]
 ACCUMULATING_IFND += ["--negatives.space", "seen"]
@@ -38,6 +39,10 @@ def train(out: Path, *options: object) -> None:
 
 def final_state(folder: Path) -> dict[str, Any]:
     return load_checkpoint(Run.open(folder).last)
+
+
+def final_epoch(folder: Path) -> int:
+    return max(int(line["epoch"]) for line in read_records(folder) if line["kind"] == "epoch")
 
 
 def equal(first: Any, second: Any) -> bool:
@@ -74,8 +79,11 @@ def test_killed_and_resumed_is_bit_equal(method: str, tmp_path: Path) -> None:
     assert 0 < checkpoint <= reached
     assert checkpoint < final_state(tmp_path / "whole")["step"]
 
+    later = tmp_path / "killed" / "snapshots" / "epoch-099.pt"
+    later.touch()  # as if left behind by what came after the checkpoint
     result = antipodes("train", "--resume", tmp_path / "killed")
     assert result.returncode == 0, result.stderr
+    assert not later.exists()
 
     assert equal(final_state(tmp_path / "whole"), final_state(tmp_path / "killed"))
     whole, killed = (
@@ -83,6 +91,9 @@ def test_killed_and_resumed_is_bit_equal(method: str, tmp_path: Path) -> None:
         for folder in (tmp_path / "whole", tmp_path / "killed")
     )
     assert whole == killed  # every step is logged once, with the same numbers
+    snapshots, again = ([vars(one) for one in load_snapshots(Run(tmp_path / name))] for name in ("whole", "killed"))
+    assert [snapshot["epoch"] for snapshot in snapshots] == list(range(final_epoch(tmp_path / "whole") + 1))
+    assert equal(snapshots, again)  # none is lost, none is another
     exported = sorted(path.name for path in (tmp_path / "killed").glob("*.safetensors"))
     assert exported
     for name in exported:
@@ -109,6 +120,14 @@ def test_resuming_a_finished_run_changes_nothing(finished: Path) -> None:
     before = final_state(finished / "run")
     assert antipodes("train", "--resume", finished / "run").returncode == 0
     assert equal(before, final_state(finished / "run"))
+
+
+def test_a_run_from_before_there_were_snapshots_is_resumed(finished: Path) -> None:
+    file = finished / "run" / "config.yaml"
+    config = yaml.safe_load(file.read_text())
+    del config["snapshot_every"]
+    file.write_text(yaml.safe_dump(config))
+    assert here("train", "--resume", finished / "run")[0] == 0
 
 
 def test_changed_data_is_refused(finished: Path) -> None:

@@ -11,8 +11,10 @@ from antipodes.evaluation.pictures import draw
 from antipodes.training.run import Run
 
 DESCRIPTION = """Draw a finished run: its thresholds against the true quantiles, the share it flagged and how right that
-was over epochs, images with what they flag, and a map of the features. What does not apply to the run is left out, with
-the reason. Needs matplotlib: pip install antipodes[plots]."""
+was over epochs, images with what they flag, a map of the features, and maps of several epochs if the run was trained
+with --snapshot_every. Thresholds and flags are those of augmented views, as in training and in the false-negatives
+protocol. What does not apply to the run is left out, with the reason. Needs matplotlib: pip install
+antipodes[plots]."""
 
 
 def main(arguments: list[str]) -> None:
@@ -24,7 +26,7 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("--anchors", type=int, default=8, help="Rows in the grid of flagged images.")
     parser.add_argument("--format", type=Literal["png", "svg", "pdf"], default="png", help="Of the files.")
-    parser.add_argument("--seed", type=int, default=0, help="Of the choice of anchors and samples.")
+    parser.add_argument("--seed", type=int, default=0, help="Of the choice of anchors and samples, and of their views.")
     call = parser.parse_args(arguments)
 
     run = Run.open(call.run)

@@ -19,14 +19,15 @@ from rich.console import Console
 from antipodes.evaluation.names import SETTINGS
 from antipodes.study.definition import FULL, Options, Study, Trial, load, shipped
 from antipodes.study.report import markdown, shown, sources, study_report, tables
-from antipodes.study.statistics import Results, summarise
+from antipodes.study.statistics import Histories, Results, summarise
 
 if TYPE_CHECKING:
     from antipodes.data import ImageDataset
 
 DESCRIPTION = """Run a study: every variant with every seed is trained and evaluated in a folder of its own, several
 side by side, each on one thread. Stopped or killed, the same call goes on where it was. At the end: mean, spread,
-paired difference to the baseline with its t-test, and the published figures beside them. `antipodes study list` names
+paired difference to the baseline with its t-test, and the published figures beside them, as tables and as pictures (if
+matplotlib is there: pip install antipodes[plots]). `antipodes study list` names
 the studies that come with the package; a YAML file of your own is a study too (antipodes.study.definition explains
 its format)."""
 
@@ -77,7 +78,7 @@ def _run(study: Study, call: Namespace) -> None:
     if results[study.baseline]:
         variants = {trial.variant: _without_seed(configuration) for trial, configuration in configurations.items()}
         evidence = Path(call.evidence) if call.evidence else _evidence(study, out)
-        _report(study, variants, facts, results, progress.failed, evidence)
+        _report(study, variants, facts, results, progress.failed, evidence, grid.histories())
     if progress.failed:
         count = f"{len(progress.failed)} of {len(grid.trials)} runs"
         raise TrainingFailed(f"{count} failed, the lines above say why; the same call tries them again")
@@ -90,23 +91,32 @@ def _report(
     results: Results,
     failed: Mapping[str, str],
     folder: Path,
+    histories: Histories,
 ) -> None:
-    """Print the tables, write the page and the JSON."""
+    """Print the tables, write the figures, the page and the JSON."""
     from antipodes.files import replacing
+    from antipodes.study.figure import draw
 
     lines = shown(summarise(results, study.baseline), study, SETTINGS)
     report = study_report(study, configurations, facts, results, lines, failed)
-    page = markdown(report, lines, study.paper)
     console = Console()
     for table in tables(lines, study.baseline, study.paper):
         console.print(table)
     for line in sources(study.paper):
         console.print(line, highlight=False, markup=False)
     folder.mkdir(parents=True, exist_ok=True)
+    try:
+        figures = draw(report, histories, folder, study.label)
+    except ValueError as reason:
+        console.print(f"no figures: {reason}", highlight=False, markup=False)
+        figures = {}
+    page = markdown(report, lines, study.paper, figures)
     for ending, text in ((".md", page), (".json", json.dumps(report, indent=2) + "\n")):
         with replacing(folder / f"{study.label}{ending}") as file:
             file.write_text(text)
     console.print(f"The report: {folder / study.label}.md and .json", highlight=False, soft_wrap=True)
+    for name in figures.values():
+        console.print(f"A figure of it: {folder / name}", highlight=False, soft_wrap=True)
 
 
 def complete(trial: Trial) -> Options:

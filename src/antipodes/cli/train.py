@@ -28,13 +28,8 @@ CHOICES: dict[Kind, str] = {
     "encoder": f"{', '.join(PRESETS)}, timm:<model>, or the dotted path of an nn.Module",
     "augmentation": f"{', '.join(RECIPES)}; by default what the method's paper uses",
 }
-MAY_CHANGE = (
-    "threads",
-    "workers",
-    "log_every",
-    "tensorboard",
-    "wandb",
-)  # on resume: they do not change what is learned
+# on resume: they do not change what is learned
+MAY_CHANGE = ("threads", "workers", "log_every", "snapshot_every", "tensorboard", "wandb")
 USAGE = """antipodes train [--method NAME] [--negatives NAME] [--data NAME] [--encoder NAME] [--out FOLDER] [options]
        antipodes train --resume RUN"""
 DESCRIPTION = """Pretrain an encoder by contrastive learning. The run folder gets config.yaml, metrics.jsonl,

@@ -15,9 +15,8 @@ from antipodes.evaluation.checks import LABELS_ARE_NEEDED
 from antipodes.evaluation.detection import count_flags, summarise_flags
 from antipodes.evaluation.features import embed
 from antipodes.evaluation.names import ProtocolOptions
-from antipodes.evaluation.thresholds import batch_quantiles, dataset_quantiles, errors
+from antipodes.evaluation.thresholds import errors, measure
 from antipodes.methods import Method
-from antipodes.negatives import FNC, GloFND
 from antipodes.pairs import Pairs, normalise
 from antipodes.seeding import generator
 from antipodes.training.components import plain_view
@@ -50,8 +49,7 @@ def false_negatives(
         raise ValueError(LABELS_ARE_NEEDED.format(protocol="false-negatives", part="train"))
     if len(method.channels) > 1:
         raise ValueError("false-negatives looks at methods with one encoder")
-    view = plain_view(method, data.image_size) if recipe is None else _random_view(recipe, options.seed)
-    embeddings = normalise(embed(method.network, data, preprocess=view))
+    embeddings = judged_embeddings(method, data, recipe, options.seed)
     judge = copy.deepcopy(policy)  # judging moves GloFND's thresholds
     counts = Totals()
     for ids in torch.randperm(len(data), generator=generator("false negatives", options.seed)).split(batch_size):
@@ -59,15 +57,23 @@ def false_negatives(
             pairs = Pairs(embeddings[ids], ids, torch.ones(len(ids)))
             counts.add(count_flags(pairs, judge.judge(pairs, 1.0), data.labels))
     scores = {f"flags {name}": 100 * value for name, value in summarise_flags(counts.means()).items()}
-    for part in policy.modules():
-        if isinstance(part, (GloFND, FNC)):
-            truth = dataset_quantiles(embeddings, part.alpha)
-            found = {"batch": batch_quantiles(embeddings, part.alpha, batch_size, options.seed)}
-            if isinstance(part, GloFND):
-                found["threshold"] = part.threshold
-            for name, thresholds in found.items():
-                scores[f"{name} MAE"], scores[f"{name} RMSE"] = errors(thresholds, truth)
+    for _, truth, found in measure(policy, embeddings, batch_size, options.seed):
+        for name, thresholds in found.items():
+            scores[f"{name} MAE"], scores[f"{name} RMSE"] = errors(thresholds, truth)
     return scores
+
+
+def judged_embeddings(method: Method, data: ImageDataset, recipe: Augmentation | None, seed: int) -> Tensor:
+    """What a policy judges, (n, D): an embedding of length 1 of one view of every image.
+
+    Args:
+        method: A method with one encoder.
+        data: Its training data.
+        recipe: The augmentation of training, on whose views thresholds were learned; None takes plain images.
+        seed: Of the views.
+    """
+    view = plain_view(method, data.image_size) if recipe is None else _random_view(recipe, seed)
+    return normalise(embed(method.network, data, preprocess=view))
 
 
 def _random_view(recipe: Augmentation, seed: int) -> Callable[[Tensor], Tensor]:

@@ -24,6 +24,7 @@ BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#CC3311", "#B
 COLOURS = ["#332288", "#CC6677", "#117733", "#DDCC77", "#88CCEE", "#882255", "#44AA99", "#999933", "#AA4499", "#222222"]
 MARKERS = "o^sDvP*X"  # for every further ten classes another one
 MOST_CLASSES = 20  # with a legend
+MOST_POINTS = 2000  # that a scatter shows: more hide each other
 
 
 class Thresholds(NamedTuple):
@@ -40,6 +41,13 @@ class Tile(NamedTuple):
     image: Tensor
     caption: str
     right: bool | None = None
+
+
+class Column(NamedTuple):
+    """A map of several: its points (n, 2) and what they are the map of."""
+
+    title: str
+    points: Tensor
 
 
 class Panel(NamedTuple):
@@ -75,7 +83,9 @@ def save(figure: Figure, file: Path, file_format: str) -> None:
 
 def thresholds_figure(parts: Sequence[Thresholds]) -> Figure:
     """A row for each part: how its thresholds are distributed, and each against the true one of its sample."""
-    figure = new_figure(4.0 * len(parts), "Thresholds and the quantiles they stand for, embeddings of plain images")
+    figure = new_figure(
+        4.0 * len(parts), "Thresholds and the quantiles they stand for, on views augmented as in training"
+    )
     rows: Any = figure.subplots(len(parts), 2, squeeze=False)
     for (left, right), part in zip(rows, parts, strict=True):
         known = {name: (values[~values.isnan()], error) for name, (values, error) in part.found.items()}
@@ -83,16 +93,18 @@ def thresholds_figure(parts: Sequence[Thresholds]) -> Figure:
         low, high = everything.min().item(), everything.max().item()
         margin = 0.03 * (high - low) or 0.01
         edges = torch.linspace(low - margin, high + margin, 51).numpy()
+        shown = min(len(part.truth), MOST_POINTS)
+        some = torch.arange(shown) * len(part.truth) // shown
         left.hist(part.truth.numpy(), bins=edges, color=GREY, label="dataset quantile (truth)")
         for name, (values, error) in reversed(known.items()):  # what was learned comes last, on top
             colour, width, marker = (BLUE, 2.2, "o") if name == "learned" else (ORANGE, 1.4, "x")
             label = f"{name}, MAE {error:.3f}"
             left.hist(values.numpy(), bins=edges, histtype="step", color=colour, linewidth=width, label=label)
-            points = (part.truth.numpy(), part.found[name][0].numpy())
+            points = torch.stack((part.truth, part.found[name][0]))[:, some].numpy()
             right.scatter(*points, s=10, color=colour, marker=marker, linewidths=0.7, alpha=0.5, label=name)
         right.plot(edges[[0, -1]], edges[[0, -1]], color="black", linestyle="--", linewidth=1, label="equal")
-        _finish(left, part.title, "cosine similarity", "samples", columns=2)
-        _finish(right, "one point per sample", "dataset quantile (truth)", "threshold")
+        finish(left, part.title, "cosine similarity", "samples", columns=2)
+        finish(right, f"a point for each of {shown} samples", "dataset quantile (truth)", "threshold")
     return figure
 
 
@@ -103,8 +115,14 @@ def flagged_figure(epochs: Sequence[float], shares: Sequence[float], alphas: Map
     _curve(axes, epochs, shares, BLUE, "-", "flagged")
     for (name, alpha), style in zip(alphas.items(), ("--", ":", "-."), strict=False):
         axes.axhline(100 * alpha, color="black", linestyle=style, linewidth=1.2, label=f"alpha of {name}")
-    _finish_epochs(axes, "", "share of candidates, %")
+    finish_epochs(axes, "", "share of candidates, %")
     return figure
+
+
+def judged(line: Mapping[str, Any]) -> dict[str, Any]:
+    """An epoch's line of metrics.jsonl without the precisions of no flags, which are logged as 0."""
+    nothing = ("precision", "coarse_precision") if not line.get("flagged_share") else ()
+    return {name: value for name, value in line.items() if name not in nothing}
 
 
 def detection_figure(lines: Sequence[Mapping[str, Any]], levels: Mapping[str, str]) -> Figure:
@@ -117,17 +135,18 @@ def detection_figure(lines: Sequence[Mapping[str, Any]], levels: Mapping[str, st
         for (prefix, level), style in zip(levels.items(), ("-", "--"), strict=False):
             for name, colour in zip(names, (BLUE, ORANGE, GREEN), strict=False):
                 label = (name if len(name) > 4 else name.upper()) + level
-                _curve(axes, epochs, [line.get(prefix + name) for line in lines], colour, style, label)
+                _curve(axes, epochs, [judged(line).get(prefix + name) for line in lines], colour, style, label)
     columns = 2 if len(levels) > 1 else 3
-    _finish_epochs(left, "over all pairs", "%", columns)
-    _finish_epochs(right, "true positive and negative rate, mean over anchors", "%", columns)
+    finish_epochs(left, "over all pairs", "%", columns)
+    finish_epochs(right, "true positive and negative rate, mean over anchors", "%", columns)
     return figure
 
 
 def flags_figure(rows: Sequence[Sequence[Tile]], columns: int, framed: bool) -> Figure:
     """A grid of images: a row for each anchor, then what it flags."""
     key = ": green ✓ same label, red ✗ another" if framed else ""
-    figure = new_figure(0.6 + 1.32 * len(rows), f"Anchors, and what they flag, most similar first{key}")
+    title = f"Anchors, and what their views flag{key}"
+    figure = new_figure(0.6 + 1.32 * len(rows), title)
     widths = [1.0, 0.15] + [1.0] * columns  # a gap after the anchor
     grid: Any = figure.subplots(len(rows), columns + 2, squeeze=False, gridspec_kw={"width_ratios": widths})
     for cells, tiles in zip(grid, rows, strict=True):
@@ -143,21 +162,41 @@ def map_figure(points: Tensor, title: str, panels: Sequence[Panel]) -> Figure:
     figure = new_figure(5.8 if len(panels) > 1 else 7.0, title)
     row: Any = figure.subplots(1, len(panels), squeeze=False)
     for axes, panel in zip(row[0], panels, strict=True):
-        for number in panel.classes.unique().tolist():
-            x, y = points[panel.classes == number].T.numpy()
-            colour = GREY if number < 0 else COLOURS[number % len(COLOURS)]
-            marker = "." if number < 0 else MARKERS[number // len(COLOURS) % len(MARKERS)]
-            axes.scatter(
-                x, y, s=13, color=colour, marker=marker, alpha=0.8, linewidths=0, label=panel.names.get(number)
-            )
+        _map(axes, points, panel, size=13)
         axes.set_title(panel.title, fontsize=10)
-        axes.set(xticks=[], yticks=[])  # the axes of such a map have no meaning
-        axes.set_aspect("equal", adjustable="datalim")
         if panel.names:
             place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01)}
             columns = 4 if len(panels) == 1 else 3
             axes.legend(**place, ncols=columns, fontsize=7.5, frameon=False, markerscale=1.6, handletextpad=0.1)
     return figure
+
+
+def maps_figure(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Panel]]) -> Figure:
+    """A map beside the other, each once for every row's colouring of it, with one legend of at most MOST_CLASSES."""
+    figure = new_figure(1.2 + 2.4 * len(rows), title)
+    grid: Any = figure.subplots(len(rows), len(columns), squeeze=False)
+    for number, (cells, panels) in enumerate(zip(grid, rows, strict=True)):
+        for axes, column, panel in zip(cells, columns, panels, strict=True):
+            _map(axes, column.points, panel, size=5)
+            axes.set_title(column.title if number == 0 else "", fontsize=10)
+            axes.set_xlabel(panel.title, fontsize=7.5)
+    if rows[0][0].names:
+        handles, names = grid[0][0].get_legend_handles_labels()
+        place: dict[str, Any] = {"loc": "outside lower center", "title": rows[0][0].title, "title_fontsize": 8}
+        figure.legend(handles, names, **place, ncols=5, fontsize=7.5, frameon=False, markerscale=2)
+    return figure
+
+
+def _map(axes: Axes, points: Tensor, panel: Panel, size: float) -> None:
+    for number in panel.classes.unique().tolist():
+        x, y = points[panel.classes == number].T.numpy()
+        colour = GREY if number < 0 else COLOURS[number % len(COLOURS)]
+        marker = "." if number < 0 else MARKERS[number // len(COLOURS) % len(MARKERS)]
+        label = panel.names.get(number)
+        area = size if number >= 0 else 2 * size  # matplotlib draws "." at half the width of the others
+        axes.scatter(x, y, s=area, color=colour, marker=marker, alpha=0.8, linewidths=0, label=label)
+    axes.set(xticks=[], yticks=[])  # the axes of such a map have no meaning
+    axes.set_aspect("equal", adjustable="datalim")
 
 
 def _show(axes: Axes, tile: Tile) -> None:
@@ -180,19 +219,21 @@ def _curve(
     axes.plot(epochs, percent, color=colour, linestyle=style, marker="o", markersize=3, label=label)
 
 
-def _finish_epochs(axes: Axes, title: str, y: str, columns: int = 3) -> None:
+def finish_epochs(axes: Axes, title: str, y: str, columns: int = 3) -> None:
+    """Like `finish`, with whole epochs along x and 0 at the bottom."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(bottom=0)
-    _finish(axes, title, "epoch", y, columns)
+    finish(axes, title, "epoch", y, columns)
 
 
-def _finish(axes: Axes, title: str, x: str, y: str, columns: int = 3) -> None:
-    """Words, a light grid, and the legend below the axes, where it covers nothing."""
+def finish(axes: Axes, title: str, x: str, y: str, columns: int = 3) -> None:
+    """Words, a light grid, and a legend of so many columns below the axes, where it covers nothing; none of 0."""
     axes.set_title(title, fontsize=10)
     axes.set(xlabel=x, ylabel=y)
     axes.grid(color="#E5E5E5", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns, fontsize=8.5, frameon=False)
+    if columns:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns, fontsize=8.5, frameon=False)

@@ -1,4 +1,4 @@
-"""Pictures of a finished run: its thresholds, its flags over time and in images, a map of its features.
+"""Pictures of a finished run: its thresholds, its flags over time and in images, maps of its features.
 
 Each picture is a function of a `Subject` that returns a figure, or raises `Skipped` with the reason.
 """
@@ -18,22 +18,25 @@ from torch import Tensor
 from antipodes.data import ImageDataset
 from antipodes.data.dataset import subset
 from antipodes.evaluation import figures
+from antipodes.evaluation.false_negatives import judged_embeddings
 from antipodes.evaluation.features import embed
 from antipodes.evaluation.run import open_method
-from antipodes.evaluation.thresholds import batch_quantiles, dataset_quantiles, errors
+from antipodes.evaluation.thresholds import errors, measure
 from antipodes.methods import Method
-from antipodes.negatives import FNC, IFND, GloFND, Policy
+from antipodes.negatives import FNC, GloFND, Policy
 from antipodes.pairs import Pairs, Rule, normalise
 from antipodes.seeding import generator
-from antipodes.training.components import plain_view
+from antipodes.training.components import build_augmentation, plain_view
 from antipodes.training.records import read_records
 from antipodes.training.run import Run
+from antipodes.training.snapshots import Snapshot, load_snapshots, pseudo_labels, sample
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FLAGGED_SHOWN = 8  # images beside an anchor
 MAP_SAMPLES = 2000
+MAPS_SHOWN = 4  # epochs beside each other
 
 
 class Skipped(Exception):
@@ -97,11 +100,11 @@ class Subject:
 
     @cached_property
     def embeddings(self) -> Tensor:
-        """What the policy judges, (n, D): normalised embeddings of plain images."""
+        """What the policy judges, (n, D): embeddings of views as in training, those of the false-negatives protocol."""
         if len(self.method.channels) > 1:
             raise Skipped("the method has several encoders, this looks at methods with one")
-        view = plain_view(self.method, self.data.image_size)
-        return normalise(embed(self.method.network, self.data, preprocess=view))
+        recipe = build_augmentation(self.config["augmentation"], self.data.image_size, self.method.normalised)
+        return judged_embeddings(self.method, self.data, recipe, self.seed)
 
 
 def draw(run: Run, folder: Path, anchors: int = 8, file_format: str = "png", seed: int = 0) -> Iterator[Picture]:
@@ -128,18 +131,15 @@ def draw(run: Run, folder: Path, anchors: int = 8, file_format: str = "png", see
 
 def thresholds(subject: Subject) -> Figure:
     """How thresholds, true quantiles and batch quantiles are distributed (GloFND and FNC)."""
-    drawn = []
-    batch_size = subject.config["batch_size"]
-    for part in subject.require_policy().modules():
-        if isinstance(part, (GloFND, FNC)):
-            truth = dataset_quantiles(subject.embeddings, part.alpha)
-            found = {"learned": part.threshold} if isinstance(part, GloFND) else {}
-            found["batch quantile"] = batch_quantiles(subject.embeddings, part.alpha, batch_size, subject.seed)
-            judged = {name: (values, errors(values, truth)[0]) for name, values in found.items()}
-            title = f"{type(part).__name__}, alpha {part.alpha:g}, batches of {batch_size}"
-            drawn.append(figures.Thresholds(title, truth, judged))
-    if not drawn:
+    policy, batch_size = subject.require_policy(), subject.config["batch_size"]
+    if not any(isinstance(part, (GloFND, FNC)) for part in policy.modules()):
         raise Skipped("the policy has no thresholds, GloFND and FNC do")
+    drawn = []
+    for part, truth, found in measure(policy, subject.embeddings, batch_size, subject.seed):
+        names = {"threshold": "learned", "batch": "batch quantile (FNC)"}
+        judged = {names[name]: (found[name], errors(found[name], truth)[0]) for name in names if name in found}
+        title = f"{type(part).__name__}, alpha {part.alpha:g}, batches of {batch_size}"
+        drawn.append(figures.Thresholds(title, truth, judged))
     return figures.thresholds_figure(drawn)
 
 
@@ -202,34 +202,66 @@ def strongest_flags(subject: Subject) -> list[Flags]:
 def feature_map(subject: Subject) -> Figure:
     """The encoder's features in two dimensions, coloured by label and by IFND's pseudo labels."""
     data, method = subject.data, subject.method
-    ids = torch.randperm(len(data), generator=generator("map", subject.seed))[:MAP_SAMPLES]
+    ids = sample(len(data), MAP_SAMPLES, subject.seed)
     view = plain_view(method, data.image_size)
     points, how = planar(normalise(embed(method.backbone(), subset(data, ids), preprocess=view)), subject.seed)
-    labels, names, level = _few_labels(data)
-    classes = torch.full_like(ids, -1) if labels is None else labels[ids]
-    panels = [figures.Panel(f"{level} labels" if labels is not None else "no labels", classes, names)]
-    for part in method.objective.modules():
-        if isinstance(part, IFND) and part.fitted_at >= 0:
-            coarsest = min(range(len(part.clusters)), key=lambda level: part.clusters[level])
-            accepted = part.standing[coarsest, ids] <= part.rate(subject.progress)
-            pseudo = part.labels[coarsest, ids].long().masked_fill(~accepted, -1)
-            share = 100 * accepted.float().mean().item()
-            title = f"{part.clusters[coarsest]} pseudo labels of IFND, {share:.0f} % accepted, others grey"
-            panels.append(figures.Panel(title, pseudo, {}))
+    panels = [_true_panel(data, ids)]
+    if pseudo := pseudo_labels(method, ids, subject.progress):
+        clusters, labels = min(pseudo.items())
+        panels.append(figures.Panel(f"{clusters} pseudo labels of IFND, {_accepted(labels)}", labels, {}))
     return figures.map_figure(points, f"Features of {len(ids)} images of {data.name}, {how}", panels)
 
 
-def planar(features: Tensor, seed: int) -> tuple[Tensor, str]:
-    """Two dimensions of features (n, F), and how they came about: t-SNE after PCA, or PCA without scikit-learn."""
+def feature_maps(subject: Subject) -> Figure:
+    """The features of the same images after several epochs, coloured by label and by IFND's pseudo labels."""
+    snapshots = load_snapshots(subject.run)
+    if not snapshots:
+        raise Skipped("the run kept no snapshots, train with --snapshot_every 10 (or another number of epochs)")
+    places = torch.linspace(0, len(snapshots) - 1, min(MAPS_SHOWN, len(snapshots))).round().int().tolist()
+    chosen = [snapshots[place] for place in places]  # the first, the last, and as even as can be between them
+    columns, last = [], None
+    for snapshot in chosen:
+        points, how = planar(snapshot.features.float(), subject.seed, last)
+        title = f"epoch {snapshot.epoch}" if snapshot.epoch else "before training"
+        columns.append(figures.Column(title, points))
+        last = points if snapshot.epoch else None  # what is not trained is no start for what is
+    rows = [[_true_panel(subject.data, snapshot.ids) for snapshot in chosen]]
+    if any(snapshot.pseudo_labels for snapshot in chosen):
+        rows.append([_pseudo_panel(snapshot) for snapshot in chosen])
+    title = f"Features of {len(chosen[0].ids)} images of {subject.data.name}, {how}, from epoch to epoch"
+    return figures.maps_figure(title, columns, rows)
+
+
+def planar(features: Tensor, seed: int, start: Tensor | None = None) -> tuple[Tensor, str]:
+    """Two dimensions of features (n, F), and how they came about: t-SNE after PCA, or PCA without scikit-learn.
+
+    Args:
+        features: The features.
+        seed: Of t-SNE.
+        start: Points (n, 2) of a similar map of the same samples: t-SNE goes on from them, PCA is turned towards them,
+            so that a sample stays about where it was.
+    """
     centred = (features - features.mean(0)).double()
     _, _, directions = torch.linalg.svd(centred, full_matrices=False)
     try:
         from sklearn.manifold import TSNE
     except ImportError:
-        return centred @ directions[:2].T, "PCA"
+        points = centred @ directions[:2].T
+        return points if start is None else turned(points, start), "PCA"
     reduced = (centred @ directions[:50].T).float().numpy()
     perplexity = min(30.0, (len(reduced) - 1) / 3)
-    return torch.from_numpy(TSNE(perplexity=perplexity, random_state=seed).fit_transform(reduced)), "t-SNE after PCA"
+    options: dict[str, Any] = {"perplexity": perplexity, "random_state": seed}
+    if start is not None:  # it is sorted already: to exaggerate would throw its points about once more
+        options |= {"init": start.float().numpy(), "early_exaggeration": 1.0}
+    return torch.from_numpy(TSNE(**options).fit_transform(reduced)), "t-SNE after PCA"
+
+
+def turned(points: Tensor, others: Tensor) -> Tensor:
+    """Points (n, 2) after the rotation or reflection about their mean that brings them nearest to others (n, 2)."""
+    centred = points - points.mean(0)
+    left, _, right = torch.linalg.svd(centred.T @ (others - others.mean(0)).to(centred))
+    result: Tensor = centred @ left @ right
+    return result
 
 
 PICTURES: dict[str, Callable[[Subject], Figure]] = {
@@ -238,7 +270,25 @@ PICTURES: dict[str, Callable[[Subject], Figure]] = {
     "detection": detection,
     "flags": flags,
     "map": feature_map,
+    "maps": feature_maps,
 }
+
+
+def _true_panel(data: ImageDataset, ids: Tensor) -> figures.Panel:
+    labels, names, level = _few_labels(data)
+    classes = torch.full_like(ids, -1) if labels is None else labels[ids]
+    return figures.Panel(f"{level} labels" if labels is not None else "no labels", classes, names)
+
+
+def _pseudo_panel(snapshot: Snapshot) -> figures.Panel:
+    if not snapshot.pseudo_labels:
+        return figures.Panel("no pseudo labels yet", torch.full_like(snapshot.ids, -1), {})
+    clusters, labels = min(snapshot.pseudo_labels.items())
+    return figures.Panel(f"{clusters} pseudo labels, {_accepted(labels)}", labels, {})
+
+
+def _accepted(labels: Tensor) -> str:
+    return f"{100 * (labels >= 0).float().mean().item():.0f} % of them accepted"
 
 
 def _flags_of(rule: Rule, row: int, similarity: Tensor) -> Tensor:

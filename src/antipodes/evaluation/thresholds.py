@@ -3,12 +3,38 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from antipodes.functional.select import kth_largest, top_share
+from antipodes.negatives import FNC, GloFND, Policy
 from antipodes.seeding import generator
+
+
+class Measured(NamedTuple):
+    """The thresholds (n,) of a policy by name, beside the true ones: `batch` ones, and `threshold`, if it learns any.
+
+    `policy` is the part of the run's policy that they belong to.
+    """
+
+    policy: GloFND | FNC
+    truth: Tensor
+    found: Mapping[str, Tensor]
+
+
+def measure(policy: Policy, embeddings: Tensor, batch_size: int, seed: int = 0) -> list[Measured]:
+    """The thresholds of every part of a policy that has some, on embeddings (n, D) of length 1."""
+    measured = []
+    for part in policy.modules():
+        if isinstance(part, (GloFND, FNC)):
+            found = {"batch": batch_quantiles(embeddings, part.alpha, batch_size, seed)}
+            if isinstance(part, GloFND):
+                found["threshold"] = part.threshold
+            measured.append(Measured(part, dataset_quantiles(embeddings, part.alpha), found))
+    return measured
 
 
 def dataset_quantiles(embeddings: Tensor, alpha: float) -> Tensor:

@@ -120,6 +120,10 @@ class IFND(Clustered):
         groups = zip(self._accepted(pairs.anchor_ids, rate), self._accepted(pairs.keys()[1], rate), strict=True)
         return [Rule(groups=(Group(anchors, candidates, "drop"),)) for anchors, candidates in groups]
 
+    def accepted(self, ids: Tensor, progress: float) -> Tensor:
+        """The pseudo labels of these ids that are accepted at this share of training, -1 for others, (G, len(ids))."""
+        return self._accepted(ids, self.rate(progress))
+
     def _accepted(self, ids: Tensor, rate: float) -> Tensor:
         """The accepted labels of these ids and -1 for the others, (G, len(ids))."""
         return self.groups(ids).masked_fill_(self.standing.index_select(1, ids.clamp(min=0)) > rate, -1)

@@ -21,6 +21,7 @@ from antipodes.evaluation.names import RUN_PROTOCOL_NAMES
 from antipodes.evaluation.scores import read_scores
 from antipodes.files import replacing
 from antipodes.study.definition import Options, Study, Trial, flatten
+from antipodes.study.statistics import Histories
 from antipodes.training.records import read_records
 from antipodes.training.run import Run
 
@@ -69,6 +70,14 @@ class Grid:
             last = line if line["kind"] == "epoch" else last
         records = {name: last[name] for name in self.study.records if last.get(name) is not None}
         return {**content["scores"], **records}
+
+    def histories(self) -> Histories:
+        """What every finished trial has logged of its epochs."""
+        found: dict[str, dict[int, list[dict[str, float | None]]]] = {}
+        for trial in (trial for trial in self.trials if self.scores(trial) is not None):
+            lines = [line for line in read_records(trial.folder) if line["kind"] == "epoch"]
+            found.setdefault(trial.variant, {})[trial.seed] = lines
+        return found
 
     def execute(
         self,

@@ -1,4 +1,4 @@
-"""The results of a study for people (terminal, Markdown) and for scripts (JSON): one table per score."""
+"""The results of a study for people (terminal, Markdown) and for scripts (JSON): an overview, and a table per score."""
 
 from __future__ import annotations
 
@@ -21,10 +21,26 @@ def tables(lines: Sequence[Line], baseline: str, paper: Sequence[Paper] = ()) ->
     return [_table(score, _cells(part, baseline, paper)) for score, part in _by_score(lines)]
 
 
-def markdown(report: Mapping[str, Any], lines: Sequence[Line], paper: Sequence[Paper]) -> str:
-    """The report of `study_report` as a page of Markdown."""
+IMPORTANT = 4
+"""How many scores the overview and the figure show: the first ones."""
+
+
+def markdown(
+    report: Mapping[str, Any], lines: Sequence[Line], paper: Sequence[Paper], figures: Mapping[str, str] | None = None
+) -> str:
+    """The report of `study_report` as a page of Markdown.
+
+    Args:
+        report: What it tells of.
+        lines: What its tables show.
+        paper: Published figures.
+        figures: Caption -> file, beside the page.
+    """
     blocks = [f"# {report['title']}", report["question"]]
     blocks.append("\n".join(f"- **{name}**: {value}" for name, value in report["facts"].items()))
+    blocks += ["## Overview", _markdown_table(_overview(lines, report["baseline"], report["records"]))]
+    blocks.append(OVERVIEW_LEGEND.format(baseline=report["baseline"]))
+    blocks += [f"![{caption}]({file})" for caption, file in (figures or {}).items()]
     for score, part in _by_score(lines):
         blocks += [f"## {score}", _markdown_table(_cells(part, report["baseline"], paper))]
     blocks.append(LEGEND.format(baseline=report["baseline"]))
@@ -39,6 +55,8 @@ def markdown(report: Mapping[str, Any], lines: Sequence[Line], paper: Sequence[P
     return "\n\n".join(blocks) + "\n"
 
 
+OVERVIEW_LEGEND = """Mean ± standard deviation over the seeds, *difference* to {baseline} with *p* as below. † A
+single seed: no spread, no test, and a difference of which nobody knows how much is chance."""
 LEGEND = """Means over the seeds; *spread* is the standard deviation over them. *difference* is the mean difference to
 {baseline} over the seeds both have, *p* that of a two-sided paired t-test on these (none with fewer than two)."""
 
@@ -88,6 +106,7 @@ def study_report(
         "test_limit": study.test_limit,
         "transfer": study.transfer,
         "transfer_limit": study.transfer_limit,
+        "records": study.records,
         "paper": [asdict(entry) for entry in study.paper],
         "summary": [asdict(line) for line in lines],
         "results": {variant: dict(seeds) for variant, seeds in results.items()},
@@ -108,9 +127,51 @@ def _by_score(lines: Sequence[Line]) -> list[tuple[str, list[Line]]]:
     return [(name, [line for line in lines if line.score == name]) for name in names]
 
 
+def important_scores(names: Iterable[str], records: Sequence[str]) -> list[str]:
+    """The first scores that are none of the records, each once."""
+    return [name for name in dict.fromkeys(names) if name not in records][:IMPORTANT]
+
+
+def _overview(lines: Sequence[Line], baseline: str, records: Sequence[str]) -> Cells:
+    """A row per variant: the first scores, of the very first also the difference, and how right the flags were."""
+    every = dict(_by_score(lines))
+    scores = important_scores(every, records)
+    for name in ("f1", "precision"):
+        scores += [found for found in (name, f"flags {name}") if found in every and found not in scores][:1]
+    header = ["variant", *scores[:1], "difference", "p", *scores[1:]]
+    rows = []
+    for variant in dict.fromkeys(line.variant for line in lines):
+        own = {line.score: line for line in lines if line.variant == variant}
+        cells = [_with_spread(own.get(score), every[score]) for score in scores]
+        rows.append([variant, *cells[:1], *_compared(own.get(scores[0]), every[scores[0]], baseline), *cells[1:]])
+    return header, rows
+
+
+def _with_spread(line: Line | None, score: Sequence[Line]) -> str:
+    """A mean with its spread, or with the mark of a single seed."""
+    if line is None:
+        return "-"
+    digits = min(3, _digits(score))
+    spread = " †" if line.deviation is None else f" ± {line.deviation:.{digits}f}"
+    return f"{line.mean:.{digits}f}{spread}"
+
+
+def _compared(line: Line | None, score: Sequence[Line], baseline: str) -> list[str]:
+    """The difference to the baseline and its p."""
+    if line is None or line.variant == baseline:
+        return ["-" if line is None else "baseline", "-"]
+    mark = " †" if line.pairs == 1 else ""
+    return [_number(line.difference, f"+.{min(3, _digits(score))}f") + mark, _p(line.p)]
+
+
+def _digits(lines: Sequence[Line]) -> int:
+    """Rates in [0, 1] get more digits than percentages."""
+    return 2 if max(abs(line.mean) for line in lines) > 1 else 4
+
+
 def _cells(lines: Sequence[Line], baseline: str, paper: Sequence[Paper]) -> Cells:
-    """The table of one score; rates in [0, 1] get more digits than percentages."""
-    digits = 2 if max(abs(line.mean) for line in lines) > 1 else 4
+    """The table of one score."""
+    digits = _digits(lines)
     published = {line.variant: _published(line, paper) for line in lines}
     header = ["variant", "mean", "spread", "seeds", "difference", "p"] + (["paper"] if any(published.values()) else [])
     rows = []

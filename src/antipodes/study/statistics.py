@@ -9,6 +9,8 @@ from statistics import fmean, stdev
 
 Results = Mapping[str, Mapping[int, Mapping[str, float]]]
 """Variant -> seed -> score -> number."""
+Histories = Mapping[str, Mapping[int, Sequence[Mapping[str, float | None]]]]
+"""Variant -> seed -> the numbers of every epoch."""
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from antipodes.training.progress import TrainingProgress
 from antipodes.training.records import Records, Totals
 from antipodes.training.run import Run, load_checkpoint, save_checkpoint
 from antipodes.training.settings import Settings
+from antipodes.training.snapshots import discard_snapshots, save_snapshot, take_snapshot
 from antipodes.training.watch import FlagWatch
 
 ADVICE = "try a lower learning_rate, a longer warmup or a clip_gradient"
@@ -157,6 +158,15 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
                 save_checkpoint(run.best, state)
             save_checkpoint(run.last, state)
 
+    def snapshot(epoch: int) -> None:
+        every = settings.snapshot_every
+        if first and every and (epoch % every == 0 or epoch == settings.epochs):
+            save_snapshot(run, take_snapshot(method, data, epoch, done / total, fabric.device))
+
+    if first:
+        discard_snapshots(run, done // steps)
+    if done == 0:
+        snapshot(0)
     with bar:
         for epoch in range(done // steps, settings.epochs):
             if done % steps == 0:
@@ -212,6 +222,7 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
                 records.write("epoch", done, row)
             score = row.get("knn", -math.inf) if labelled else -row["loss"]
             is_best, best = score > best, max(score, best)
+            snapshot(epoch + 1)  # before the checkpoint: a run that continues from that one has it
             checkpoint(is_best)
             bar.say(_sentence(row, settings.epochs))
     if records is not None:

@@ -17,7 +17,10 @@ CHECKPOINT_FORMAT = 1
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder: config.yaml, metrics.jsonl, metrics.csv, checkpoints/last.pt and best.pt, encoder.safetensors."""
+    """A run folder: config.yaml, metrics.jsonl, metrics.csv, checkpoints/last.pt and best.pt, encoder.safetensors.
+
+    And snapshots/epoch-NNN.pt, where the run was asked for them.
+    """
 
     folder: Path
 

@@ -34,6 +34,8 @@ class Settings:
         threads: CPU threads of each process; none leaves torch's choice.
         knn_every: Epochs between kNN accuracies on training images, when there are labels; 0 for never.
         checkpoint_steps: Also write a checkpoint every so many steps inside an epoch; 0 for each epoch's end only.
+        snapshot_every: Epochs between snapshots of some images' features and pseudo labels, of which antipodes pictures
+            draws maps; 0 for none.
         log_every: Steps between lines in metrics.jsonl.
         tensorboard: Also write TensorBoard files (the tensorboard extra).
         wandb: Also report to Weights & Biases (the wandb extra); with WANDB_MODE=offline into files of the run.
@@ -60,6 +62,7 @@ class Settings:
     threads: int | None = None
     knn_every: int = 5
     checkpoint_steps: int = 0
+    snapshot_every: int = 0
     log_every: int = 10
     tensorboard: bool = False
     wandb: bool = False
@@ -68,7 +71,7 @@ class Settings:
         for name in ("epochs", "batch_size", "accumulate", "devices", "log_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("knn_every", "checkpoint_steps", "workers", "seed"):
+        for name in ("knn_every", "checkpoint_steps", "snapshot_every", "workers", "seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
         if not 0 <= self.warmup < 1:

@@ -1,0 +1,135 @@
+"""A study as figures: every seed of every variant, and how right the variants' flags were over epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from antipodes.evaluation import figures
+from antipodes.study.report import important_scores
+from antipodes.study.statistics import Histories
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Curve = tuple[list[float], list[float]]
+"""Epochs and values."""
+
+MEASURES = ("precision", "recall", "f1")
+FAINT = "#888888"
+
+
+def draw(report: Mapping[str, Any], histories: Histories, folder: Path, name: str) -> dict[str, str]:
+    """Write the figures of a study into a folder.
+
+    Args:
+        report: Of `study_report`.
+        histories: What the runs logged.
+        folder: Where to.
+        name: Of the study; NAME.png shows its scores, NAME-detection.png its flags, if labels judged any.
+
+    Returns:
+        Caption -> file.
+
+    Raises:
+        ValueError: if matplotlib is missing.
+    """
+    figures.save(scores_figure(report), folder / f"{name}.png", "png")
+    written = {"The first scores of every variant, seed by seed": f"{name}.png"}
+    curves = {variant: curve for variant, seeds in histories.items() if (curve := detection_curves(seeds))}
+    if curves:
+        single = {variant for variant in curves if len(histories[variant]) == 1}
+        figures.save(detection_figure(curves, single), folder / f"{name}-detection.png", "png")
+        written["Precision, recall and F1 of the flags over epochs"] = f"{name}-detection.png"
+    return written
+
+
+def scores_figure(report: Mapping[str, Any]) -> Figure:
+    """A panel for each of the first scores: variants below each other, a dot per seed, a bar at the mean.
+
+    A variant with a single seed is fainter, and its dot hollow: nobody knows its spread.
+    """
+    scores = important_scores((line["score"] for line in report["summary"]), report["records"])
+    shown = {line["variant"] for line in report["summary"] if line["score"] in scores}
+    variants = [variant for variant in report["results"] if variant in shown]
+    rows = (len(scores) + 1) // 2
+    figure = figures.new_figure(0.7 + rows * (0.75 + 0.25 * len(variants)), report["title"])
+    grid: Any = figure.subplots(rows, min(2, len(scores)), squeeze=False, sharey=True)
+    for axes, score in zip(grid.flat, scores, strict=False):
+        for place, variant in enumerate(variants):
+            values = [found[score] for found in report["results"][variant].values() if score in found]
+            if variant == report["baseline"] and values:
+                label = f"mean of {variant}"
+                axes.axvline(fmean(values), color=figures.ORANGE, linestyle="--", linewidth=1.2, label=label)
+            if len(values) == 1:
+                axes.scatter(values, [place], s=26, facecolors="none", edgecolors=FAINT, label="a single seed")
+            elif values:
+                axes.scatter(values, [place] * len(values), s=16, color=figures.BLUE, alpha=0.6, label="a seed")
+                mean: dict[str, Any] = {"s": 150, "color": "black", "linewidths": 1.8, "marker": "|"}
+                axes.scatter([fmean(values)], [place], **mean, label="mean over seeds")
+        figures.finish(axes, score, "", "", columns=0)
+    for axes in grid.flat[len(scores) :]:
+        axes.set_axis_off()
+    grid[0][0].set_yticks(range(len(variants)), variants)  # of all, as they share it
+    grid[0][0].invert_yaxis()
+    for axes in grid[:, 0]:
+        for text, variant in zip(axes.get_yticklabels(), variants, strict=True):
+            text.set(fontsize=8.5, color=FAINT if len(report["results"][variant]) == 1 else "black")
+    _legend(figure, grid.flat)
+    return figure
+
+
+def detection_curves(seeds: Mapping[int, Any]) -> dict[str, Curve]:
+    """Precision, recall and F1 in percent over epochs, each the mean over the seeds that have it; empty without any."""
+    curves = {}
+    for measure in MEASURES:
+        by_epoch: dict[float, list[float]] = {}
+        for lines in seeds.values():
+            for line in map(figures.judged, lines):
+                if line.get(measure) is not None:
+                    by_epoch.setdefault(line["epoch"], []).append(100 * line[measure])
+        if by_epoch:
+            epochs = sorted(by_epoch)
+            curves[measure] = (epochs, [fmean(by_epoch[epoch]) for epoch in epochs])
+    return curves
+
+
+def detection_figure(curves: Mapping[str, Mapping[str, Curve]], single: set[str]) -> Figure:
+    """A panel each for precision, recall and F1 over epochs, a curve per variant; single seeds are dashed and faint.
+
+    A variant that is always right, as one that reads the labels, is named in the title only: it would press the others
+    against the axis.
+    """
+    perfect = [variant for variant, by_measure in curves.items() if _always_right(by_measure)]
+    drawn = [variant for variant in curves if variant not in perfect] or list(curves)
+    beside = f" (100 % throughout: {', '.join(perfect)})" if 0 < len(perfect) < len(curves) else ""
+    figure = figures.new_figure(3.3 + 0.2 * ((len(drawn) + 3) // 4), f"Flags judged by labels, mean over seeds{beside}")
+    panels: Any = figure.subplots(1, len(MEASURES))
+    for axes, measure in zip(panels, MEASURES, strict=True):
+        for place, variant in enumerate(drawn):
+            if measure not in curves[variant]:
+                continue
+            style: dict[str, Any] = {"color": figures.COLOURS[place % len(figures.COLOURS)]}
+            style |= {"linestyle": ":", "alpha": 0.85} if variant in single else {"linestyle": "-"}
+            label = f"{variant}, a single seed" if variant in single else variant
+            axes.plot(*curves[variant][measure], **style, linewidth=1.5, label=label)
+        figures.finish_epochs(axes, "F1" if measure == "f1" else measure, "", columns=0)
+    panels[0].set_ylabel("%")
+    _legend(figure, panels, columns=4)
+    return figure
+
+
+def _always_right(curves: Mapping[str, Curve]) -> bool:
+    return all(min(values) > 99.9 for _, values in curves.values())
+
+
+def _legend(figure: Figure, panels: Any, columns: int = 5) -> None:
+    """One legend for all panels below them."""
+    handles: dict[str, Any] = {}
+    for axes in panels:
+        found, labels = axes.get_legend_handles_labels()
+        handles |= {label: handle for label, handle in zip(labels, found, strict=True) if label not in handles}
+    place: dict[str, Any] = {"loc": "outside lower center", "ncols": columns, "fontsize": 8.5, "frameon": False}
+    figure.legend(list(handles.values()), list(handles), **place)

@@ -1,0 +1,95 @@
+"""Snapshots: where the features of some training images stood after an epoch, and which pseudo labels they had.
+
+A map of several epochs needs no more than that: a few hundred kilobytes each, and no encoder has to be built again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from antipodes.data import ImageDataset
+from antipodes.data.dataset import subset
+from antipodes.evaluation.features import embed
+from antipodes.methods import Method
+from antipodes.negatives import IFND
+from antipodes.pairs import normalise
+from antipodes.seeding import generator
+from antipodes.training.components import plain_view
+from antipodes.training.run import Run, load_checkpoint, save_checkpoint
+
+SAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is kept of an epoch.
+
+    Args:
+        epoch: How many were done; 0 is before the first.
+        ids: (m,) of the images, the same in all snapshots of a dataset.
+        features: (m, F) float16 of length 1, of images without augmentation.
+        pseudo_labels: Number of clusters -> labels (m,), -1 where none is accepted; empty without clustering.
+    """
+
+    epoch: int
+    ids: Tensor
+    features: Tensor
+    pseudo_labels: dict[int, Tensor]
+
+
+def take_snapshot(
+    method: Method, data: ImageDataset, epoch: int, progress: float, device: torch.device | str = "cpu"
+) -> Snapshot:
+    """Look at a method as it stands; neither it nor any generator is changed."""
+    ids = sample(len(data), SAMPLES)
+    view = plain_view(method, data.image_size)
+    features = normalise(embed(method.backbone(), subset(data, ids), preprocess=view, device=device))
+    return Snapshot(epoch, ids, features.half(), pseudo_labels(method, ids, progress))
+
+
+def sample(count: int, size: int, seed: int = 0) -> Tensor:
+    """At most so many ids of a dataset, at random."""
+    return torch.randperm(count, generator=generator("map", seed))[:size].clone()  # a slice is saved with all of it
+
+
+def pseudo_labels(method: Method, ids: Tensor, progress: float) -> dict[int, Tensor]:
+    """The pseudo labels of ids by the number of clusters, -1 where none is accepted; none before a clustering."""
+    found: dict[int, Tensor] = {}
+    for part in method.objective.modules():
+        if isinstance(part, IFND) and part.fitted_at >= 0:
+            labels = part.accepted(ids.to(part.labels.device), progress).cpu()
+            found |= dict(zip(part.clusters, labels, strict=True))
+    return found
+
+
+def save_snapshot(run: Run, snapshot: Snapshot) -> None:
+    """Write it into the run's folder; one of the same epoch is replaced."""
+    file = _folder(run) / f"epoch-{snapshot.epoch:03}.pt"
+    file.parent.mkdir(exist_ok=True)
+    save_checkpoint(file, vars(snapshot))
+
+
+def load_snapshots(run: Run) -> list[Snapshot]:
+    """The snapshots of a run in the order of their epochs.
+
+    Raises:
+        ValueError: if one is damaged.
+    """
+    states = [load_checkpoint(file) for file in _folder(run).glob("epoch-*.pt")]
+    snapshots = [Snapshot(**{key: value for key, value in state.items() if key != "format"}) for state in states]
+    return sorted(snapshots, key=lambda snapshot: snapshot.epoch)
+
+
+def discard_snapshots(run: Run, after: int) -> None:
+    """Drop what is later than an epoch: a run that starts again from there will come to it once more."""
+    for file in _folder(run).glob("epoch-*.pt"):
+        if int(file.stem.removeprefix("epoch-")) > after:
+            file.unlink()
+
+
+def _folder(run: Run) -> Path:
+    return run.folder / "snapshots"

@@ -1,0 +1,90 @@
+"""The figures of a study: every number is where it should be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from antipodes.evaluation import figures
+from antipodes.study.figure import FAINT, detection_curves, draw, scores_figure
+
+pytest.importorskip("matplotlib", reason="figures need the plots extra")
+from matplotlib.colors import to_rgba
+
+REPORT: dict[str, Any] = {
+    "title": "Tiny",
+    "baseline": "plain",
+    "records": ["f1"],
+    "results": {
+        "plain": {0: {"linear": 50.0, "knn": 40.0}, 1: {"linear": 52.0, "knn": 41.0}},
+        "fnc": {0: {"linear": 53.0, "f1": 0.2}, 1: {"linear": 54.0, "f1": 0.2}},
+        "once": {0: {"linear": 55.0}},
+    },
+    "summary": [
+        *({"variant": variant, "score": "linear"} for variant in ("plain", "fnc", "once")),
+        {"variant": "plain", "score": "knn"},
+        {"variant": "fnc", "score": "f1"},
+    ],
+}
+
+
+def line(epoch: int, value: float, flagged: float = 0.1) -> dict[str, float | None]:
+    return {"epoch": epoch, "flagged_share": flagged, **dict.fromkeys(("precision", "recall", "f1"), value)}
+
+
+HISTORIES: dict[str, dict[int, list[dict[str, float | None]]]] = {
+    "plain": {0: [{"epoch": 1, "flagged_share": 0.0}]},
+    "fnc": {0: [line(1, 0.0, 0.0), line(2, 0.2)], 1: [line(1, 0.0, 0.0), line(2, 0.3)]},
+    "once": {0: [line(1, 0.1), line(2, 0.15)]},
+    "oracle": {0: [line(1, 1.0), line(2, 1.0)], 1: [line(1, 1.0), line(2, 1.0)]},
+}
+
+
+def test_every_seed_every_mean_and_the_baseline_are_drawn() -> None:
+    linear, knn = scores_figure(REPORT).axes  # f1 is a record, not a score
+    assert (linear.get_title(), knn.get_title()) == ("linear", "knn")
+    points = [[tuple(point) for point in group.get_offsets().tolist()] for group in linear.collections]
+    plain, plain_mean, fnc, fnc_mean, once = points
+    assert plain == [(50, 0), (52, 0)]
+    assert plain_mean == [(51, 0)]
+    assert fnc == [(53, 1), (54, 1)]
+    assert fnc_mean == [(53.5, 1)]
+    assert once == [(55, 2)]
+    assert len(linear.collections[-1].get_facecolor()) == 0  # hollow
+    (baseline,) = linear.lines
+    assert list(baseline.get_xdata()) == [51, 51]
+    names = {text.get_text(): to_rgba(text.get_color()) for text in linear.get_yticklabels()}
+    assert names == {"plain": to_rgba("black"), "fnc": to_rgba("black"), "once": to_rgba(FAINT)}
+    assert linear.yaxis_inverted()
+
+
+def test_curves_are_means_over_seeds_without_precisions_of_nothing() -> None:
+    curves = detection_curves(HISTORIES["fnc"])
+    assert curves["precision"] == ([2], [pytest.approx(25)])
+    assert curves["f1"] == ([1, 2], [0, pytest.approx(25)])
+    assert detection_curves(HISTORIES["plain"]) == {}
+
+
+def test_both_figures_are_written_and_the_oracle_leaves_room_for_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[Any] = []
+    save = figures.save
+    monkeypatch.setattr(figures, "save", lambda figure, *rest: (saved.append(figure), save(figure, *rest)))
+    assert list(draw(REPORT, HISTORIES, tmp_path, "tiny").values()) == ["tiny.png", "tiny-detection.png"]
+    for name in ("tiny.png", "tiny-detection.png"):
+        with Image.open(tmp_path / name) as image:
+            assert image.width == 900
+    detection = saved[1]
+    assert "100 % throughout: oracle" in detection.get_suptitle()
+    f1 = detection.axes[2]
+    assert [line.get_label() for line in f1.lines] == ["fnc", "once, a single seed"]
+    assert [line.get_linestyle() for line in f1.lines] == ["-", ":"]
+    assert list(f1.lines[1].get_ydata()) == pytest.approx([10, 15])
+
+
+def test_a_study_without_flags_has_one_figure(tmp_path: Path) -> None:
+    assert list(draw(REPORT, {"plain": HISTORIES["plain"]}, tmp_path, "tiny").values()) == ["tiny.png"]
