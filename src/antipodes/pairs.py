@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from antipodes.functional.contrast import Sums, contrast
+from antipodes.functional.refine import Refined, refine
 from antipodes.functional.rule import Group, Rule
 
 __all__ = ["Group", "Pairs", "Rule", "normalise"]
@@ -25,6 +26,7 @@ class Pairs:
         positives: (A,) cosine similarity of every anchor to its positive, with gradient.
         candidates: (C, D), or None when the anchors themselves are the candidates (a batch on one rank).
         candidate_ids: (C,) dataset index of every candidate, -1 for an empty slot; None together with candidates.
+        teachers: (A, D) the embedding of every anchor's positive, without gradient; only `refine` asks for it.
     """
 
     anchors: Tensor
@@ -32,6 +34,7 @@ class Pairs:
     positives: Tensor
     candidates: Tensor | None = None
     candidate_ids: Tensor | None = None
+    teachers: Tensor | None = None
 
     def keys(self) -> tuple[Tensor, Tensor]:
         """The candidates and their ids, whether or not they are the anchors."""
@@ -50,10 +53,25 @@ class Pairs:
             rules=rules,
         )
 
+    def refine(self, temperature: float, teacher_temperature: float, rules: Rule | Sequence[Rule]) -> Refined:
+        """What the teachers make of the pairs that the rules pull: the sums of their weights, alone and times s."""
+        if self.teachers is None:
+            raise ValueError("refining needs the embeddings of the positives: give Pairs its teachers")
+        return refine(
+            self.anchors,
+            self.candidates,
+            teachers=self.teachers,
+            anchor_ids=self.anchor_ids,
+            candidate_ids=self.candidate_ids,
+            temperature=temperature,
+            teacher_temperature=teacher_temperature,
+            rules=rules,
+        )
+
     def detached(self) -> Pairs:
         """The same pairs without gradient, for those who only look."""
         keys = None if self.candidates is None else self.candidates.detach()
-        return Pairs(self.anchors.detach(), self.anchor_ids, self.positives.detach(), keys, self.candidate_ids)
+        return replace(self, anchors=self.anchors.detach(), positives=self.positives.detach(), candidates=keys)
 
     def available(self) -> Tensor:
         """How many candidates every anchor has before any rule, (A,): filled slots of other samples."""

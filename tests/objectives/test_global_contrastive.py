@@ -28,7 +28,9 @@ def u_of(loss_fn: GlobalContrastive) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("gamma", [0.3, 0.9, 1.0])
-@pytest.mark.parametrize(("labelled", "treatment"), [(False, "eliminate"), (True, "eliminate"), (True, "attract")])
+@pytest.mark.parametrize(
+    ("labelled", "treatment"), [(False, "eliminate"), (True, "eliminate"), (True, "attract"), (True, "refine")]
+)
 def test_value_gradient_and_u_over_several_visits(gamma: float, labelled: bool, treatment: Treatment) -> None:
     policy = Oracle(torch.tensor(LABELS)) if labelled else None
     loss_fn = GlobalContrastive(N, TAU, gamma, negatives=policy, treatment=treatment)

@@ -3,6 +3,7 @@
 from antipodes.functional.colour import rgb_to_lab
 from antipodes.functional.contrast import Sums, contrast
 from antipodes.functional.errors import NotFinite
+from antipodes.functional.refine import Refined, refine
 from antipodes.functional.rule import Group, Rule
 from antipodes.functional.select import band_by_rank, draw_from_band, kth_largest, ring, top_k, top_share
 from antipodes.functional.soft import SoftCrossEntropy, soft_cross_entropy
@@ -10,6 +11,7 @@ from antipodes.functional.soft import SoftCrossEntropy, soft_cross_entropy
 __all__ = [
     "Group",
     "NotFinite",
+    "Refined",
     "Rule",
     "SoftCrossEntropy",
     "Sums",
@@ -17,6 +19,7 @@ __all__ = [
     "contrast",
     "draw_from_band",
     "kth_largest",
+    "refine",
     "rgb_to_lab",
     "ring",
     "soft_cross_entropy",

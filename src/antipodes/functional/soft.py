@@ -34,7 +34,7 @@ class SoftCrossEntropy(NamedTuple):
         q: with the teacher row's softmax over all keys but its own; equals ``onehot`` when there is no other key.
         max_p: the largest probability in p.
         max_q: the largest probability in q; 0 when there is no other key.
-        own_p: the probability of the own key in p, the largest one unless another key equals it.
+        own_p: the probability of the own key in p.
     """
 
     onehot: Tensor
@@ -212,9 +212,7 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
     return (a.double() * b.double()).sum(-1)
 
 
-def _check(
-    students: Tensor, teachers: Tensor, keys: Tensor, own: Tensor, key_ids: Tensor | None, rows: Tensor
-) -> None:
+def _check(students: Tensor, teachers: Tensor, keys: Tensor, own: Tensor, key_ids: Tensor | None, rows: Tensor) -> None:
     if any(tensor.ndim != 2 or tensor.shape[1] != students.shape[1] for tensor in (students, teachers, keys)):
         shapes = ", ".join(str((*tensor.shape,)) for tensor in (students, teachers, keys))
         raise ValueError(f"students (A, D), teachers (T, D) and keys (C, D) do not fit together, got {shapes}")

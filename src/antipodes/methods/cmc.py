@@ -53,7 +53,7 @@ class CMC(Method):
         hidden: Width of the heads' hidden layers.
         dim: Dimension of the embeddings that the loss compares.
         negatives: The policy that decides which entries count; None keeps all.
-        treatment: What happens to false negatives: eliminate or attract.
+        treatment: What happens to false negatives: eliminate, attract or refine.
     """
 
     channels = (1, 2)
@@ -97,8 +97,8 @@ class CMC(Method):
         directions = zip(embeddings, (self.bank_ab, self.bank_l), (self.objective, self.objective_ab), strict=True)
         losses = []
         for anchors, bank, objective in directions:
-            positives = (anchors * bank.read(ids)).sum(1)
-            pairs = Pairs(anchors, ids, positives, *bank.draw(self.samples))
+            entries = bank.read(ids)
+            pairs = Pairs(anchors, ids, (anchors * entries).sum(1), *bank.draw(self.samples), entries)
             losses.append(objective.evaluate(pairs, progress))
         return losses[0] + losses[1]
 

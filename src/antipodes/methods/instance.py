@@ -31,7 +31,7 @@ class InstanceDiscrimination(Method):
         hidden: Width of the head's hidden layers.
         dim: Dimension of the embeddings that the loss compares.
         negatives: The policy that decides which entries count; None keeps all.
-        treatment: What happens to false negatives: eliminate or attract.
+        treatment: What happens to false negatives: eliminate, attract or refine.
     """
 
     views = 1
@@ -66,8 +66,9 @@ class InstanceDiscrimination(Method):
         """Embeddings against their own bank entries and a draw of the others."""
         anchors = normalise(network(views[0]))
         self._fresh.append((ids, anchors.detach()))
-        positives = (anchors * self.bank.read(ids)).sum(1)
-        return self.objective.evaluate(Pairs(anchors, ids, positives, *self.bank.draw(self.samples)), progress)
+        entries = self.bank.read(ids)
+        pairs = Pairs(anchors, ids, (anchors * entries).sum(1), *self.bank.draw(self.samples), entries)
+        return self.objective.evaluate(pairs, progress)
 
     def after_step(self) -> None:
         """The bank takes the embeddings of this step."""

@@ -24,7 +24,7 @@ class SimCLR(Method):
         dim: Dimension of the embeddings that the loss compares.
         batch_norm: Batch normalisation in the head.
         negatives: The policy that decides which candidates count; None keeps all.
-        treatment: What happens to false negatives: eliminate or attract.
+        treatment: What happens to false negatives: eliminate, attract or refine.
     """
 
     network: Projection
@@ -69,7 +69,7 @@ class SogCLR(SimCLR):
         dim: Dimension of the embeddings that the loss compares.
         batch_norm: Batch normalisation in the head.
         negatives: The policy that decides which candidates count; None keeps all.
-        treatment: What happens to false negatives: eliminate or attract.
+        treatment: What happens to false negatives: eliminate, attract or refine.
     """
 
     def __init__(
