@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from antipodes import FNC, IFND, GloFND, Hardest, Oracle, Ring
-from antipodes.methods import CMC, InstanceDiscrimination, Method, MoCo, MoCoV1, SimCLR, SogCLR, SupCon
+from antipodes.methods import CMC, SANE, InstanceDiscrimination, Method, MoCo, MoCoV1, SimCLR, SogCLR, SupCon
 
 N, BATCH, SIZE = 24, 8, 4
 LABELS = torch.arange(N) % 5
@@ -37,6 +37,8 @@ METHODS: dict[str, Callable[..., Method]] = {
     "supcon": lambda **policy: SupCon(Tiny(), LABELS, hidden=7, dim=5, batch_norm=False),
     "moco": lambda **policy: MoCo(Tiny(), momentum=0.9, queue_size=20, hidden=7, dim=5, **policy),
     "moco-v1": lambda **policy: MoCoV1(Tiny(), momentum=0.9, queue_size=20, dim=5, **policy),
+    "sane": lambda **policy: SANE(Tiny(), mu=(0.5, 2.0), momentum=0.9, queue_size=20, hidden=7, dim=5),
+    "sane-vanilla": lambda **policy: SANE(Tiny(), mixup="vanilla", kappa=0.1, queue_size=20, hidden=7, dim=5),
     "instance": lambda **policy: InstanceDiscrimination(Tiny(), N, samples=15, dim=5, **policy),
     "cmc": lambda **policy: CMC(Tiny(1), Tiny(2), N, samples=15, dim=5, **policy),
 }
@@ -45,6 +47,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "none": {},
     "eliminate": {"negatives": lambda: Oracle(LABELS), "treatment": "eliminate"},
     "attract": {"negatives": lambda: Oracle(LABELS), "treatment": "attract"},
+    "refine": {"negatives": lambda: GloFND(N, alpha=0.2, initial="quantile", lr=0.05), "treatment": "refine"},
     "glofnd": {"negatives": lambda: GloFND(N, alpha=0.2, initial="quantile", lr=0.05)},
     "fnc": {"negatives": lambda: FNC(0.2), "treatment": "attract"},
     "ifnd": {"negatives": lambda: _fitted(IFND(N, (3, 5), acceptance="constant"))},
@@ -58,7 +61,10 @@ def _fitted(policy: IFND) -> IFND:
     return policy
 
 
-CASES = [(method, policy) for method in METHODS for policy in POLICIES if method != "supcon" or policy == "none"]
+DECIDES_ITSELF = ("supcon", "sane", "sane-vanilla")
+CASES = [
+    (method, policy) for method in METHODS for policy in POLICIES if method not in DECIDES_ITSELF or policy == "none"
+]
 
 
 def build(name: str, policy: str = "none", seed: int = 0) -> Method:

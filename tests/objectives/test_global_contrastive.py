@@ -170,7 +170,7 @@ def visits_of(rank: int, world_size: int, treatment: Treatment) -> tuple[list[Te
     return results, loss_fn.log_u.rows
 
 
-@pytest.mark.parametrize("treatment", ["eliminate", "attract"])
+@pytest.mark.parametrize("treatment", ["eliminate", "attract", "refine"])
 def test_two_ranks_equal_one(two_ranks: Ranks, treatment: Treatment) -> None:
     whole, table = visits_of(0, 1, treatment)
     (first, table_of_first), (second, table_of_second) = two_ranks(visits_of, treatment)

@@ -70,10 +70,9 @@ def refine(
     Example:
         >>> views = torch.nn.functional.normalize(torch.randn(8, 16), dim=1)
         >>> flagged = Rule(ceiling=torch.full((8,), 0.2), above="pull")
-        >>> ids = torch.arange(4).repeat(2)
-        >>> refine(
-        ...     views, teachers=views.roll(4, 0), anchor_ids=ids, temperature=0.1, teacher_temperature=0.1, rules=flagged
-        ... ).weight.shape
+        >>> ids, positives = torch.arange(4).repeat(2), views.roll(4, 0)
+        >>> temperatures = {"temperature": 0.1, "teacher_temperature": 0.08}
+        >>> refine(views, teachers=positives, anchor_ids=ids, rules=flagged, **temperatures).weight.shape
         torch.Size([1, 8])
     """
     if teachers.shape != anchors.shape:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from antipodes.encoders.heads import HeadKind, head
 from antipodes.objectives.objective import Objective
 
-Network = Callable[[Tensor], Tensor]
+Network = Callable[[Tensor | Sequence[Tensor]], Tensor]
 
 
 class Projection(nn.Module):
@@ -25,8 +25,10 @@ class Projection(nn.Module):
         self.encoder = encoder
         self.head = head(kind, encoder.num_features, hidden, dim, batch_norm=batch_norm)  # type: ignore[arg-type]
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Embed a batch."""
+    def forward(self, images: Tensor | Sequence[Tensor]) -> Tensor:
+        """Embed a batch, or several of any sizes one after the other, joined: data-parallel training wants one call."""
+        if not isinstance(images, Tensor):
+            return torch.cat([self(batch) for batch in images])
         out: Tensor = self.head(self.encoder(images))
         return out
 
@@ -41,6 +43,8 @@ class Method(nn.Module, ABC):
     channels: ClassVar[tuple[int, ...]] = (3,)  # one encoder per entry is built, with that many input channels
     views: ClassVar[int] = 2
     recipe: ClassVar[str] = "simclr"  # the augmentation a run uses unless told otherwise
+    crops: tuple[int, ...] = ()  # sizes of smaller views, which come after the others
+    crop_recipe: str = "moco-v2"  # their augmentation
     normalised: ClassVar[bool] = True  # False: the method wants RGB in [0, 1]
     accumulates: ClassVar[bool] = False  # True: negatives do not come from the batch, so gradients may be accumulated
 
@@ -55,7 +59,7 @@ class Method(nn.Module, ABC):
         Args:
             network: `self.network`, or what a data-parallel wrapper made of it.
             ids: (b,) dataset indices of this rank's samples.
-            views: `self.views` batches (b, 3, H, W).
+            views: `self.views` batches (b, 3, H, W), then one of each size in `self.crops`.
             progress: Share of training done, in [0, 1].
         """
 

@@ -3,5 +3,6 @@
 from antipodes.objectives.global_contrastive import GlobalContrastive
 from antipodes.objectives.info_nce import InfoNCE
 from antipodes.objectives.objective import Objective, Treatment
+from antipodes.objectives.soft_label import Labels, SoftLabel
 
-__all__ = ["GlobalContrastive", "InfoNCE", "Objective", "Treatment"]
+__all__ = ["GlobalContrastive", "InfoNCE", "Labels", "Objective", "SoftLabel", "Treatment"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -33,13 +33,13 @@ from antipodes.negatives import Both, Policy
 from antipodes.negatives.policy import Space
 from antipodes.schedules import learning_rate
 from antipodes.seeding import generator
-from antipodes.training.components import build_augmentation, build_data, build_method, plain_view
+from antipodes.training.components import build_data, build_method, build_views, plain_view
 from antipodes.training.optimizers import optimizer as build_optimizer
 from antipodes.training.progress import TrainingProgress
 from antipodes.training.records import Records, Totals
 from antipodes.training.run import Run, load_checkpoint, save_checkpoint
 from antipodes.training.settings import Settings
-from antipodes.training.watch import FlagWatch
+from antipodes.training.watch import Watch
 
 ADVICE = "try a lower learning_rate, a longer warmup or a clip_gradient"
 KNN_IMAGES = 4096  # training images that the kNN accuracy during training looks at
@@ -86,7 +86,7 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
         raise ValueError(
             f"method {config['method']['name']} needs a batch_size of at least 2: the others are negatives"
         )
-    views = build_augmentation(config["augmentation"], data.image_size, method.normalised)
+    views = build_views(config["augmentation"], data.image_size, method)
     loader = Loader(
         data,
         settings.batch_size,
@@ -119,7 +119,7 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
         fabric.strategy.precision.load_state_dict(state["precision"])
         torch.set_rng_state(state["rng"])
         done, best, totals = state["step"], state["best"], Totals(state["totals"])
-    watch = FlagWatch(method, data)
+    watch = Watch(method, data)
     network, optimizer = fabric.setup(method.network, optimizer)
     method.train()
 
@@ -161,7 +161,7 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
                 for part in range(settings.accumulate):
                     ids, images = (tensor.to(fabric.device) for tensor in next(batches))
                     seeds = (settings.seed, done, part)
-                    batch = _views(views, images, method.views, seeds, fabric)
+                    batch = _views(views, images, seeds, fabric)
                     with fabric.no_backward_sync(network, enabled=part + 1 < settings.accumulate):
                         value = _loss(method, network, ids, batch, done / total)
                         fabric.backward(value / settings.accumulate)
@@ -260,12 +260,12 @@ def _launch(settings: Settings) -> Fabric:
 
 
 def _views(
-    recipe: Augmentation, images: Tensor, count: int, seeds: tuple[int, int, int], fabric: Fabric
+    recipes: Sequence[Augmentation], images: Tensor, seeds: tuple[int, int, int], fabric: Fabric
 ) -> list[Tensor]:
     """Independent views of this rank's images; a view's generator follows from seed, step, part and view."""
     return [
         recipe(images, generator("views", *seeds, view), rank=fabric.global_rank, world_size=fabric.world_size)
-        for view in range(count)
+        for view, recipe in enumerate(recipes)
     ]
 
 
