@@ -66,9 +66,9 @@ def gradients(loss: Tensor, method: SANE) -> list[Tensor]:
 OPTIONS: dict[str, dict[str, Any]] = {
     "single": {},
     "crops": {"crops": (3, 4, 2)},
-    "p": {"labels": "p"},
-    "q": {"labels": "q"},
-    "onehot": {"labels": "onehot"},
+    "p": {"targets": "p"},
+    "q": {"targets": "q"},
+    "onehot": {"targets": "onehot"},
     "vanilla": {"mixup": "vanilla"},
     "vanilla crops": {"mixup": "vanilla", "crops": (3, 2)},
     "no mixup": {"mixup": "none"},
@@ -100,7 +100,7 @@ def test_loss_and_gradients_equal_dense_labels(name: str) -> None:
         tau_prime=method.refinery.tau_prime,
         mu=end - (end - start) * (math.cos(math.pi * progress) + 1) / 2,
         refined_share=method.refined_share,
-        labels=method.refinery.labels,
+        labels=method.refinery.targets,
         mixup=method.mixup,
     )
     loss = method.loss(method.network, ids, views(method), progress)
@@ -135,7 +135,7 @@ def test_without_confidence_the_labels_are_one_hot() -> None:
     """mu starts at 0, so the first step of all label kinds is the same."""
     losses = []
     for labels in ("pq", "p", "q", "onehot"):
-        method = build(labels=labels)
+        method = build(targets=labels)
         losses.append(method.loss(method.network, batch(0, 2)[0], views(method), 0.0).item())
         assert method.statistics()["refined_mass"] == 0
     assert losses == pytest.approx([losses[0]] * 4, rel=1e-12)
@@ -266,7 +266,7 @@ def test_views_are_two_and_the_smaller_crops() -> None:
         ({"kappa": math.inf}, "kappa must be above 0"),
         ({"refined_share": 1.2}, r"refined_share must be in \[0, 1\]"),
         ({"refined_share": math.nan}, r"refined_share must be in \[0, 1\]"),
-        ({"labels": "qp"}, "labels must be one of pq, p, q, onehot"),
+        ({"targets": "qp"}, "targets must be one of pq, p, q, onehot"),
         ({"mixup": "cut"}, "mixup must be one of momentum, vanilla, none"),
         ({"tau_prime": 1.5}, r"tau_prime must be in \(0, 1\]"),
         ({"mu": (0.0, -1.0)}, "mu must be at least 0"),

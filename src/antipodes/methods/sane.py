@@ -13,7 +13,7 @@ from antipodes.distributed import gather, rank
 from antipodes.encoders.heads import HeadKind
 from antipodes.methods.method import Network
 from antipodes.methods.moco import MoCo
-from antipodes.objectives import Labels, SoftLabel
+from antipodes.objectives import SoftLabel, Targets
 from antipodes.pairs import Pairs, normalise
 from antipodes.seeding import generator
 
@@ -45,7 +45,7 @@ class SANE(MoCo):
         mu: Confidence in the refined labels at the start and at the end of training, between them a cosine.
         kappa: Of Beta(kappa, kappa), from which the shares of mixup come: large mixes evenly, small hardly.
         refined_share: Share of the mixed loss with refined labels, the paper's lambda; the rest is the plain loss.
-        labels: What refines the one-hot labels: p (similarities to all keys), q (without the own key), both or nothing.
+        targets: What refines one-hot labels: p (similarities to all keys), q (without the own key), both or nothing.
         mixup: What a query is mixed with: another sample's key view (momentum), its query view (vanilla), or nothing.
         crops: Sizes in pixels of smaller views for the mixed loss; none mixes the two full views.
         crop_recipe: Augmentation of those smaller views.
@@ -69,7 +69,7 @@ class SANE(MoCo):
         mu: tuple[float, float] = (0.0, 1.0),
         kappa: float = 2.0,
         refined_share: float = 0.5,
-        labels: Labels = "pq",
+        targets: Targets = "pq",
         mixup: Mixup = "momentum",
         crops: tuple[int, ...] = (),
         crop_recipe: str = "moco-v2",
@@ -88,7 +88,7 @@ class SANE(MoCo):
             raise ValueError(f"refined_share must be in [0, 1], got {refined_share}: it is a share of the loss")
         if mixup not in get_args(Mixup):
             raise ValueError(f"mixup must be one of {', '.join(get_args(Mixup))}, got {mixup!r}")
-        self.refinery = SoftLabel(temperature, tau_prime, mu, labels)
+        self.refinery = SoftLabel(temperature, tau_prime, mu, targets)
         self.kappa = kappa
         self.refined_share = refined_share
         self.mixup = mixup
@@ -117,9 +117,9 @@ class SANE(MoCo):
             loss = loss + (1 - self.refined_share) * self.objective.evaluate(pairs, progress)
         if self.refined_share > 0:
             students = embeddings[len(plain) :] if mixed else embeddings
-            labels = torch.stack((own, own[partners]))[:, here].repeat(1, len(students))
+            columns = torch.stack((own, own[partners]))[:, here].repeat(1, len(students))
             shares = theta[here].repeat(len(students))
-            refined = self.refinery(torch.cat(tuple(students)), keys, key_ids, labels, shares, progress)
+            refined = self.refinery(torch.cat(tuple(students)), keys, key_ids, columns, shares, progress)
             loss = loss + self.refined_share * refined
         return loss
 
@@ -182,7 +182,7 @@ class SANEImageNet(SANE):
         mu: Confidence in the refined labels at the start and at the end of training, between them a cosine.
         kappa: Of Beta(kappa, kappa), from which the shares of mixup come: large mixes evenly, small hardly.
         refined_share: Share of the mixed loss with refined labels, the paper's lambda; the rest is the plain loss.
-        labels: What refines the one-hot labels: p (similarities to all keys), q (without the own key), both or nothing.
+        targets: What refines one-hot labels: p (similarities to all keys), q (without the own key), both or nothing.
         mixup: What a query is mixed with: another sample's key view (momentum), its query view (vanilla), or nothing.
         crops: Sizes in pixels of smaller views for the mixed loss; none mixes the two full views.
         crop_recipe: Augmentation of those smaller views; clsa is the strong one.
@@ -203,7 +203,7 @@ class SANEImageNet(SANE):
         mu: tuple[float, float] = (0.5, 10.0),
         kappa: float = 0.1,
         refined_share: float = 0.5,
-        labels: Labels = "pq",
+        targets: Targets = "pq",
         mixup: Mixup = "momentum",
         crops: tuple[int, ...] = (96,),
         crop_recipe: str = "moco-v2",
@@ -222,7 +222,7 @@ class SANEImageNet(SANE):
             mu,
             kappa,
             refined_share,
-            labels,
+            targets,
             mixup,
             crops,
             crop_recipe,

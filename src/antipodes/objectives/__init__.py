@@ -3,6 +3,6 @@
 from antipodes.objectives.global_contrastive import GlobalContrastive
 from antipodes.objectives.info_nce import InfoNCE
 from antipodes.objectives.objective import Objective, Treatment
-from antipodes.objectives.soft_label import Labels, SoftLabel
+from antipodes.objectives.soft_label import SoftLabel, Targets
 
-__all__ = ["GlobalContrastive", "InfoNCE", "Labels", "Objective", "SoftLabel", "Treatment"]
+__all__ = ["GlobalContrastive", "InfoNCE", "Objective", "SoftLabel", "Targets", "Treatment"]

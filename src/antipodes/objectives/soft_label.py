@@ -13,7 +13,7 @@ from antipodes.objectives.objective import check_refinery
 from antipodes.pairs import Pairs
 from antipodes.schedules import cosine
 
-Labels = Literal["pq", "p", "q", "onehot"]
+Targets = Literal["pq", "p", "q", "onehot"]
 
 
 class SoftLabel(nn.Module):
@@ -30,7 +30,7 @@ class SoftLabel(nn.Module):
         temperature: Of the students' softmax.
         tau_prime: Sharpens the labels.
         mu: Confidence in p and q, at the start and at the end of training; it moves by a cosine.
-        labels: What refines the one-hot label: p, q, both, or nothing.
+        targets: What refines the one-hot label: p, q, both, or nothing.
     """
 
     stats: dict[str, float]
@@ -40,16 +40,16 @@ class SoftLabel(nn.Module):
         temperature: float = 0.2,
         tau_prime: float = 0.8,
         mu: tuple[float, float] = (0.0, 1.0),
-        labels: Labels = "pq",
+        targets: Targets = "pq",
     ) -> None:
         super().__init__()
         check_refinery(tau_prime, *mu)
-        if labels not in get_args(Labels):
-            raise ValueError(f"labels must be one of {', '.join(get_args(Labels))}, got {labels!r}")
+        if targets not in get_args(Targets):
+            raise ValueError(f"targets must be one of {', '.join(get_args(Targets))}, got {targets!r}")
         self.temperature = temperature
         self.tau_prime = tau_prime
         self.mu = cosine(*mu)
-        self.labels = labels
+        self.targets = targets
         self.stats = {}
         # sees every step's labels: the keys as anchors, their label mass off the one-hot, the labels' temperature
         self.observer: Callable[[Pairs, Tensor, float], None] | None = None
@@ -102,7 +102,7 @@ class SoftLabel(nn.Module):
     def weights(self, entropies: SoftCrossEntropy, progress: float) -> tuple[Tensor, Tensor]:
         """How much of a label comes from p and from q: each by its own confidence, after Eq. 5."""
         mu = self.mu(progress)
-        of_p = mu * entropies.max_p * ("p" in self.labels)
-        of_q = mu * entropies.max_q * ("q" in self.labels)
+        of_p = mu * entropies.max_p * ("p" in self.targets)
+        of_q = mu * entropies.max_q * ("q" in self.targets)
         total = 1 + of_p + of_q
         return of_p / total, of_q / total
