@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from antipodes.functional.contrast import Sums, contrast
+from antipodes.functional.refine import Refined, refine
 from antipodes.functional.rule import Group, Listed, Rule
 
 __all__ = ["Group", "Listed", "Pairs", "Rule", "normalise"]
@@ -25,6 +26,7 @@ class Pairs:
         positives: (A,) cosine similarity of every anchor to its positive, with gradient.
         candidates: (C, D), or None when the anchors themselves are the candidates (a batch on one rank).
         candidate_ids: (C,) dataset index of every candidate, -1 for an empty slot; None together with candidates.
+        teachers: (A, D) the embedding of every anchor's positive, without gradient; only `refine` asks for it.
         supports: (A, D) the mean embedding of further views of every anchor's sample, without gradient; None unless
             the policy asks for some (`Policy.supports`).
     """
@@ -34,6 +36,7 @@ class Pairs:
     positives: Tensor
     candidates: Tensor | None = None
     candidate_ids: Tensor | None = None
+    teachers: Tensor | None = None
     supports: Tensor | None = None
 
     def keys(self) -> tuple[Tensor, Tensor]:
@@ -59,6 +62,21 @@ class Pairs:
             return self
         mean = normalise(supports.detach()).mean(0)
         return replace(self, supports=mean.repeat(len(self.anchors) // len(mean), 1))
+
+    def refine(self, temperature: float, teacher_temperature: float, rules: Rule | Sequence[Rule]) -> Refined:
+        """What the teachers make of the pairs that the rules pull: the sums of their weights, alone and times s."""
+        if self.teachers is None:
+            raise ValueError("refining needs the embeddings of the positives: give Pairs its teachers")
+        return refine(
+            self.anchors,
+            self.candidates,
+            teachers=self.teachers,
+            anchor_ids=self.anchor_ids,
+            candidate_ids=self.candidate_ids,
+            temperature=temperature,
+            teacher_temperature=teacher_temperature,
+            rules=rules,
+        )
 
     def detached(self) -> Pairs:
         """The same pairs without gradient, for those who only look."""

@@ -23,45 +23,48 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soft, "BLOCK", 7)
 
 
-def scene(seed: int, rows: int = 5, keys: int = 30, width: int = 4, dtype: torch.dtype = torch.float64) -> Scene:
+def scene(
+    seed: int, rows: int = 5, keys: int = 30, width: int = 4, dtype: torch.dtype = torch.float64, students: int = 5
+) -> Scene:
+    """Some students with two of the teacher ``rows`` each, over a queue with empty slots."""
     generator = torch.Generator().manual_seed(seed)
-    students, teachers, table = (
+    queries, teachers, table = (
         normalize(torch.randn(n, width, generator=generator, dtype=torch.float64), dim=1).to(dtype)
-        for n in (rows, rows, keys)
+        for n in (students, rows, keys)
     )
     key_ids = torch.arange(keys)
     key_ids[torch.rand(keys, generator=generator) < 0.2] = -1
     own = torch.randint(keys, (rows,), generator=generator)
     key_ids[own] = own
-    partners = torch.randint(rows, (rows,), generator=generator)
+    pairs = torch.randint(rows, (2, students), generator=generator)
     return {
-        "students": students,
+        "students": queries,
         "teachers": teachers,
         "keys": table,
         "own": own,
         "key_ids": key_ids,
-        "partners": partners,
+        "rows": pairs,
     }
 
 
 def dense(inputs: Scene, tau: float, teacher_tau: float) -> list[Tensor]:
-    """The five results from the whole matrices, (2, A) each."""
+    """The six results from the whole matrices, (2, A) each."""
     labels = reference.soft_labels(
         inputs["teachers"], inputs["keys"].detach(), inputs["own"], teacher_tau, inputs["key_ids"]
     )
-    both = torch.stack([torch.arange(len(inputs["own"])), inputs["partners"]])
     entropies = [
         torch.stack(
             [
                 reference.cross_entropy(inputs["students"], inputs["keys"], label[rows], tau, inputs["key_ids"])
-                for rows in both
+                for rows in inputs["rows"]
             ]
         )
         for label in labels
     ]
     only_own = (inputs["key_ids"] != -1).sum() == 1
     maxima = [labels[1].max(1).values, labels[2].max(1).values * (not only_own)]
-    return entropies + [maximum[both] for maximum in maxima]
+    of_own = (labels[0] * labels[1]).sum(1)
+    return entropies + [of_row[inputs["rows"]] for of_row in (*maxima, of_own)]
 
 
 def test_by_hand_on_a_circle() -> None:
@@ -88,26 +91,27 @@ def test_by_hand_on_a_circle() -> None:
 @given(
     seed=st.integers(0, 10**6),
     rows=st.integers(1, 6),
+    students=st.integers(1, 6),
     keys=st.integers(1, 30),
     tau=st.floats(0.05, 2),
     teacher_tau=st.floats(0.05, 2),
 )
 def test_values_and_gradients_equal_the_dense_formula(
-    seed: int, rows: int, keys: int, tau: float, teacher_tau: float
+    seed: int, rows: int, students: int, keys: int, tau: float, teacher_tau: float
 ) -> None:
-    inputs = scene(seed, rows, keys)
-    weights = torch.randn(3, 2, rows, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    inputs = scene(seed, rows, keys, students=students)
+    weights = torch.randn(3, 2, students, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     gradients = []
     for formula in ("streamed", "dense"):
-        students, table = (inputs[name].clone().requires_grad_() for name in ("students", "keys"))
-        these = {**inputs, "students": students, "keys": table}
+        queries, table = (inputs[name].clone().requires_grad_() for name in ("students", "keys"))
+        these = {**inputs, "students": queries, "keys": table}
         if formula == "streamed":
             results = list(soft_cross_entropy(**these, temperature=tau, teacher_temperature=teacher_tau))
             streamed = results
         else:
             results = dense(these, tau, teacher_tau)
         sum((w * r).sum() for w, r in zip(weights, results, strict=False)).backward()
-        gradients.append((students.grad, table.grad))
+        gradients.append((queries.grad, table.grad))
     for one, other in zip(streamed, results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
     for one, other in zip(*gradients, strict=True):
@@ -135,7 +139,7 @@ def test_gradcheck() -> None:
 
 def test_float32_is_exact_to_five_digits_on_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soft, "BLOCK", 512)
-    inputs = scene(2, rows=32, keys=3000, width=64, dtype=torch.float32)
+    inputs = scene(2, rows=32, keys=3000, width=64, dtype=torch.float32, students=32)
     students = inputs["students"].clone().requires_grad_()
     sums = soft_cross_entropy(**{**inputs, "students": students}, temperature=0.2, teacher_temperature=0.16)
     exact = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in inputs.items()}
@@ -170,15 +174,17 @@ def test_extreme_temperatures_stay_finite() -> None:
     assert bool(students.grad.isfinite().all())
 
 
-def test_partners_are_the_same_as_a_second_call_with_their_rows() -> None:
+def test_two_rows_are_the_same_as_two_calls() -> None:
     inputs = scene(4)
-    partners = inputs.pop("partners")
+    rows = torch.stack([torch.arange(5), inputs.pop("rows")[1]])
     students, keys = inputs["students"].requires_grad_(), inputs["keys"].requires_grad_()
     temperatures = {"temperature": 0.2, "teacher_temperature": 0.1}
-    both = soft_cross_entropy(**inputs, partners=partners, **temperatures)
+    both = soft_cross_entropy(**inputs, rows=rows, **temperatures)
     own = soft_cross_entropy(**inputs, **temperatures)
-    theirs = {**inputs, "teachers": inputs["teachers"][partners], "own": inputs["own"][partners]}
+    theirs = {**inputs, "teachers": inputs["teachers"][rows[1]], "own": inputs["own"][rows[1]]}
     other = soft_cross_entropy(**theirs, **temperatures)
+    again = soft_cross_entropy(**inputs, rows=rows[1], **temperatures)
+    torch.testing.assert_close(tuple(again), tuple(other))
     for pair, first, second in zip(both, own, other, strict=True):
         torch.testing.assert_close(pair, torch.stack([first, second]))
     together = torch.autograd.grad((both.p + 2 * both.q).sum(), (students, keys))
@@ -199,7 +205,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_nothing_is_larger_than_a_block_of_logits_or_the_keys() -> None:
-    inputs = scene(7, rows=100, keys=700)
+    inputs = scene(7, rows=100, keys=700, students=100)
     inputs["students"].requires_grad_()
     inputs["keys"].requires_grad_()
     with Largest() as largest:
@@ -216,7 +222,7 @@ def test_the_only_key_is_the_own_key() -> None:
         students, key, empty, torch.tensor([0]), temperature=0.1, teacher_temperature=0.1,
         key_ids=torch.tensor([3, -1, -1, -1]),
     )  # fmt: skip
-    assert [result.item() for result in sums] == [0, 0, 0, 1, 0]
+    assert [result.item() for result in sums] == [0, 0, 0, 1, 0, 1]
     (sums.onehot + sums.p + sums.q).sum().backward()
     assert students.grad is not None
     assert students.grad.abs().max() < 1e-6
@@ -224,7 +230,7 @@ def test_the_only_key_is_the_own_key() -> None:
 
 def test_no_rows_and_half_precision() -> None:
     inputs = scene(5, dtype=torch.float32)
-    none = {name: inputs[name][:0] for name in ("students", "teachers", "own", "partners")}
+    none = {"students": inputs["students"][:0], "rows": inputs["rows"][:, :0]}
     sums = soft_cross_entropy(**{**inputs, **none}, temperature=0.2, teacher_temperature=0.2)
     assert all(result.shape == (2, 0) for result in sums)
     half = {name: t.bfloat16() if t.is_floating_point() else t for name, t in inputs.items()}
@@ -242,12 +248,14 @@ def test_refusals() -> None:
     empty = inputs["key_ids"].clone()
     empty[inputs["own"][2]] = -1
     refused = [
-        ("do not fit together", {"teachers": inputs["teachers"][:2]}),
+        ("do not fit together", {"teachers": inputs["teachers"][:, :2]}),
         ("do not fit together", {"keys": inputs["keys"][:, :2]}),
-        ("own must be int64 with one key per student", {"own": inputs["own"][:2]}),
+        ("own must be int64 of shape \\(5,\\), one key per teacher", {"own": inputs["own"][:2]}),
+        ("own must be int64 of shape", {"teachers": inputs["teachers"][:2]}),
+        ("rows must be int64 of shape \\(5,\\) or \\(2, 5\\)", {"rows": inputs["rows"][:, :2]}),
         ("own must be in 0..29", {"own": inputs["own"] + 30}),
         ("own must be in 0..-1", {"keys": inputs["keys"][:0], "key_ids": None}),
-        ("partners must be in 0..4", {"partners": inputs["partners"] - 9}),
+        ("rows must be in 0..4", {"rows": inputs["rows"] - 9}),
         ("key_ids needs one id per key", {"key_ids": empty[:4]}),
         ("own points at a key of id -1", {"key_ids": empty}),
         ("students contain a value that is not finite", {"students": inputs["students"] * math.nan}),

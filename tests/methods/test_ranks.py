@@ -68,10 +68,13 @@ def test_everything_that_training_moves_is_in_the_checkpoint(method: str, policy
     for number in range(2):
         training.step(number)
     moved = {name for name, tensor in training.method.state_dict().items() if not torch.equal(tensor, before[name])}
+    momentum = {"queue.keys", "queue.ids", "queue.cursor", "key_network.encoder.layer.weight"}
     expected = {
         "sogclr": {"objective.log_u.rows"},
-        "moco": {"queue.keys", "queue.ids", "queue.cursor", "key_network.encoder.layer.weight"},
-        "moco-v1": {"queue.keys", "queue.ids", "queue.cursor", "key_network.encoder.layer.weight"},
+        "moco": momentum,
+        "moco-v1": momentum,
+        "sane": momentum | {"steps"},
+        "sane-vanilla": momentum | {"steps"},
         "instance": {"bank.table.rows", "bank.draws"},
         "hnssl": {"_target.layer.weight"},
         "instance-expected": {"bank.table.rows"},
@@ -107,4 +110,4 @@ def test_statistics_are_numbers_of_the_last_step(method: str, policy: str) -> No
     assert ("flagged_share" in numbers) == (not ignores)
     if "flagged_share" in numbers:
         assert (numbers["flagged_share"] > 0) == (policy not in ("none", "dcl") or method == "supcon")
-    assert (numbers["pulled_per_anchor"] > 0) == (policy in ("attract", "fnc") or method == "supcon")
+    assert (numbers["pulled_per_anchor"] > 0) == (policy in ("attract", "refine", "fnc") or method == "supcon")

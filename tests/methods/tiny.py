@@ -14,6 +14,7 @@ from antipodes import DCL, FNC, HCL, IFND, Cave, GloFND, Hardest, Oracle, Ring
 from antipodes.methods import (
     CMC,
     HNSSL,
+    SANE,
     CMCAggregation,
     InstanceAggregation,
     InstanceDiscrimination,
@@ -51,6 +52,8 @@ METHODS: dict[str, Callable[..., Method]] = {
     "supcon": lambda **policy: SupCon(Tiny(), LABELS, hidden=7, dim=5, batch_norm=False),
     "moco": lambda **policy: MoCo(Tiny(), momentum=0.9, queue_size=20, hidden=7, dim=5, **policy),
     "moco-v1": lambda **policy: MoCoV1(Tiny(), momentum=0.9, queue_size=20, dim=5, **policy),
+    "sane": lambda **policy: SANE(Tiny(), mu=(0.5, 2.0), momentum=0.9, queue_size=20, hidden=7, dim=5),
+    "sane-vanilla": lambda **policy: SANE(Tiny(), mixup="vanilla", kappa=0.1, queue_size=20, hidden=7, dim=5),
     "instance": lambda **policy: InstanceDiscrimination(Tiny(), N, samples=15, dim=5, **policy),
     "cmc": lambda **policy: CMC(Tiny(1), Tiny(2), N, samples=15, dim=5, **policy),
     "hnssl": lambda **policy: HNSSL(Tiny(), top_k=2),
@@ -69,6 +72,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "none": {},
     "eliminate": {"negatives": lambda: Oracle(LABELS), "treatment": "eliminate"},
     "attract": {"negatives": lambda: Oracle(LABELS), "treatment": "attract"},
+    "refine": {"negatives": lambda: GloFND(N, alpha=0.2, initial="quantile", lr=0.05), "treatment": "refine"},
     "glofnd": {"negatives": lambda: GloFND(N, alpha=0.2, initial="quantile", lr=0.05)},
     "fnc": {"negatives": lambda: FNC(0.2), "treatment": "attract"},
     "supports": {"negatives": lambda: FNC(0.2, supports=2)},
@@ -97,10 +101,12 @@ def _gathered(method: Method) -> Method:
 # the methods that do not take every policy; the others do
 SOME = {
     "supcon": ("none",),
+    "sane": ("none",),
+    "sane-vanilla": ("none",),
     "hnssl": ("none",),
     "hnssl-lesion": ("none",),
     "instance-once": ("none", "ring"),
-    "instance-expected": ("none", "ring", "attract"),
+    "instance-expected": ("none", "ring", "attract", "refine"),
     "la": ("none", "ring", "cave", "supports"),
     "cmc-la": ("none", "ring"),
 }

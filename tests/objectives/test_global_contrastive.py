@@ -30,7 +30,9 @@ def u_of(loss_fn: GlobalContrastive) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("gamma", [0.3, 0.9, 1.0])
-@pytest.mark.parametrize(("labelled", "treatment"), [(False, "eliminate"), (True, "eliminate"), (True, "attract")])
+@pytest.mark.parametrize(
+    ("labelled", "treatment"), [(False, "eliminate"), (True, "eliminate"), (True, "attract"), (True, "refine")]
+)
 def test_value_gradient_and_u_over_several_visits(gamma: float, labelled: bool, treatment: Treatment) -> None:
     policy = Oracle(torch.tensor(LABELS)) if labelled else None
     loss_fn = GlobalContrastive(N, TAU, gamma, negatives=policy, treatment=treatment)
@@ -170,7 +172,7 @@ def visits_of(rank: int, world_size: int, treatment: Treatment) -> tuple[list[Te
     return results, loss_fn.log_u.rows
 
 
-@pytest.mark.parametrize("treatment", ["eliminate", "attract"])
+@pytest.mark.parametrize("treatment", ["eliminate", "attract", "refine"])
 def test_two_ranks_equal_one(two_ranks: Ranks, treatment: Treatment) -> None:
     whole, table = visits_of(0, 1, treatment)
     (first, table_of_first), (second, table_of_second) = two_ranks(visits_of, treatment)

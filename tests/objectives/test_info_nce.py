@@ -101,7 +101,7 @@ def test_is_the_cross_entropy_of_moco() -> None:
     torch.testing.assert_close(with_gradients(loss, queries), expected)
 
 
-@pytest.mark.parametrize("treatment", ["eliminate", "attract"])
+@pytest.mark.parametrize("treatment", ["eliminate", "attract", "refine"])
 def test_false_negatives_by_loops(treatment: Treatment) -> None:
     z1, z2 = embeddings(9)
     labels = [0, 1, 2, 0, 1, 0, 3, 3, 4]
@@ -110,13 +110,13 @@ def test_false_negatives_by_loops(treatment: Treatment) -> None:
     loss = loss_fn(z1, z2, torch.arange(9))
     torch.testing.assert_close(with_gradients(loss, z1, z2), with_gradients(expected, z1, z2))
     flagged = [2 * (labels.count(label) - 1) for label in labels]  # candidates of an anchor, of 16
-    pulled = sum(flagged) / 9 if treatment == "attract" else 0
+    pulled = sum(flagged) / 9 if treatment != "eliminate" else 0
     assert loss_fn.stats["flagged_share"] == pytest.approx(sum(flagged) / 9 / 16)
     assert loss_fn.stats["pulled_per_anchor"] == pytest.approx(pulled)
     assert loss_fn.stats["kept_per_anchor"] == pytest.approx(16 - sum(flagged) / 9 + pulled)
 
 
-@pytest.mark.parametrize("treatment", ["eliminate", "attract"])
+@pytest.mark.parametrize("treatment", ["eliminate", "attract", "refine"])
 def test_false_negatives_of_a_queue_by_loops(treatment: Treatment) -> None:
     queries, keys = embeddings(5)
     queue = embeddings(20, seed=3)[0].detach()
@@ -127,10 +127,42 @@ def test_false_negatives_of_a_queue_by_loops(treatment: Treatment) -> None:
     )
     unit = [F.normalize(x, dim=1) for x in (queries, keys, queue)]
     positives = (unit[0] * unit[1]).sum(1)
+    anchors, teachers, candidates = (list(rows) for rows in unit)
+    flagged = reference.same(labels)
     expected = reference.one_way(
-        list(unit[0]), range(5), list(positives), list(unit[2]), key_ids, 0.2, reference.same(labels), treatment
+        anchors, range(5), list(positives), candidates, key_ids, 0.2, flagged, treatment, teachers
     )
     torch.testing.assert_close(with_gradients(loss, queries, keys), with_gradients(expected, queries, keys))
+
+
+@pytest.mark.parametrize(("mu", "tau_prime"), [(0.0, 0.8), (0.3, 0.1), (10.0, 1.0)])
+def test_refining_with_other_numbers_by_loops(mu: float, tau_prime: float) -> None:
+    z1, z2 = embeddings(9)
+    labels = [0, 1, 2, 0, 1, 0, 3, 3, 4]
+    numbers = {"mu": mu, "tau_prime": tau_prime}
+    loss_fn = InfoNCE(0.2, Oracle(torch.tensor(labels)), "refine", **numbers)
+    loss = loss_fn(z1, z2, torch.arange(9))
+    expected = reference.info_nce(z1, z2, range(9), 0.2, reference.same(labels), "refine", **numbers)
+    torch.testing.assert_close(with_gradients(loss, z1, z2), with_gradients(expected, z1, z2))
+    if mu == 0:
+        torch.testing.assert_close(loss, InfoNCE(0.2)(z1, z2, torch.arange(9)))
+        assert loss_fn.stats["refined_mass"] == 0
+
+
+def test_refining_by_hand_on_a_circle() -> None:
+    """The query at 0 degrees, its key at 30; of the queue 60 and 180 degrees share its label, 90 does not."""
+    tau, exp = 0.5, math.exp
+    loss_fn = InfoNCE(tau, Oracle(torch.tensor([0, 0, 1, 0])), "refine", mu=2.0, tau_prime=0.5)
+    queue = {"candidates": circle(60, 90, 180), "candidate_ids": torch.tensor([1, 2, 3])}
+    loss = loss_fn(circle(0), circle(30), torch.tensor([0]), **queue)
+    weights = [exp(cosine(angle) / 0.25) for angle in (0, 30, 150)]  # the key's angle to itself, 60 and 180
+    p = [weight / sum(weights) for weight in weights]
+    a = 2 * p[0] / (1 + 2 * p[0])
+    label = [1 - a + a * p[0], a * p[1], a * p[2]]
+    target = sum(y * cosine(angle) for y, angle in zip(label, (30, 60, 180), strict=True))
+    denominator = sum(exp(cosine(angle) / tau) for angle in (30, 60, 90, 180))
+    assert loss.item() == pytest.approx(math.log(denominator) - target / tau, rel=1e-12)
+    assert loss_fn.stats["refined_mass"] == pytest.approx(label[1] + label[2])
 
 
 def test_supcon_as_khosla_writes_it() -> None:
@@ -193,7 +225,7 @@ def test_half_precision_embeddings_give_a_single_precision_loss(dtype: torch.dty
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.permutations(range(8)), st.booleans(), st.sampled_from(["eliminate", "attract"]))
+@given(st.permutations(range(8)), st.booleans(), st.sampled_from(["eliminate", "attract", "refine"]))
 def test_the_order_of_a_batch_does_not_matter(order: list[int], swap: bool, treatment: Treatment) -> None:
     z1, z2 = (z.detach() for z in embeddings(8))
     ids = torch.arange(8) + 4
@@ -243,7 +275,9 @@ def share_of(rank: int, world_size: int, labels: Tensor | None, treatment: Treat
 
 
 @pytest.mark.parametrize("queue", [False, True])
-@pytest.mark.parametrize(("labelled", "treatment"), [(False, "eliminate"), (True, "eliminate"), (True, "attract")])
+@pytest.mark.parametrize(
+    ("labelled", "treatment"), [(False, "eliminate"), (True, "eliminate"), (True, "attract"), (True, "refine")]
+)
 def test_two_ranks_equal_one(two_ranks: Ranks, labelled: bool, treatment: Treatment, queue: bool) -> None:
     arguments = (torch.arange(12) % 3 if labelled else None, treatment, queue)
     loss, *gradients = share_of(0, 1, *arguments)

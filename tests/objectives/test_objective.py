@@ -44,7 +44,7 @@ def finite_with_warnings(loss_fn: Objective, z1: Tensor, z2: Tensor, ids: Tensor
     return [str(warning.message) for warning in caught]
 
 
-@pytest.mark.parametrize("treatment", ["eliminate", "attract"])
+@pytest.mark.parametrize("treatment", ["eliminate", "attract", "refine"])
 @pytest.mark.parametrize("temperature", [0.02, 0.5])
 def test_one_sample_in_a_batch(build: Build, treatment: str, temperature: float) -> None:
     oracle = Oracle(torch.zeros(20, dtype=torch.int64))
@@ -63,8 +63,9 @@ def test_every_negative_flagged(build: Build, temperature: float) -> None:
     assert loss_fn.stats["kept_per_anchor"] == 0
 
 
-def test_every_negative_pulled(build: Build) -> None:
-    loss_fn = build(temperature=0.1, negatives=Oracle(torch.zeros(20, dtype=torch.int64)), treatment="attract")
+@pytest.mark.parametrize("treatment", ["attract", "refine"])
+def test_every_negative_pulled(build: Build, treatment: str) -> None:
+    loss_fn = build(temperature=0.1, negatives=Oracle(torch.zeros(20, dtype=torch.int64)), treatment=treatment)
     assert finite_with_warnings(loss_fn, *embeddings(5), torch.arange(5)) == []
     assert loss_fn.stats["flagged_share"] == 1
     assert loss_fn.stats["pulled_per_anchor"] == 8
@@ -237,8 +238,20 @@ def test_refuses_an_unknown_treatment(build: Build) -> None:
         build(treatment="attract")
     with pytest.raises(ValueError, match="ids must be at least 0, got -3"):
         build()(*embeddings(3), torch.tensor([-3, 1, 2]))
-    with pytest.raises(ValueError, match=r"treatment must be one of eliminate, attract.*got 'ignore'"):
+    with pytest.raises(ValueError, match=r"treatment must be one of eliminate, attract, refine, got 'ignore'"):
         build(treatment="ignore")
+
+
+@pytest.mark.parametrize("bad", [{"mu": -1.0}, {"mu": math.inf}, {"tau_prime": 0.0}, {"tau_prime": 1.5}])
+def test_refuses_to_refine_with_impossible_numbers(build: Build, bad: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(bad))} must be"):
+        build(negatives=Oracle(torch.arange(20)), treatment="refine", **bad)
+
+
+def test_refuses_to_refine_without_the_positives_embeddings(build: Build) -> None:
+    loss_fn = build(negatives=Oracle(torch.arange(20)), treatment="refine")
+    with pytest.raises(ValueError, match="give Pairs its teachers"):
+        loss_fn.evaluate(Pairs(torch.eye(4), torch.arange(4), torch.ones(4)))
 
 
 def test_refuses_ids_beyond_the_labels(build: Build) -> None:

@@ -64,3 +64,34 @@ def contrast(
             results.append([log_sum, torch.tensor(len(logits)), pulled_sum, torch.tensor(len(pulled))])
     shape = (len(rules), len(anchors))
     return Sums(*(torch.stack(column).reshape(shape) for column in zip(*results, strict=True)))
+
+
+def refine(
+    anchors: Tensor,
+    candidates: Tensor | None = None,
+    *,
+    teachers: Tensor,
+    anchor_ids: Tensor,
+    candidate_ids: Tensor | None = None,
+    temperature: float,
+    teacher_temperature: float,
+    rules: list[Rule],
+) -> tuple[Tensor, Tensor]:
+    """Return weight and weighted_sum of `antipodes.functional.refine`, differentiable by autograd."""
+    if candidates is None or candidate_ids is None:
+        candidates, candidate_ids = anchors, anchor_ids
+    similarities = anchors @ candidates.T
+    rows = []
+    for rule in rules:
+        for i in range(len(anchors)):
+            weight, weighted = torch.zeros((), dtype=anchors.dtype), similarities[i, :0].sum()
+            for k in range(len(candidates)):
+                if anchor_ids[i] == candidate_ids[k] or candidate_ids[k] < 0:
+                    continue
+                if judge(rule, i, k, similarities[i, k].item())[1]:
+                    t, own = teachers[i] @ candidates[k].detach(), teachers[i] @ teachers[i]
+                    w = ((t - own) / teacher_temperature).exp()
+                    weight, weighted = weight + w, weighted + w * similarities[i, k]
+            rows.append((weight, weighted))
+    shape = (len(rules), len(anchors))
+    return tuple(torch.stack(column).reshape(shape) for column in zip(*rows, strict=True))  # type: ignore[return-value]

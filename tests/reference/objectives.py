@@ -20,6 +20,36 @@ def same(labels: Sequence[int]) -> Flag:
     return lambda anchor, candidate: labels[anchor] == labels[candidate]
 
 
+MU, TAU_PRIME = 1.0, 0.8  # of refining, unless told otherwise
+
+
+def pull(
+    treatment: str,
+    positive: Tensor,
+    flagged: Sequence[tuple[Tensor, Tensor]],
+    teacher: Tensor,
+    temperature: float,
+    mu: float = MU,
+    tau_prime: float = TAU_PRIME,
+) -> Tensor:
+    """What an anchor is pulled to: its similarities to the positive and to flagged candidates under a label.
+
+    ``flagged`` are (similarity, candidate); the teacher is the embedding of the positive.
+    """
+    if treatment == "eliminate":
+        return positive
+    similarities = torch.stack([positive, *(s for s, _ in flagged)])
+    if treatment == "attract":
+        return similarities.mean()
+    teacher = teacher.detach()
+    keys = [teacher, *(candidate.detach() for _, candidate in flagged)]
+    p = torch.stack([teacher @ key for key in keys]).div(temperature * tau_prime).softmax(0)
+    a = mu * p.max() / (1 + mu * p.max())
+    onehot = torch.zeros_like(p)
+    onehot[0] = 1
+    return (((1 - a) * onehot + a * p) * similarities).sum()
+
+
 def both_ways(z1: Tensor, z2: Tensor, ids: Sequence[int]) -> tuple[list[Tensor], list[int], list[Tensor]]:
     """The views of a batch as anchors: their vectors, their ids, and each one's similarity to its positive."""
     views = [z / z.norm() for z in [*z1, *z2]]
@@ -36,22 +66,25 @@ def one_way(
     temperature: float,
     flagged: Flag = nothing,
     treatment: str = "eliminate",
+    teachers: Sequence[Tensor] | None = None,
+    **refinery: float,
 ) -> Tensor:
     """InfoNCE, the mean over anchors; with every label flagged and attraction this is SupCon's L_out."""
     losses = []
-    for anchor, own, positive in zip(anchors, anchor_ids, positives, strict=True):
-        pushed, pulled = [positive], [positive]
+    for anchor, own, positive, teacher in zip(anchors, anchor_ids, positives, teachers or anchors, strict=True):
+        pushed, pulled = [positive], []
         for candidate, other in zip(candidates, candidate_ids, strict=True):
             if other in (own, -1):
                 continue
             s = anchor @ candidate
             if not flagged(own, other):
                 pushed.append(s)
-            elif treatment == "attract":
+            elif treatment != "eliminate":
                 pushed.append(s)
-                pulled.append(s)
+                pulled.append((s, candidate))
         denominator = torch.stack(pushed).div(temperature).logsumexp(0)
-        losses.append(denominator - torch.stack(pulled).mean() / temperature)
+        target = pull(treatment, positive, pulled, teacher, temperature, **refinery)
+        losses.append(denominator - target / temperature)
     return torch.stack(losses).mean()
 
 
@@ -62,10 +95,12 @@ def info_nce(
     temperature: float,
     flagged: Flag = nothing,
     treatment: str = "eliminate",
+    **refinery: float,
 ) -> Tensor:
     """InfoNCE of a batch, both views as anchors and all views as candidates."""
     views, view_ids, positives = both_ways(z1, z2, ids)
-    return one_way(views, view_ids, positives, views, view_ids, temperature, flagged, treatment)
+    teachers = views[len(ids) :] + views[: len(ids)]
+    return one_way(views, view_ids, positives, views, view_ids, temperature, flagged, treatment, teachers, **refinery)
 
 
 class GlobalContrastive:
@@ -86,19 +121,20 @@ class GlobalContrastive:
         treatment: str = "eliminate",
     ) -> Tensor:
         views, view_ids, positives = both_ways(z1, z2, ids)
+        teachers = views[len(ids) :] + views[: len(ids)]
         means: list[Tensor | None] = []
         counts, targets = [], []
-        for anchor, own, positive in zip(views, view_ids, positives, strict=True):
+        for anchor, own, positive, teacher in zip(views, view_ids, positives, teachers, strict=True):
             others = [
-                (anchor @ view, flagged(own, other))
+                (anchor @ view, view, flagged(own, other))
                 for view, other in zip(views, view_ids, strict=True)
                 if other != own
             ]
-            kept = [s for s, flag in others if not flag or treatment == "attract"]
-            pulled = [positive] + [s for s, flag in others if flag and treatment == "attract"]
+            kept = [s for s, _, flag in others if not flag or treatment != "eliminate"]
+            pulled = [(s, view) for s, view, flag in others if flag]
             means.append((torch.stack(kept) / self.temperature).exp().mean() if kept else None)
             counts.append(len(kept))
-            targets.append(torch.stack(pulled).mean())
+            targets.append(pull(treatment, positive, pulled, teacher, self.temperature))
         for sample in set(ids):
             new = [g.item() for g, own in zip(means, view_ids, strict=True) if own == sample and g is not None]
             if new:

@@ -78,18 +78,35 @@ def test_a_users_own_encoder_trains(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "method",
-    ["sogclr", "supcon", "moco", "moco-v1", "instance", "cmc", "local-aggregation", "cmc-local-aggregation", "hnssl"],
+    ["sogclr", "supcon", "moco", "sane", "instance", "cmc", "local-aggregation", "cmc-local-aggregation", "hnssl"],
 )
 def test_every_method_trains(method: str, tmp_path: Path) -> None:
     config: dict[str, Any]
     options = ["--encoder", "resnet8-slim", "--data.count", "128", "--batch_size", "32", "--epochs", "2"]
-    queue = ["--method.queue_size", "96"] if method.startswith("moco") else []
+    queue = ["--method.queue_size", "96"] if method.startswith(("moco", "sane")) else []
     config, _ = parse([*options, *queue, "--method", method, "--out", str(tmp_path / "a")])
     folder = train(config)
     losses = [line["loss"] for line in read_records(folder.folder) if line["kind"] == "epoch"]
     assert len(losses) == 2
     opened, data = open_method(folder, "best")
     assert opened.backbone()(data.fetch(torch.arange(2)).float() / 255).ndim == 2
+
+
+def test_refined_labels_are_judged_by_the_true_ones(tmp_path: Path) -> None:
+    """And small strong crops go through an encoder with batch statistics."""
+    options = ["--method", "sane", "--method.queue_size", 64, "--method.crops", "[24, 16]"]
+    folder = run(tmp_path / "a", "--epochs", 1, *options, "--method.crop_recipe", "clsa", "--method.mu", "[0.5, 1]")
+    row = read_records(folder.folder)[-1]
+    assert {"refined_p", "refined_q"} <= row.keys()
+    assert 0 < row["refined_mass"] < 1
+    assert 0 < row["refined_mass_same_class"] < 1
+    with pytest.raises(ValueError, match="decides about its negatives itself"):
+        run(tmp_path / "b", "--method", "sane", "--negatives", "fnc", "--negatives.alpha", 0.1)
+    with pytest.raises(ValueError, match=r"crops must be between 1 and the images' size of 32, got \[96\]"):
+        run(tmp_path / "b", "--method", "sane-imagenet", "--method.queue_size", 64)
+    with pytest.raises(ValueError, match="accumulate must be 1 with method sane"):
+        run(tmp_path / "b", "--method", "sane", "--accumulate", 2)
+    assert not (tmp_path / "b").exists()
 
 
 def test_joined_policies_have_their_own_arguments(tmp_path: Path) -> None:

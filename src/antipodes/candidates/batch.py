@@ -23,8 +23,10 @@ def batch_pairs(first: Tensor, second: Tensor, ids: Tensor) -> Pairs:
     anchors = torch.cat((first, second))
     anchor_ids = torch.cat((ids, ids))
     positives = (first * second).sum(1).repeat(2)
+    teachers = torch.cat((second.detach(), first.detach()))
     if world_size() == 1:
-        return Pairs(anchors, anchor_ids, positives)
+        return Pairs(anchors, anchor_ids, positives, teachers=teachers)
     # (b, 2, D) travels once; the global order is that of one rank with the whole batch: first views, then second
     views = gather(torch.stack((first, second), dim=1))
-    return Pairs(anchors, anchor_ids, positives, torch.cat((views[:, 0], views[:, 1])), gather(ids).repeat(2))
+    candidates = torch.cat((views[:, 0], views[:, 1]))
+    return Pairs(anchors, anchor_ids, positives, candidates, gather(ids).repeat(2), teachers)

@@ -1,4 +1,5 @@
-"""How good a policy's false negatives are, judged by labels: precision, recall, F1, MTPR and MTNR of pair decisions.
+"""How good a policy's false negatives are, judged by labels: precision, recall, F1, MTPR and MTNR of pair decisions;
+and how good refined labels are: the share of their mass on samples of the same class.
 
 A pair is truly false when both samples share a label. Labels are looked at, never learned from. Counting is left to the
 kernel: the same rules once more, restricted to pairs of the same label.
@@ -6,6 +7,7 @@ kernel: the same rules once more, restricted to pairs of the same label.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -47,6 +49,23 @@ def count_flags(pairs: Pairs, rules: Sequence[Rule], labels: Tensor, prefix: str
         "mtnr": (kept_negatives / (available - true))[:, available > true].mean(),
     }
     return {prefix + name: value.item() for name, value in numbers.items()}
+
+
+@torch.no_grad()
+def same_class_mass(pairs: Pairs, mass: Tensor, temperature: float, labels: Tensor) -> float:
+    """The share of refined labels' mass off the one-hot that lies on keys of the same class; NaN if there is no mass.
+
+    Args:
+        pairs: The teachers as anchors, with the keys: off the one-hot, a label is a softmax of their similarities.
+        mass: (A,) how much of every label is there.
+        temperature: Of that softmax.
+        labels: (n,) by sample; a negative label is unknown and matches nothing.
+    """
+    ids = pairs.keys()[1]
+    same = Rule(groups=(Group(labels[pairs.anchor_ids], labels[ids.clamp(min=0)], "only"),))
+    every, right = pairs.contrast(temperature, (Rule(), same)).log_sum.double()
+    share = (right - every).exp().where(every > -math.inf, 0.0)
+    return float((mass.double() * share).sum() / mass.double().sum())
 
 
 def summarise_flags(means: Mapping[str, float], prefix: str = "") -> dict[str, float]:

@@ -4,6 +4,7 @@ from antipodes.functional.colour import rgb_to_lab
 from antipodes.functional.contrast import Sums, contrast
 from antipodes.functional.draws import drawn_sums, expected_sums
 from antipodes.functional.errors import NotFinite
+from antipodes.functional.refine import Refined, refine
 from antipodes.functional.rule import Group, Listed, Rule
 from antipodes.functional.select import band_by_rank, draw_from_band, kth_largest, ring, top_k, top_pairs, top_share
 from antipodes.functional.soft import SoftCrossEntropy, soft_cross_entropy
@@ -12,6 +13,7 @@ __all__ = [
     "Group",
     "Listed",
     "NotFinite",
+    "Refined",
     "Rule",
     "SoftCrossEntropy",
     "Sums",
@@ -21,6 +23,7 @@ __all__ = [
     "drawn_sums",
     "expected_sums",
     "kth_largest",
+    "refine",
     "rgb_to_lab",
     "ring",
     "soft_cross_entropy",

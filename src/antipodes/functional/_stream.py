@@ -82,7 +82,7 @@ class Stream(torch.autograd.Function):
         draws, pulled_draws = ([] if each is None else each.split(task.block, dim=1) for each in (drawn, pulled_drawn))
         retain = task.columns_need_grad and len(anchors) * len(candidates) <= RETAINED_PAIRS
         retained: list[Tensor] = []
-        walk = _Walk(task, anchors, candidates, temperature)
+        walk = Walk(task, anchors, candidates, temperature)
         ones = anchors.new_ones(len(candidates)).split(task.block)
         for tile in task.tiles:
             logits, exponentials = walk.exponentials(tile)
@@ -132,7 +132,7 @@ class Stream(torch.autograd.Function):
         else:
             grad_anchors = torch.zeros_like(anchors)
             grad_candidates = grad_anchors if task.symmetric else torch.zeros_like(candidates)
-            walk = _Walk(task, anchors, candidates, temperature)
+            walk = Walk(task, anchors, candidates, temperature)
             walk.back(ctx.retained, push, grad_pulled_sum, grad_anchors, grad_candidates)
         grad_temperature: Tensor | None = None
         if ctx.needs_input_grad[2]:
@@ -142,7 +142,7 @@ class Stream(torch.autograd.Function):
         return grad_anchors, None if task.symmetric else grad_candidates, grad_temperature, None
 
 
-class _Walk:
+class Walk:
     """One pass over the tiles: the embeddings in blocks, and the buffers."""
 
     def __init__(self, task: Task, anchors: Tensor, candidates: Tensor, temperature: Tensor) -> None:

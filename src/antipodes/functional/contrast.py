@@ -87,8 +87,38 @@ def contrast(
         >>> sums.kept
         tensor([[6, 6, 6, 6, 6, 6, 6, 6]])
     """
+    result_dtype = torch.promote_types(anchors.dtype, torch.float32)
+    anchors, candidates, tau, task = prepare(
+        anchors, candidates, anchor_ids, candidate_ids, temperature, rules, block, symmetric=candidates is None
+    )
+    own = candidates.detach() if task.symmetric else candidates
+    log_sum, kept, pulled_sum, pulled = Stream.apply(anchors, own, tau, task)  # type: ignore[no-untyped-call]
+    return Sums(log_sum.to(result_dtype), kept.long(), pulled_sum.to(result_dtype), pulled.long())
+
+
+def prepare(
+    anchors: Tensor,
+    candidates: Tensor | None,
+    anchor_ids: Tensor,
+    candidate_ids: Tensor | None,
+    temperature: float | Tensor,
+    rules: Rule | Sequence[Rule],
+    block: int | None,
+    symmetric: bool,
+) -> tuple[Tensor, Tensor, Tensor, Task]:
+    """Check the arguments of `contrast` and cut them into tiles: anchors, candidates, temperature (A,) and the task.
+
+    Args:
+        anchors: as in `contrast`, like all that follow.
+        candidates: None for the anchors themselves.
+        anchor_ids: (A,).
+        candidate_ids: (C,).
+        temperature: of the similarities.
+        rules: what to keep and to pull.
+        block: the edge of a tile.
+        symmetric: whether tiles may stand for their mirror images, given that the candidates are the anchors.
+    """
     rules = (rules,) if isinstance(rules, Rule) else tuple(rules)
-    symmetric = candidates is None
     if candidates is None or candidate_ids is None:
         if candidates is not None or candidate_ids is not None:
             raise ValueError("candidates and candidate_ids go together: give both or neither")
@@ -105,7 +135,6 @@ def contrast(
     if tau.ndim or any(rule.lists for rule in rules):
         symmetric = False  # pair (i, k) and pair (k, i) differ
 
-    result_dtype = torch.promote_types(anchors.dtype, torch.float32)
     dtype = _sum_dtype(anchors, candidates, tau)
     if int(candidate_ids.min() if len(candidate_ids) else 0) < 0:
         symmetric = False
@@ -127,9 +156,7 @@ def contrast(
         rows_need_grad=with_grad and (anchors.requires_grad or tau.requires_grad),
         columns_need_grad=with_grad and candidates.requires_grad,
     )
-    own = candidates.detach() if symmetric else candidates
-    log_sum, kept, pulled_sum, pulled = Stream.apply(anchors, own, tau, task)  # type: ignore[no-untyped-call]
-    return Sums(log_sum.to(result_dtype), kept.long(), pulled_sum.to(result_dtype), pulled.long())
+    return anchors, candidates, tau, task
 
 
 def _sum_dtype(anchors: Tensor, candidates: Tensor, temperature: Tensor) -> torch.dtype:

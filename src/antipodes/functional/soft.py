@@ -17,14 +17,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import softplus
 
+from antipodes.functional.errors import NotFinite
+
 BLOCK = 1024
 
 
 class SoftCrossEntropy(NamedTuple):
-    """Cross entropies of the students with three targets, (A,) each, or (2, A) with partners: own row, partner's row.
+    """Cross entropies of the students with three targets, in the shape of the teacher rows, (A,) or (2, A).
 
     Cross entropy is linear in its target, so a refined label y = (1 - a - b) onehot + a p + b q costs
-    (1 - a - b) * onehot + a * p + b * q. The maxima are what a and b are made of; they have no gradient.
+    (1 - a - b) * onehot + a * p + b * q. The maxima are what a and b are made of; these and `own_p` have no gradient.
 
     Attributes:
         onehot: with the teacher row's own key as the target.
@@ -32,6 +34,7 @@ class SoftCrossEntropy(NamedTuple):
         q: with the teacher row's softmax over all keys but its own; equals ``onehot`` when there is no other key.
         max_p: the largest probability in p.
         max_q: the largest probability in q; 0 when there is no other key.
+        own_p: the probability of the own key in p.
     """
 
     onehot: Tensor
@@ -39,6 +42,7 @@ class SoftCrossEntropy(NamedTuple):
     q: Tensor
     max_p: Tensor
     max_q: Tensor
+    own_p: Tensor
 
 
 def soft_cross_entropy(
@@ -50,22 +54,22 @@ def soft_cross_entropy(
     temperature: float,
     teacher_temperature: float,
     key_ids: Tensor | None = None,
-    partners: Tensor | None = None,
+    rows: Tensor | None = None,
 ) -> SoftCrossEntropy:
     """Cross entropies of softmax(students . keys / temperature) with targets made from the teachers' similarities.
 
-    The teacher row p_i is softmax(teachers_i . keys / teacher_temperature); SANE's teacher_temperature is tau * tau'.
+    The teacher row p_t is softmax(teachers_t . keys / teacher_temperature); SANE's teacher_temperature is tau * tau'.
 
     Args:
         students: (A, D), L2-normalised; receives a gradient.
-        teachers: (A, D), L2-normalised; taken as constants.
+        teachers: (T, D), L2-normalised; taken as constants.
         keys: (C, D), L2-normalised, shared by all rows; receives a gradient if it asks for one.
-        own: (A,) the column of the own key of every teacher row.
+        own: (T,) the column of the own key of every teacher row.
         temperature: of the students.
         teacher_temperature: of the teachers.
         key_ids: (C,) optional; keys of id -1 (empty queue slots) never count.
-        partners: (A,) optional; also compare student i with teacher row ``partners[i]``, as mixup does. The results
-            are then (2, A), at the cost of the first row alone.
+        rows: (A,) the teacher row of every student, or (2, A) two of them, as mixup needs; the second costs nothing.
+            None: one student per teacher, in the same order.
 
     Raises:
         ValueError: if shapes do not fit, a temperature is not positive, an own key is missing or a value not finite.
@@ -79,7 +83,9 @@ def soft_cross_entropy(
         >>> b = 0.5 * sums.max_q / (1 + 0.5 * sums.max_p + 0.5 * sums.max_q)
         >>> ((1 - a - b) * sums.onehot + a * sums.p + b * sums.q).mean().backward()
     """
-    _check(students, teachers, keys, own, key_ids, partners)
+    if rows is None:
+        rows = torch.arange(len(own), device=own.device)
+    _check(students, teachers, keys, own, key_ids, rows)
     for name, value in (("temperature", temperature), ("teacher_temperature", teacher_temperature)):
         if not value > 0:
             raise ValueError(f"{name} must be positive, got {value}: similarities are divided by it")
@@ -90,20 +96,23 @@ def soft_cross_entropy(
         keys, own = keys[written], (written.cumsum(0) - 1)[own]
     for name, embeddings in (("students", students), ("teachers", teachers), ("keys", keys)):
         if not bool(embeddings.detach().sum().isfinite()):
-            raise ValueError(f"{name} contain a value that is not finite: check the encoder's output")
+            raise NotFinite(f"{name} contain a value that is not finite: check the encoder's output")
     dtype = torch.promote_types(torch.promote_types(students.dtype, keys.dtype), torch.float32)
-    rows = torch.arange(len(own), device=own.device)[None]
-    if partners is not None:
-        rows = torch.cat([rows, partners[None]])
     with torch.autocast(students.device.type, enabled=False):
         outputs = _Function.apply(  # type: ignore[no-untyped-call]
-            students.to(dtype), keys.to(dtype), teachers.detach().to(dtype), own, rows, temperature, teacher_temperature
+            students.to(dtype),
+            keys.to(dtype),
+            teachers.detach().to(dtype),
+            own,
+            rows if rows.ndim == 2 else rows[None],
+            temperature,
+            teacher_temperature,
         )
-    return SoftCrossEntropy(*(output[0] if partners is None else output for output in outputs))
+    return SoftCrossEntropy(*(output.view(rows.shape) for output in outputs))
 
 
 class _Function(torch.autograd.Function):
-    """``rows`` (T, A) are the teacher rows that every student is compared with, T = 1 or 2."""
+    """``rows`` (R, A) are the teacher rows that every student is compared with, R = 1 or 2."""
 
     @staticmethod
     def forward(
@@ -124,8 +133,8 @@ class _Function(torch.autograd.Function):
         max_q = (peak_q - log_sum_q).exp().nan_to_num(0.0)
         max_p = p_own.maximum((1 - p_own) * max_q)
 
-        columns = own[rows]  # (T, A); these keys are outside the students' sums
-        own_keys = keys[columns]  # (T, A, D)
+        columns = own[rows]  # (R, A); these keys are outside the students' sums
+        own_keys = keys[columns]  # (R, A, D)
         _, log_rest, mean_rest = _attend(students, keys, columns)
         logit = _dot(students, own_keys)
         other = logit.flip(0).masked_fill(columns == columns.flip(0), -torch.inf)  # the own key of the other row
@@ -141,10 +150,10 @@ class _Function(torch.autograd.Function):
         ctx.save_for_backward(
             students, keys, teachers, own, rows, p_own[rows], own_keys, mean_q, mean, log_sum, log_sum_q
         )
-        outputs = (onehot, onehot + (1 - p_own[rows]) * gap, onehot + gap, max_p[rows], max_q[rows])
-        onehot, p, q, max_p, max_q = (output.to(students.dtype) for output in outputs)
-        ctx.mark_non_differentiable(max_p, max_q)
-        return onehot, p, q, max_p, max_q
+        outputs = (onehot, onehot + (1 - p_own[rows]) * gap, onehot + gap, max_p[rows], max_q[rows], p_own[rows])
+        onehot, p, q, *constants = (output.to(students.dtype) for output in outputs)
+        ctx.mark_non_differentiable(*constants)
+        return onehot, p, q, *constants
 
     @staticmethod
     @once_differentiable
@@ -161,7 +170,7 @@ class _Function(torch.autograd.Function):
             if len(keys) == 1:  # q was the own key
                 weight_q, weight_own = torch.zeros_like(weight_q), weight_own + weight_q
             pushed = on_softmax * students
-            pulled = torch.zeros_like(students).index_add_(0, rows.flatten(), (weight_q * students).flatten(0, 1))
+            pulled = torch.zeros_like(teachers).index_add_(0, rows.flatten(), (weight_q * students).flatten(0, 1))
             log_sum, log_sum_q = log_sum.to(keys.dtype), log_sum_q.to(keys.dtype).nan_to_num(neginf=0.0)
             on_keys = torch.empty_like(keys)
             for start in range(0, len(keys), BLOCK):
@@ -203,19 +212,19 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
     return (a.double() * b.double()).sum(-1)
 
 
-def _check(
-    students: Tensor, teachers: Tensor, keys: Tensor, own: Tensor, key_ids: Tensor | None, partners: Tensor | None
-) -> None:
-    if students.ndim != 2 or teachers.shape != students.shape or keys.ndim != 2 or keys.shape[1] != students.shape[1]:
+def _check(students: Tensor, teachers: Tensor, keys: Tensor, own: Tensor, key_ids: Tensor | None, rows: Tensor) -> None:
+    if any(tensor.ndim != 2 or tensor.shape[1] != students.shape[1] for tensor in (students, teachers, keys)):
         shapes = ", ".join(str((*tensor.shape,)) for tensor in (students, teachers, keys))
-        raise ValueError(f"students (A, D), teachers (A, D) and keys (C, D) do not fit together, got {shapes}")
-    indices = (("own", own, len(keys), "key"), ("partners", partners, len(students), "teacher row"))
-    for name, index, size, what in indices:
-        if index is None:
-            continue
-        if index.shape != students.shape[:1] or index.dtype != torch.int64:
+        raise ValueError(f"students (A, D), teachers (T, D) and keys (C, D) do not fit together, got {shapes}")
+    indices = (
+        ("own", own, ((len(teachers),),), len(keys), "key per teacher"),
+        ("rows", rows, ((len(students),), (2, len(students))), len(teachers), "teacher (or two) per student"),
+    )
+    for name, index, shapes_allowed, size, what in indices:
+        if index.shape not in shapes_allowed or index.dtype != torch.int64:
+            needed = " or ".join(str(shape) for shape in shapes_allowed)
             got = f"{(*index.shape,)} of {index.dtype}"
-            raise ValueError(f"{name} must be int64 with one {what} per student ({len(students)}), got {got}")
+            raise ValueError(f"{name} must be int64 of shape {needed}, one {what}, got {got}")
         if index.numel() and (int(index.min()) < 0 or int(index.max()) >= size):
             raise ValueError(f"{name} must be in 0..{size - 1}, got {int(index.min())}..{int(index.max())}")
     if key_ids is not None and key_ids.shape != keys.shape[:1]:

@@ -58,7 +58,7 @@ class CMC(Method):
         hidden: Width of the heads' hidden layers.
         dim: Dimension of the embeddings that the loss compares.
         negatives: The policy that decides which entries count; None keeps all.
-        treatment: What happens to false negatives: eliminate or attract.
+        treatment: What happens to false negatives: eliminate, attract or refine.
     """
 
     channels = (1, 2)

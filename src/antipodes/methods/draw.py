@@ -27,7 +27,8 @@ def check_draw(draw: Draw, samples: int) -> None:
 
 def whole_bank(bank: MemoryBank, anchors: Tensor, ids: Tensor) -> Pairs:
     """Normalised anchors (B, D) with their own entries as positives and all of the bank as candidates."""
-    return Pairs(anchors, ids, (anchors * bank.read(ids)).sum(1), *bank.entries())
+    own = bank.read(ids)
+    return Pairs(anchors, ids, (anchors * own).sum(1), *bank.entries(), own)
 
 
 def against_bank(
@@ -56,8 +57,8 @@ def against_bank(
     """
     policy = objective.negatives
     if draw == "once" or (draw == "each" and policy is None) or (policy is not None and policy.reweighs):
-        positives = (anchors * bank.read(ids)).sum(1)
-        pairs = Pairs(anchors, ids, positives, *bank.draw(samples))
+        own = bank.read(ids)
+        pairs = Pairs(anchors, ids, (anchors * own).sum(1), *bank.draw(samples), own)
         return objective.evaluate(pairs.with_supports(supports), progress)
 
     def contrast(pairs: Pairs, temperature: float, rules: Sequence[Rule]) -> Sums:

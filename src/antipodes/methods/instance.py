@@ -36,7 +36,7 @@ class InstanceDiscrimination(Method):
         hidden: Width of the head's hidden layers.
         dim: Dimension of the embeddings that the loss compares.
         negatives: The policy that decides which entries count; None keeps all.
-        treatment: What happens to false negatives: eliminate or attract.
+        treatment: What happens to false negatives: eliminate, attract or refine.
     """
 
     views = 1

@@ -15,7 +15,7 @@ from antipodes.encoders.heads import HeadKind, head
 from antipodes.negatives.policy import Policy
 from antipodes.objectives.objective import Objective
 
-Network = Callable[[Tensor], Tensor]
+Network = Callable[[Tensor | Sequence[Tensor]], Tensor]
 
 
 class Projection(nn.Module):
@@ -26,8 +26,10 @@ class Projection(nn.Module):
         self.encoder = encoder
         self.head = head(kind, encoder.num_features, hidden, dim, batch_norm=batch_norm)  # type: ignore[arg-type]
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Embed a batch."""
+    def forward(self, images: Tensor | Sequence[Tensor]) -> Tensor:
+        """Embed a batch, or several of any sizes one after the other, joined: data-parallel training wants one call."""
+        if not isinstance(images, Tensor):
+            return torch.cat([self(batch) for batch in images])
         out: Tensor = self.head(self.encoder(images))
         return out
 
@@ -44,6 +46,8 @@ class Method(nn.Module, ABC):
     plain: ClassVar[bool] = False  # True: after the random views comes the image as evaluation sees it
     recipe: ClassVar[str] = "simclr"  # the augmentation a run uses unless told otherwise
     clip_gradient: ClassVar[float | None] = None  # the largest gradient norm, likewise
+    crops: tuple[int, ...] = ()  # sizes of smaller views, which come after the others
+    crop_recipe: str = "moco-v2"  # their augmentation
     normalised: ClassVar[bool] = True  # False: the method wants RGB in [0, 1]
     accumulates: ClassVar[bool] = False  # True: negatives do not come from the batch, so gradients may be accumulated
 
@@ -58,7 +62,8 @@ class Method(nn.Module, ABC):
         Args:
             network: `self.network`, or what a data-parallel wrapper made of it.
             ids: (b,) dataset indices of this rank's samples.
-            views: `self.views` batches (b, 3, H, W), and one more of plain images with `self.plain`.
+            views: `self.views` batches (b, 3, H, W), then one of each size in `self.crops`, and one of plain
+                images with `self.plain`.
             progress: Share of training done, in [0, 1].
         """
 

@@ -35,7 +35,7 @@ class MoCo(Method):
         dim: Dimension of the embeddings that the loss compares.
         batch_norm: Batch normalisation in the head.
         negatives: The policy that decides which keys count; None keeps all.
-        treatment: What happens to false negatives: eliminate or attract.
+        treatment: What happens to false negatives: eliminate, attract or refine.
     """
 
     recipe = "moco-v2"
@@ -75,7 +75,7 @@ class MoCo(Method):
             keys = normalise(self.key_network(views[1]))
             supports = embed_supports(self.key_network, views[2:])
         self._fresh.append((keys, ids))
-        pairs = Pairs(queries, ids, (queries * keys).sum(1), self.queue.keys, self.queue.ids)
+        pairs = Pairs(queries, ids, (queries * keys).sum(1), self.queue.keys, self.queue.ids, keys)
         return self.objective.evaluate(pairs.with_supports(supports), progress)
 
     def after_step(self) -> None:
@@ -100,7 +100,7 @@ class MoCoV1(MoCo):
         queue_size: Number of keys.
         dim: Dimension of the embeddings that the loss compares.
         negatives: The policy that decides which keys count; None keeps all.
-        treatment: What happens to false negatives: eliminate or attract.
+        treatment: What happens to false negatives: eliminate, attract or refine.
     """
 
     recipe = "moco-v1"

@@ -7,6 +7,8 @@ METHODS: dict[str, str] = {
     "moco": "antipodes.methods.moco.MoCo",
     "moco-v1": "antipodes.methods.moco.MoCoV1",
     "moco-v2": "antipodes.methods.moco.MoCo",
+    "sane": "antipodes.methods.sane.SANE",
+    "sane-imagenet": "antipodes.methods.sane.SANEImageNet",
     "instance": "antipodes.methods.instance.InstanceDiscrimination",
     "cmc": "antipodes.methods.cmc.CMC",
     "local-aggregation": "antipodes.methods.local_aggregation.InstanceAggregation",

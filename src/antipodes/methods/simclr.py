@@ -24,7 +24,7 @@ class SimCLR(Method):
         dim: Dimension of the embeddings that the loss compares.
         batch_norm: Batch normalisation in the head.
         negatives: The policy that decides which candidates count; None keeps all.
-        treatment: What happens to false negatives: eliminate or attract.
+        treatment: What happens to false negatives: eliminate, attract or refine.
     """
 
     network: Projection
@@ -71,7 +71,7 @@ class SogCLR(SimCLR):
         dim: Dimension of the embeddings that the loss compares.
         batch_norm: Batch normalisation in the head.
         negatives: The policy that decides which candidates count; None keeps all.
-        treatment: What happens to false negatives: eliminate or attract.
+        treatment: What happens to false negatives: eliminate, attract or refine.
         folder: Keep the denominators in a memory-mapped file in this folder, for datasets too large for the memory.
     """
 
@@ -91,7 +91,9 @@ class SogCLR(SimCLR):
         folder: str | None = None,
     ) -> None:
         super().__init__(encoder, temperature, head, hidden, dim, batch_norm)
-        self.objective = GlobalContrastive(num_samples, temperature, gamma, gamma_until, negatives, treatment, folder)
+        self.objective = GlobalContrastive(
+            num_samples, temperature, gamma, gamma_until, negatives, treatment, folder=folder
+        )
         self.views = with_supports(2, negatives)
 
 

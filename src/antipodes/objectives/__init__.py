@@ -5,5 +5,15 @@ from antipodes.objectives.hard_pairs import HardPairs
 from antipodes.objectives.info_nce import InfoNCE
 from antipodes.objectives.local_aggregation import LocalAggregation
 from antipodes.objectives.objective import Objective, Treatment
+from antipodes.objectives.soft_label import SoftLabel, Targets
 
-__all__ = ["GlobalContrastive", "HardPairs", "InfoNCE", "LocalAggregation", "Objective", "Treatment"]
+__all__ = [
+    "GlobalContrastive",
+    "HardPairs",
+    "InfoNCE",
+    "LocalAggregation",
+    "Objective",
+    "SoftLabel",
+    "Targets",
+    "Treatment",
+]

@@ -32,7 +32,9 @@ class GlobalContrastive(Objective):
         gamma: Weight of the new estimate; with `gamma_until` above 0, the value a cosine falls to from 1.
         gamma_until: Share of training after which gamma has fallen to its value; 0 keeps it constant.
         negatives: The policy; None keeps every candidate but the anchor's own sample.
-        treatment: What happens to false negatives: `eliminate` or `attract`.
+        treatment: What happens to false negatives: `eliminate`, `attract` or `refine`.
+        mu: Confidence in what the positive says, of `refine`.
+        tau_prime: Sharpens what it says, of `refine`.
         folder: Keep u in a memory-mapped file in this folder, for datasets whose state exceeds the memory.
     """
 
@@ -44,9 +46,11 @@ class GlobalContrastive(Objective):
         gamma_until: float = 0.0,
         negatives: Policy | None = None,
         treatment: Treatment = "eliminate",
+        mu: float = 1.0,
+        tau_prime: float = 0.8,
         folder: str | None = None,
     ) -> None:
-        super().__init__(temperature, negatives, treatment)
+        super().__init__(temperature, negatives, treatment, mu, tau_prime)
         if not 0 < gamma <= 1:
             raise ValueError(f"gamma must be in (0, 1], got {gamma}: it is the weight of the new estimate")
         if not 0 <= gamma_until <= 1:
@@ -61,9 +65,7 @@ class GlobalContrastive(Objective):
         log_u = self._update(pairs.anchor_ids, log_g.detach(), progress)
         present = sums.kept > 0
         ratio = torch.where(present, (log_g.where(present, log_u) - log_u).exp(), 0.0)
-        target = pairs.positives
-        if self.treatment == "attract":
-            target = (pairs.positives + sums.pulled_sum) / (1 + sums.pulled)
+        target = self.target(pairs, sums)
         with torch.no_grad():
             value = -target + self.temperature * torch.where(present, log_u + sums.kept.clamp(min=1).log(), 0.0)
             self.stats["value"] = value.mean().item()

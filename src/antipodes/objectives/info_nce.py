@@ -17,7 +17,8 @@ class InfoNCE(Objective):
 
         loss_i = -s+/tau + log( e^{s+/tau} + sum_k e^{s_k/tau} )
 
-    With `treatment="attract"` false negatives stay in the sum, and the pull goes evenly to the positive and to them.
+    With `treatment="attract"` false negatives stay in the sum, and the pull goes evenly to the positive and to them;
+    with `"refine"` each gets what the positive's similarity to it is worth.
 
     Example:
         >>> import torch
@@ -31,7 +32,6 @@ class InfoNCE(Objective):
         positive = pairs.positives / self.temperature
         # log(e^p + S) - p, never as a difference of two large numbers
         loss = F.softplus(sums.log_sum - positive)
-        if self.treatment == "attract":
-            target = (pairs.positives + sums.pulled_sum) / (1 + sums.pulled) / self.temperature
-            loss = loss + positive - target
+        if self.treatment != "eliminate":
+            loss = loss + positive - self.target(pairs, sums) / self.temperature
         return loss

@@ -17,7 +17,7 @@ from antipodes.functional.errors import NotFinite
 from antipodes.negatives.policy import Policy
 from antipodes.pairs import Pairs, Rule, normalise
 
-Treatment = Literal["eliminate", "attract"]
+Treatment = Literal["eliminate", "attract", "refine"]
 Contrast = Callable[[Pairs, float, Sequence[Rule]], Sums]
 """Pairs, the temperature and rules to sums: `Pairs.contrast`, or another way to sum over what the rules keep."""
 
@@ -28,13 +28,21 @@ class Objective(nn.Module, ABC):
     Args:
         temperature: Divides the similarities.
         negatives: The policy; None keeps every candidate but the anchor's own sample.
-        treatment: What happens to false negatives: `eliminate` takes them out of the sum, `attract` pulls them.
+        treatment: What happens to false negatives: `eliminate` takes them out of the sum, `attract` pulls them like
+            positives, `refine` pulls each as much as the anchor's positive resembles it.
+        mu: Confidence in what the positive says, of `refine`; 0 pulls the positive alone.
+        tau_prime: Sharpens what it says, of `refine`: its softmax has the temperature tau * tau'.
     """
 
     stats: dict[str, float]
 
     def __init__(
-        self, temperature: float = 0.1, negatives: Policy | None = None, treatment: Treatment = "eliminate"
+        self,
+        temperature: float = 0.1,
+        negatives: Policy | None = None,
+        treatment: Treatment = "eliminate",
+        mu: float = 1.0,
+        tau_prime: float = 0.8,
     ) -> None:
         super().__init__()
         if not 0 < temperature < math.inf:
@@ -43,9 +51,12 @@ class Objective(nn.Module, ABC):
             raise ValueError(f"treatment must be one of {', '.join(get_args(Treatment))}, got {treatment!r}")
         if treatment != "eliminate" and negatives is None:
             raise ValueError(f"treatment {treatment!r} needs a policy that finds false negatives: give negatives")
+        check_refinery(tau_prime, mu)
         self.temperature = temperature
         self.negatives = negatives
         self.treatment = treatment
+        self.mu = mu
+        self.tau_prime = tau_prime
         self.stats = {}
         self.observer: Callable[[Pairs, Sequence[Rule]], None] | None = None  # sees every step's pairs and rules
         self._warned: set[str] = set()
@@ -92,7 +103,8 @@ class Objective(nn.Module, ABC):
         if candidates is None or candidate_ids is None:
             pairs = batch_pairs(first, second, ids)
         else:
-            pairs = Pairs(first, ids, (first * second).sum(1), normalise(candidates), candidate_ids)
+            positives, keys = (first * second).sum(1), normalise(candidates)
+            pairs = Pairs(first, ids, positives, keys, candidate_ids, second.detach())
         return self.evaluate(pairs.with_supports(supports), progress)
 
     def evaluate(self, pairs: Pairs, progress: float = 1.0, contrast: Contrast = Pairs.contrast) -> Tensor:
@@ -111,7 +123,7 @@ class Objective(nn.Module, ABC):
             rules = self.negatives.judge(pairs, progress) if self.negatives is not None else [Rule()]
         if self.observer is not None:
             self.observer(pairs, rules)
-        if self.treatment == "attract":
+        if self.treatment != "eliminate":
             rules = [rule.attract() for rule in rules]
         sums = contrast(pairs, self.temperature, [*rules, *self.beside(pairs)])
         if self.negatives is not None and self.negatives.reweighs:
@@ -122,6 +134,8 @@ class Objective(nn.Module, ABC):
         empty = pairs.candidate_ids is not None and not bool((pairs.candidate_ids >= 0).any())  # a queue's first step
         if self.stats["without_negatives"] > 0 and not empty:
             self._warn("some anchors have no negatives left: nothing pushes them")
+        if self.treatment == "refine":
+            sums = self._refine(pairs, sums, rules)
         return self.value(pairs, sums, progress).mean()
 
     def beside(self, pairs: Pairs) -> Sequence[Rule]:
@@ -132,10 +146,37 @@ class Objective(nn.Module, ABC):
     def value(self, pairs: Pairs, sums: Sums, progress: float) -> Tensor:
         """The loss per rule and anchor, (R, A)."""
 
+    def target(self, pairs: Pairs, sums: Sums) -> Tensor:
+        """What is pulled: the similarity of the positive and of the pulled candidates, a weighted mean per anchor."""
+        if self.treatment == "eliminate":
+            return pairs.positives
+        return (pairs.positives + sums.pulled_sum) / (1 + sums.pulled)
+
+    def _refine(self, pairs: Pairs, sums: Sums, rules: Sequence[Rule]) -> Sums:
+        """Put weights in the place of counts: what pulls a candidate, relative to what pulls the positive.
+
+        The label is y = (1 - a) onehot + a p with a = mu max p / (1 + mu max p). The largest p is the positive's own,
+        p = 1 / (1 + sum w), so y of a candidate over y of the positive is w mu p^2 / (1 + mu p^2).
+        """
+        refined = pairs.refine(self.temperature, self.temperature * self.tau_prime, rules)
+        confidence = self.mu / (1 + refined.weight) ** 2
+        share = confidence / (1 + confidence)
+        weight = share * refined.weight
+        self.stats["refined_mass"] = (weight / (1 + weight)).mean().item()  # of a label, off the positive
+        return sums._replace(pulled_sum=share * refined.weighted_sum, pulled=weight)
+
     def _warn(self, sentence: str) -> None:
         if sentence not in self._warned:
             self._warned.add(sentence)
             warnings.warn(sentence, stacklevel=5)
+
+
+def check_refinery(tau_prime: float, *mu: float) -> None:
+    """Refuse numbers with which labels cannot be refined."""
+    if not 0 < tau_prime <= 1:
+        raise ValueError(f"tau_prime must be in (0, 1], got {tau_prime}: it sharpens the refined labels")
+    if not all(0 <= confidence < math.inf for confidence in mu):
+        raise ValueError(f"mu must be at least 0 and finite, got {mu}: it is the confidence in refined labels")
 
 
 def _statistics(pairs: Pairs, sums: Sums, rules: Sequence[Rule]) -> dict[str, float]:

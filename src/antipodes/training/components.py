@@ -15,7 +15,7 @@ from torch import Tensor
 
 from antipodes import encoders
 from antipodes.data import ImageDataset
-from antipodes.data.augment import RECIPES, Augmentation
+from antipodes.data.augment import RECIPES, Augmentation, multi_crop
 from antipodes.data.names import DATASETS
 from antipodes.data.names import class_path as data_class_path
 from antipodes.encoders.encoder import Encoder
@@ -91,6 +91,16 @@ def build_augmentation(spec: Spec, size: int, normalised: bool) -> Augmentation:
     given: Spec = {"size": size} if normalised else {"size": size, "mean": (0.0,) * 3, "std": (1.0,) * 3}
     recipe: Augmentation = _call("augmentation", spec, given)
     return recipe
+
+
+def build_views(spec: Spec, size: int, method: Method) -> list[Augmentation]:
+    """One recipe per view that the method asks for; its smaller crops show smaller parts, by CLSA's rule."""
+    views = [build_augmentation(spec, size, method.normalised)] * method.views
+    if not method.crops:
+        return views
+    if not all(1 <= crop <= size for crop in method.crops):
+        raise ValueError(f"crops must be between 1 and the images' size of {size}, got {list(method.crops)}")
+    return [*views, *multi_crop(method.crop_recipe, (size, *method.crops)).views[1:]]
 
 
 def plain_view(method: Method, size: int) -> Callable[[Tensor], Tensor]:

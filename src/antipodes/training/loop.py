@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -35,14 +35,14 @@ from antipodes.negatives.policy import Hears, Space
 from antipodes.schedules import learning_rate
 from antipodes.seeding import generator
 from antipodes.training.boards import BOARDS, require
-from antipodes.training.components import build_augmentation, build_data, build_method, plain_view
+from antipodes.training.components import build_data, build_method, build_views, plain_view
 from antipodes.training.optimizers import optimizer as build_optimizer
 from antipodes.training.progress import TrainingProgress
 from antipodes.training.records import Records, Totals
 from antipodes.training.run import Run, load_checkpoint, save_checkpoint
 from antipodes.training.settings import Settings
 from antipodes.training.snapshots import discard_snapshots, save_snapshot, take_snapshot
-from antipodes.training.watch import FlagWatch
+from antipodes.training.watch import Watch
 
 ADVICE = "try a lower learning_rate, a longer warmup or a clip_gradient"
 KNN_IMAGES = 4096  # training images that the kNN accuracy during training looks at
@@ -97,7 +97,7 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
             "a ring that anneals by validation needs a validation score, the kNN accuracy of training images: "
             "use data with labels and a knn_every above 0, or another anneal"
         )
-    views = build_augmentation(config["augmentation"], data.image_size, method.normalised)
+    views = build_views(config["augmentation"], data.image_size, method)
     plain = plain_view(method, data.image_size)
     loader = Loader(
         data,
@@ -131,7 +131,7 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
         fabric.strategy.precision.load_state_dict(state["precision"])
         torch.set_rng_state(state["rng"])
         done, best, totals = state["step"], state["best"], Totals(state["totals"])
-    watch = FlagWatch(method, data)
+    watch = Watch(method, data)
     network, optimizer = fabric.setup(method.network, optimizer)
     method.train()
 
@@ -182,7 +182,7 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
                 for part in range(settings.accumulate):
                     ids, images = (tensor.to(fabric.device) for tensor in next(batches))
                     seeds = (settings.seed, done, part)
-                    batch = _views(views, images, method.views, seeds, fabric)
+                    batch = _views(views, images, seeds, fabric)
                     if method.plain:
                         batch.append(plain(images))
                     with fabric.no_backward_sync(network, enabled=part + 1 < settings.accumulate):
@@ -303,12 +303,12 @@ def _launch(settings: Settings) -> Fabric:
 
 
 def _views(
-    recipe: Augmentation, images: Tensor, count: int, seeds: tuple[int, int, int], fabric: Fabric
+    recipes: Sequence[Augmentation], images: Tensor, seeds: tuple[int, int, int], fabric: Fabric
 ) -> list[Tensor]:
     """Independent views of this rank's images; a view's generator follows from seed, step, part and view."""
     return [
         recipe(images, generator("views", *seeds, view), rank=fabric.global_rank, world_size=fabric.world_size)
-        for view in range(count)
+        for view, recipe in enumerate(recipes)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Keeping an eye on a policy while it trains."""
+"""Keeping an eye on a policy, or on refined labels, while they train."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from antipodes.data import ImageDataset
-from antipodes.evaluation.detection import count_flags
+from antipodes.evaluation.detection import count_flags, same_class_mass
 from antipodes.methods import Method
-from antipodes.objectives import HardPairs, Objective
+from antipodes.objectives import HardPairs, Objective, SoftLabel
 from antipodes.pairs import Pairs, Rule
 from antipodes.training.records import Totals
 
 
-class FlagWatch:
-    """Judges the policy's flags by the labels, where there are both, on the steps for which it is active.
+class Watch:
+    """Judges flags and refined labels by the true labels, where there are any, on the steps for which it is active.
 
     Of HNSSL, which flags nothing, the share of its hard pairs that have the same label.
     """
@@ -29,11 +29,19 @@ class FlagWatch:
                 module.observer = self._look
             elif isinstance(module, HardPairs):
                 module.observer = self._look_at_hard
+            elif isinstance(module, SoftLabel):
+                module.observer = self._weigh
 
     def _look(self, pairs: Pairs, rules: Sequence[Rule]) -> None:
         for prefix, labels in self._labels.items():
             if self.active and labels is not None:
                 self._seen.add(count_flags(pairs, rules, labels.to(pairs.anchors.device), prefix))
+
+    def _weigh(self, pairs: Pairs, mass: Tensor, temperature: float) -> None:
+        for prefix, labels in self._labels.items():
+            if self.active and labels is not None:
+                share = same_class_mass(pairs, mass, temperature, labels.to(pairs.anchors.device))
+                self._seen.add({f"{prefix}refined_mass_same_class": share})
 
     def _look_at_hard(self, ids: Tensor, all_ids: Tensor, hard: Tensor) -> None:
         for prefix, labels in self._labels.items():

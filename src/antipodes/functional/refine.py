@@ -1,0 +1,166 @@
+"""Refine: how much each flagged pair is pulled, decided by the anchor's positive as a teacher.
+
+With t_ik the similarity of teacher i to candidate k, T the teacher's temperature and F_i the pairs that a rule pulls,
+the softmax over the positive itself and F_i is
+
+    p_i = 1 / (1 + sum_{k in F_i} w_ik)  for the positive,   p_ik = p_i w_ik,   w_ik = exp((t_ik - t_ii) / T)
+
+where t_ii, the teacher's similarity to itself, is the largest there is: no weight exceeds 1 and nothing overflows.
+A loss needs sum_k w_ik and sum_k w_ik s_ik = anchor_i . (sum_k w_ik candidate_k). Both are collected in one pass over
+the tiles of `contrast`, with its masks; the gradient of the candidates, where they want one, takes a second pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from antipodes.functional._stream import Task, Walk
+from antipodes.functional._tiles import Tile, keep_mask, pull_mask
+from antipodes.functional.contrast import prepare
+from antipodes.functional.rule import Rule
+
+
+class Refined(NamedTuple):
+    """What `refine` returns: two (R, A) tensors, one row per rule.
+
+    Attributes:
+        weight: the sum of the weights w of the pulled pairs; without gradient.
+        weighted_sum: the sum of w times the similarity of anchor and candidate.
+    """
+
+    weight: Tensor
+    weighted_sum: Tensor
+
+
+def refine(
+    anchors: Tensor,
+    candidates: Tensor | None = None,
+    *,
+    teachers: Tensor,
+    anchor_ids: Tensor,
+    candidate_ids: Tensor | None = None,
+    temperature: float | Tensor,
+    teacher_temperature: float,
+    rules: Rule | Sequence[Rule],
+    block: int | None = None,
+) -> Refined:
+    """Weigh the pairs that each rule pulls by what the anchors' teachers make of them.
+
+    The arguments are those of `contrast`; first-order gradients of `weighted_sum` reach anchors and candidates.
+
+    Args:
+        anchors: (A, D), L2-normalised.
+        candidates: (C, D), L2-normalised. None: the anchors themselves.
+        teachers: (A, D) the embedding of every anchor's positive; taken as constants.
+        anchor_ids: (A,) dataset ids.
+        candidate_ids: (C,) dataset ids; only with candidates.
+        temperature: the one of the loss, at which the rules' bounds are compared.
+        teacher_temperature: of the teachers' softmax.
+        rules: one rule or several; what they drop or ignore is left alone.
+        block: the edge of the square blocks in which pairs are visited.
+
+    Raises:
+        ValueError: as `contrast`, or if the teachers do not fit or their temperature is not positive.
+
+    Example:
+        >>> views = torch.nn.functional.normalize(torch.randn(8, 16), dim=1)
+        >>> flagged = Rule(ceiling=torch.full((8,), 0.2), above="pull")
+        >>> ids, positives = torch.arange(4).repeat(2), views.roll(4, 0)
+        >>> temperatures = {"temperature": 0.1, "teacher_temperature": 0.08}
+        >>> refine(views, teachers=positives, anchor_ids=ids, rules=flagged, **temperatures).weight.shape
+        torch.Size([1, 8])
+    """
+    if teachers.shape != anchors.shape:
+        shapes = f"{tuple(teachers.shape)} for {tuple(anchors.shape)}"
+        raise ValueError(f"teachers must hold one embedding per anchor, got {shapes}")
+    if not teacher_temperature > 0:
+        raise ValueError(f"teacher_temperature must be positive, got {teacher_temperature}")
+    dtype = torch.promote_types(anchors.dtype, torch.float32)
+    anchors, candidates, tau, task = prepare(
+        anchors, candidates, anchor_ids, candidate_ids, temperature, rules, block, symmetric=False
+    )
+    teachers = teachers.detach().to(anchors.dtype)
+    weight, weighted_sum = _Function.apply(  # type: ignore[no-untyped-call]
+        anchors, candidates, teachers, tau.detach(), teacher_temperature, task
+    )
+    return Refined(weight.to(dtype), weighted_sum.to(dtype))
+
+
+class _Function(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchors: Tensor,
+        candidates: Tensor,
+        teachers: Tensor,
+        temperature: Tensor,
+        teacher_temperature: float,
+        task: Task,
+    ) -> tuple[Tensor, Tensor]:
+        weight = anchors.new_zeros(len(task.masks), len(anchors))
+        drawn = anchors.new_zeros(*weight.shape, anchors.shape[1])  # (R, A, D) the weighted sum of candidates
+        weights, draws = weight.split(task.block, dim=1), drawn.split(task.block, dim=1)
+        walk = _Walk(task, anchors, candidates, temperature, teachers, teacher_temperature)
+        ones = anchors.new_ones(len(candidates)).split(task.block)
+        for tile in walk.tiles():
+            for number, pull in walk.pulls(tile):
+                weights[tile.row][number].addmv_(pull, ones[tile.column])
+                draws[tile.row][number].addmm_(pull, walk.candidates[tile.column])
+        ctx.task, ctx.teacher_temperature = task, teacher_temperature
+        ctx.save_for_backward(anchors, candidates, teachers, temperature, drawn)
+        ctx.mark_non_differentiable(weight)
+        return weight, torch.einsum("ad,rad->ra", anchors, drawn)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: Tensor, on_sum: Tensor) -> tuple[Tensor | None, ...]:
+        anchors, candidates, teachers, temperature, drawn = ctx.saved_tensors
+        on_anchors = torch.einsum("ra,rad->ad", on_sum, drawn) if ctx.needs_input_grad[0] else None
+        on_candidates = None
+        if ctx.needs_input_grad[1]:
+            on_candidates = torch.zeros_like(candidates)
+            parts, shares = on_candidates.split(ctx.task.block), on_sum.unsqueeze(2).split(ctx.task.block, dim=1)
+            walk = _Walk(ctx.task, anchors, candidates, temperature, teachers, ctx.teacher_temperature)
+            for tile in walk.tiles():
+                for number, pull in walk.pulls(tile):
+                    parts[tile.column].addmm_(pull.mul_(shares[tile.row][number]).T, walk.anchors[tile.row])
+        return on_anchors, on_candidates, None, None, None, None
+
+
+class _Walk(Walk):
+    """One pass over the tiles with the teachers beside the anchors."""
+
+    def __init__(
+        self,
+        task: Task,
+        anchors: Tensor,
+        candidates: Tensor,
+        temperature: Tensor,
+        teachers: Tensor,
+        teacher_temperature: float,
+    ) -> None:
+        super().__init__(task, anchors, candidates, temperature)
+        scaled = teachers / teacher_temperature
+        self.teachers = scaled.split(task.block)
+        self.own = (scaled * teachers).sum(1, keepdim=True).split(task.block)  # t_ii / T
+
+    def tiles(self) -> list[Tile]:
+        """Return the tiles to walk: none when no rule pulls anything."""
+        return self.task.tiles if self.task.pulls else []
+
+    def pulls(self, tile: Tile) -> Iterator[tuple[int, Tensor]]:
+        """Yield for every rule that pulls its number and the weights of the tile's pairs, zero where not pulled."""
+        exponentials = self.exponentials(tile)[1]
+        weights = torch.mm(
+            self.teachers[tile.row], self.transposed[tile.column], out=self.buffers("weights", tile.shape)
+        )
+        weights.sub_(self.own[tile.row]).exp_()
+        for number, mask in enumerate(self.task.masks):
+            if mask.pulls:
+                keep = keep_mask(mask, tile, False, exponentials, "keep", self.buffers)
+                yield number, pull_mask(mask, tile, False, exponentials, keep, self.buffers).mul_(weights)

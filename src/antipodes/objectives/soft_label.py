@@ -1,0 +1,108 @@
+"""`SoftLabel`: cross entropy with labels that a teacher refines, the self-labeling refinery of SANE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from antipodes.functional.soft import SoftCrossEntropy, soft_cross_entropy
+from antipodes.objectives.objective import check_refinery
+from antipodes.pairs import Pairs
+from antipodes.schedules import cosine
+
+Targets = Literal["pq", "p", "q", "onehot"]
+
+
+class SoftLabel(nn.Module):
+    """Students against keys, with labels that the momentum network's own keys refine (SANE, Eqs. 4, 5 and 8).
+
+    1. p_i: the softmax of key i's similarities to all keys, at temperature tau * tau'; q_i: the same without itself
+    2. y_i = (1 - a_i - b_i) onehot_i + a_i p_i + b_i q_i with a_i = mu max p_i / z, b_i = mu max q_i / z,
+       z = 1 + mu max p_i + mu max q_i
+    3. the cross entropy of a student with theta y_i + (1 - theta) y_k
+
+    No label exists as a row over the keys: everything is streamed over blocks of them.
+
+    Args:
+        temperature: Of the students' softmax.
+        tau_prime: Sharpens the labels.
+        mu: Confidence in p and q, at the start and at the end of training; it moves by a cosine.
+        targets: What refines the one-hot label: p, q, both, or nothing.
+    """
+
+    stats: dict[str, float]
+
+    def __init__(
+        self,
+        temperature: float = 0.2,
+        tau_prime: float = 0.8,
+        mu: tuple[float, float] = (0.0, 1.0),
+        targets: Targets = "pq",
+    ) -> None:
+        super().__init__()
+        check_refinery(tau_prime, *mu)
+        if targets not in get_args(Targets):
+            raise ValueError(f"targets must be one of {', '.join(get_args(Targets))}, got {targets!r}")
+        self.temperature = temperature
+        self.tau_prime = tau_prime
+        self.mu = cosine(*mu)
+        self.targets = targets
+        self.stats = {}
+        # sees every step's labels: the keys as anchors, their label mass off the one-hot, the labels' temperature
+        self.observer: Callable[[Pairs, Tensor, float], None] | None = None
+
+    def forward(
+        self,
+        students: Tensor,
+        keys: Tensor,
+        key_ids: Tensor,
+        own: Tensor,
+        theta: Tensor,
+        progress: float = 1.0,
+    ) -> Tensor:
+        """The mean cross entropy of this rank's students.
+
+        Args:
+            students: (A, D), L2-normalised.
+            keys: (C, D), L2-normalised, shared by all students, without gradient.
+            key_ids: (C,) dataset indices; keys of id -1 do not count.
+            own: (2, A) the keys i and k of every student, whose labels are mixed.
+            theta: (A,) the share of label i.
+            progress: Share of training done.
+        """
+        columns, rows = own.unique(return_inverse=True)
+        teacher_temperature = self.temperature * self.tau_prime
+        entropies = soft_cross_entropy(
+            students,
+            keys[columns],
+            keys,
+            columns,
+            temperature=self.temperature,
+            teacher_temperature=teacher_temperature,
+            key_ids=key_ids,
+            rows=rows,
+        )
+        a, b = self.weights(entropies, progress)
+        by_label = (1 - a - b) * entropies.onehot + a * entropies.p + b * entropies.q
+        off = (a * (1 - entropies.own_p) + b * (entropies.max_q > 0))[0]  # without other keys q is the one-hot label
+        self.stats = {
+            "refined_p": a[0].mean().item(),
+            "refined_q": b[0].mean().item(),
+            "refined_mass": off.mean().item(),
+        }
+        if self.observer is not None:
+            teachers = keys[own[0]]
+            pairs = Pairs(teachers, key_ids[own[0]], torch.ones_like(off), keys, key_ids)
+            self.observer(pairs, off, teacher_temperature)
+        return (theta * by_label[0] + (1 - theta) * by_label[1]).mean()
+
+    def weights(self, entropies: SoftCrossEntropy, progress: float) -> tuple[Tensor, Tensor]:
+        """How much of a label comes from p and from q: each by its own confidence, after Eq. 5."""
+        mu = self.mu(progress)
+        of_p = mu * entropies.max_p * ("p" in self.targets)
+        of_q = mu * entropies.max_q * ("q" in self.targets)
+        total = 1 + of_p + of_q
+        return of_p / total, of_q / total
