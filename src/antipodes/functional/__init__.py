@@ -1,5 +1,6 @@
-"""Pure tensor maths without state: the contrast kernel, rules, selections and soft labels."""
+"""Pure tensor maths without state: the contrast kernel, rules, selections, soft labels and the information bound."""
 
+from antipodes.functional.bound import Information, cnce, nce
 from antipodes.functional.colour import rgb_to_lab
 from antipodes.functional.contrast import Sums, contrast
 from antipodes.functional.errors import NotFinite
@@ -9,14 +10,17 @@ from antipodes.functional.soft import SoftCrossEntropy, soft_cross_entropy
 
 __all__ = [
     "Group",
+    "Information",
     "NotFinite",
     "Rule",
     "SoftCrossEntropy",
     "Sums",
     "band_by_rank",
+    "cnce",
     "contrast",
     "draw_from_band",
     "kth_largest",
+    "nce",
     "rgb_to_lab",
     "ring",
     "soft_cross_entropy",
