@@ -19,13 +19,14 @@ from rich.console import Console
 from antipodes.evaluation.names import RUN_PROTOCOL_NAMES, SETTINGS
 from antipodes.study.definition import FULL, Options, Study, Trial, load, shipped
 from antipodes.study.report import markdown, shown, sources, study_report, tables
-from antipodes.study.statistics import Results, summarise
+from antipodes.study.statistics import Line, Results, summarise
 
 DESCRIPTION = """Run a study: every variant with every seed is trained and evaluated in a folder of its own, several
 side by side, each on one thread. Stopped or killed, the same call goes on where it was. At the end: mean, spread,
-paired difference to the baseline with its t-test, and the published figures beside them. `antipodes study list` names
-the studies that come with the package; a YAML file of your own is a study too (antipodes.study.definition explains
-its format)."""
+paired difference to the baseline with its t-test, and the published figures beside them. Some studies are small
+experiments with a runner of their own instead of training runs (mutual-information, label-recovery): they take minutes,
+run one trial after the other, and draw a figure as well, with matplotlib. `antipodes study list` names the studies that
+come with the package; a YAML file of your own is a study too (antipodes.study.definition explains its format)."""
 
 
 def main(arguments: list[str]) -> None:
@@ -35,7 +36,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--budget", type=str, default=FULL, help="full, or a smaller one of the study, such as quick.")
     parser.add_argument("--out", type=str | None, default=None, help="Folder; runs/studies/NAME by default.")
     parser.add_argument("--seeds", type=int, nargs="+", default=None, help="Instead of the study's.")
-    parser.add_argument("--parallel", type=int, default=2, help="Runs side by side, each on one thread.")
+    parser.add_argument("--parallel", type=int, default=2, help="Training runs side by side, each on one thread.")
     parser.add_argument(
         "--evidence",
         type=str | None,
@@ -55,14 +56,17 @@ def main(arguments: list[str]) -> None:
 def _run(study: Study, call: Namespace) -> None:
     # what imports torch is imported here, so that listing studies is instant
     from antipodes.study.grid import Grid, locked
+    from antipodes.study.in_process import InProcess
     from antipodes.study.progress import StudyProgress
     from antipodes.training.loop import TrainingFailed
 
     out = Path(call.out or f"runs/studies/{study.label}")
-    grid = Grid(study, out)
-    configurations = {trial: complete(trial) for trial in grid.trials}
+    configurations = {trial: complete(trial, study.runner) for trial in study.trials(out)}
+    grid = Grid(study, out) if study.runner is None else InProcess(study, out)
     grid.refuse_changes(configurations)
-    facts = _facts(study, configurations, call.parallel)
+    facts = (
+        _facts(study, configurations, call.parallel) if study.runner is None else _runner_facts(study, configurations)
+    )
 
     with locked(out) as lock, _stoppable(), StudyProgress(grid, configurations) as progress:
         grid.execute(call.parallel, lock, progress.finished, progress.working)
@@ -88,26 +92,53 @@ def _report(
     failed: Mapping[str, str],
     folder: Path,
 ) -> None:
-    """Print the tables, write the page and the JSON."""
+    """Print the tables, write the page, the JSON and the figure, where there is one."""
     from antipodes.files import replacing
 
+    folder.mkdir(parents=True, exist_ok=True)
     lines = shown(summarise(results, study.baseline), study, SETTINGS)
-    report = study_report(study, configurations, facts, results, lines, failed)
+    figure = _figure(study, lines, folder)
+    report = study_report(study, configurations, facts, results, lines, failed, figure)
     page = markdown(report, lines, study.paper)
     console = Console()
     for table in tables(lines, study.baseline, study.paper):
         console.print(table)
     for line in sources(study.paper):
         console.print(line, highlight=False, markup=False)
-    folder.mkdir(parents=True, exist_ok=True)
+    if figure and not figure.startswith("!"):
+        console.print(figure, highlight=False, markup=False)
     for ending, text in ((".md", page), (".json", json.dumps(report, indent=2) + "\n")):
         with replacing(folder / f"{study.label}{ending}") as file:
             file.write_text(text)
-    console.print(f"The report: {folder / study.label}.md and .json", highlight=False, soft_wrap=True)
+    written = ".md, .json and .png" if figure.startswith("!") else ".md and .json"
+    console.print(f"The report: {folder / study.label}{written}", highlight=False, soft_wrap=True)
 
 
-def complete(trial: Trial) -> Options:
-    """The whole configuration of a trial, as antipodes train would write it down."""
+def _figure(study: Study, lines: Sequence[Line], folder: Path) -> str:
+    """Draw the study's figure; returns the Markdown that shows it, or why there is none, or nothing for a grid."""
+    if study.runner is None:
+        return ""
+    from antipodes.evaluation.figures import save
+    from antipodes.study.runners.runner import build
+
+    runner = build(study.runner, study.variants[study.baseline])
+    try:
+        figure = runner.figure(study, lines)
+    except ValueError as error:
+        return f"No figure: {error}"
+    save(figure, folder / f"{study.label}.png", "png")
+    return f"![{study.title}]({study.label}.png)"
+
+
+def complete(trial: Trial, runner: str | None = None) -> Options:
+    """The whole configuration of a trial: as antipodes train would write it down, or of the study's own runner."""
+    if runner is not None:
+        from antipodes.study.runners.runner import build, configuration
+
+        try:
+            return configuration(build(runner, trial.options))
+        except ValueError as error:
+            raise ValueError(f"variant {trial.variant} cannot be run: {error}") from error
     from antipodes.cli.train import parse
 
     said = io.StringIO()
@@ -137,7 +168,6 @@ def _facts(study: Study, configurations: Mapping[Trial, Options], parallel: int)
         test = data.held_out(study.test_limit)
         tested = "tested on a fifth of them" if test is None else f"{len(test):,} test images"
         sizes.append(f"{data.name}, {len(data):,} training images, {tested}")
-    seeds = _different(tuple(seeds) for seeds in study.seeds.values())
     every = list(configurations.values())
     return {
         "data": "; ".join(sizes),
@@ -145,9 +175,25 @@ def _facts(study: Study, configurations: Mapping[Trial, Options], parallel: int)
         "method": _all(every, "method", "name"),
         "epochs": _all(every, "epochs"),
         "batch": _all(every, "batch_size"),
-        "seeds": "; ".join(", ".join(map(str, some)) for some in seeds),
         "protocols": ", ".join(study.protocols),
         "threads": f"1 a run, {parallel} runs side by side, on a machine with {os.cpu_count()}",
+        **_made_by(study),
+    }
+
+
+def _runner_facts(study: Study, configurations: Mapping[Trial, Options]) -> dict[str, str]:
+    """What a study with a runner of its own was measured with; where variants differ, every value."""
+    from antipodes.study.runners.runner import build
+
+    facts = [build(str(study.runner), options).facts() for options in _different(configurations.values())]
+    joined = {name: "; ".join(_different(some[name] for some in facts)) for name in facts[0]}
+    return {**joined, "threads": "1", **_made_by(study)}
+
+
+def _made_by(study: Study) -> dict[str, str]:
+    seeds = _different(tuple(seeds) for seeds in study.seeds.values())
+    return {
+        "seeds": "; ".join(", ".join(map(str, some)) for some in seeds),
         "versions": f"antipodes {version('antipodes')}, torch {version('torch')}, Python {sys.version.split()[0]}",
         "made by": f"`antipodes study {study.file}{'' if study.budget == FULL else f' --budget {study.budget}'}`",
     }

@@ -91,8 +91,8 @@ def thresholds_figure(parts: Sequence[Thresholds]) -> Figure:
             points = (part.truth.numpy(), part.found[name][0].numpy())
             right.scatter(*points, s=10, color=colour, marker=marker, linewidths=0.7, alpha=0.5, label=name)
         right.plot(edges[[0, -1]], edges[[0, -1]], color="black", linestyle="--", linewidth=1, label="equal")
-        _finish(left, part.title, "cosine similarity", "samples", columns=2)
-        _finish(right, "one point per sample", "dataset quantile (truth)", "threshold")
+        finish(left, part.title, "cosine similarity", "samples", columns=2)
+        finish(right, "one point per sample", "dataset quantile (truth)", "threshold")
     return figure
 
 
@@ -185,10 +185,10 @@ def _finish_epochs(axes: Axes, title: str, y: str, columns: int = 3) -> None:
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(bottom=0)
-    _finish(axes, title, "epoch", y, columns)
+    finish(axes, title, "epoch", y, columns)
 
 
-def _finish(axes: Axes, title: str, x: str, y: str, columns: int = 3) -> None:
+def finish(axes: Axes, title: str, x: str, y: str, columns: int = 3) -> None:
     """Words, a light grid, and the legend below the axes, where it covers nothing."""
     axes.set_title(title, fontsize=10)
     axes.set(xlabel=x, ylabel=y)

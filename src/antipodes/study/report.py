@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from statistics import median
 from typing import Any
 
 from rich.markup import escape
@@ -25,6 +26,8 @@ def markdown(report: Mapping[str, Any], lines: Sequence[Line], paper: Sequence[P
     """The report of `study_report` as a page of Markdown."""
     blocks = [f"# {report['title']}", report["question"]]
     blocks.append("\n".join(f"- **{name}**: {value}" for name, value in report["facts"].items()))
+    blocks += [f"## What it shows\n\n{report['notes']}"] if report["notes"] else []
+    blocks += [report["figure"]] if report["figure"] else []
     for score, part in _by_score(lines):
         blocks += [f"## {score}", _markdown_table(_cells(part, report["baseline"], paper))]
     blocks.append(LEGEND.format(baseline=report["baseline"]))
@@ -63,6 +66,7 @@ def study_report(
     results: Results,
     lines: Sequence[Line],
     failed: Mapping[str, str],
+    figure: str = "",
 ) -> dict[str, Any]:
     """Everything there is to know about a study that was run, for JSON.
 
@@ -73,6 +77,7 @@ def study_report(
         results: What came out.
         lines: What the tables show of it.
         failed: Run -> why it failed.
+        figure: A line of Markdown that shows it, or says why there is none.
     """
     common, variants = differences(configurations)
     return {
@@ -80,6 +85,8 @@ def study_report(
         "budget": study.budget,
         "title": study.title,
         "question": study.question,
+        "notes": study.notes,
+        "figure": figure,
         "facts": dict(facts),
         "baseline": study.baseline,
         "common": common,
@@ -108,13 +115,13 @@ def _by_score(lines: Sequence[Line]) -> list[tuple[str, list[Line]]]:
 
 def _cells(lines: Sequence[Line], baseline: str, paper: Sequence[Paper]) -> Cells:
     """The table of one score; rates in [0, 1] get more digits than percentages."""
-    digits = 2 if max(abs(line.mean) for line in lines) > 1 else 4
+    digits = 2 if median(abs(line.mean) for line in lines) > 1 else 4
     published = {line.variant: _published(line, paper) for line in lines}
     header = ["variant", "mean", "spread", "seeds", "difference", "p"] + (["paper"] if any(published.values()) else [])
     rows = []
     for line in lines:
-        row = [line.variant, f"{line.mean:.{digits}f}", _number(line.deviation, f".{digits}f"), str(len(line.seeds))]
-        row += ["baseline" if line.variant == baseline else _number(line.difference, f"+.{digits}f"), _p(line.p)]
+        row = [line.variant, _figure(line.mean, digits), _figure(line.deviation, digits), str(len(line.seeds))]
+        row += ["baseline" if line.variant == baseline else _figure(line.difference, digits, "+"), _p(line.p)]
         rows.append(row + ([published[line.variant]] if "paper" in header else []))
     return header, rows
 
@@ -126,6 +133,12 @@ def _published(line: Line, paper: Sequence[Paper]) -> str:
 
 def _p(p: float | None) -> str:
     return "<0.001" if p is not None and p < 0.001 else _number(p, ".3f")
+
+
+def _figure(value: float | None, digits: int, sign: str = "") -> str:
+    """A number with so many decimals; a rate too small for them by its power of ten."""
+    tiny = value is not None and digits > 2 and 1e-12 < abs(value) < 0.5 * 10**-digits
+    return _number(value, f"{sign}.1e" if tiny else f"{sign}.{digits}f")
 
 
 def _number(value: float | None, form: str) -> str:
