@@ -64,12 +64,19 @@ def label_recovery_figure(study: Study, lines: Sequence[Line], rates: Sequence[s
                 [point.deviation or 0.0 for point in points],
                 color=COLOURS[number % len(COLOURS)],
                 marker=MARKERS[number % len(MARKERS)],
-                linestyle="-" if number else "--",
+                linestyle="--" if variant == study.baseline else "-",
+                zorder=3 if variant == study.baseline else 2,  # in front: other lines fall together with it
                 markersize=4,
                 capsize=2,
                 label=variant,
             )
-        finish(axes, score, "labels flipped", "accuracy, %" if axes is panels[0] else "", columns=1)
+        finish(
+            axes,
+            f"{score} (alpha 0: as given)" if axes is panels[0] else score,
+            "labels flipped",
+            "accuracy, %" if axes is panels[0] else "",
+            columns=1,
+        )
         axes.get_legend().remove()
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=8.5, frameon=False)
