@@ -99,12 +99,28 @@ def test_an_unknown_study_or_budget_lists_what_exists(write: Any) -> None:
         load(write(), "slow")
 
 
+def test_a_study_with_a_runner_needs_no_protocols(write: Any) -> None:
+    of_runner = {"runner": "label-recovery", "common": {"steps": 5}, "variants": {"plain": {"alpha": 0.5}}}
+    quick = {"quick": {"seeds": [1], "common": {"steps": 2}}}
+    path = write(**of_runner, protocols=..., budgets=quick, notes=" found\n")
+    study = load(path)
+    assert (study.runner, study.protocols, study.notes) == ("label-recovery", [], "found")
+    assert load(path, "quick").variants == {"plain": {"steps": 2, "alpha": 0.5}}
+    assert load(path, "quick").notes == load(path, seeds=[0]).notes == ""  # they are about the whole study
+    with pytest.raises(ValueError, match="unknown key 'protocols'"):
+        load(write(**of_runner, budgets=quick))
+    with pytest.raises(ValueError, match="budget quick has an unknown key 'test_limit'"):
+        load(write(**of_runner, protocols=...), "quick")
+
+
 @pytest.mark.parametrize("name", shipped())
 def test_the_shipped_studies_can_be_trained(name: str) -> None:
-    """Every budget names options that antipodes train takes."""
+    """Every budget names options that antipodes train, or the study's runner, takes."""
     for budget in ("full", "quick"):
-        for trial in load(name, budget).trials(Path("out")):
-            assert complete(trial)["seed"] == trial.seed
+        study = load(name, budget)
+        for trial in study.trials(Path("out")):
+            configuration = complete(trial, study.runner)
+            assert study.runner or configuration["seed"] == trial.seed
 
 
 def test_the_false_negative_study_compares_like_with_like() -> None:

@@ -97,6 +97,21 @@ def test_a_study_may_choose_its_scores_and_their_order(tmp_path: Path) -> None:
     assert shown(lines, replace(every, scores=["knn top-1"], records=["rate"]), ()) == lines
 
 
+def test_small_rates_keep_their_digits_beside_a_large_one() -> None:
+    found = {
+        "a": {0: {"nats": 0.0155}},
+        "b": {0: {"nats": 7.3e-05}},
+        "c": {0: {"nats": -2e-6}},
+        "d": {0: {"nats": 1.9}},
+    }
+    console = Console(width=100, record=True, file=io.StringIO())
+    for table in tables(summarise(found, "a"), "a"):
+        console.print(table)
+    text = console.export_text()
+    for cell in (" 0.0155 ", " 0.0001 ", " -2.0e-06 ", " 1.9000 ", " -0.0154 "):
+        assert cell in text
+
+
 def test_options_that_only_one_has_tell_it_apart() -> None:
     common, apart = differences({"a": {"x": {"y": 1}, "z": [1]}, "b": {"x": {"y": 1, "w": 2}, "z": [2]}})
     assert common == {"x.y": 1}

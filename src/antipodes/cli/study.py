@@ -19,7 +19,7 @@ from rich.console import Console
 from antipodes.evaluation.names import SETTINGS
 from antipodes.study.definition import FULL, Options, Study, Trial, load, shipped
 from antipodes.study.report import markdown, shown, sources, study_report, tables
-from antipodes.study.statistics import Histories, Results, summarise
+from antipodes.study.statistics import Histories, Line, Results, summarise
 
 if TYPE_CHECKING:
     from antipodes.data import ImageDataset
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 DESCRIPTION = """Run a study: every variant with every seed is trained and evaluated in a folder of its own, several
 side by side, each on one thread. Stopped or killed, the same call goes on where it was. At the end: mean, spread,
 paired difference to the baseline with its t-test, and the published figures beside them, as tables and as pictures (if
-matplotlib is there: pip install antipodes[plots]). `antipodes study list` names
-the studies that come with the package; a YAML file of your own is a study too (antipodes.study.definition explains
-its format)."""
+matplotlib is there: pip install antipodes[plots]). Some studies are small experiments with a runner of their own
+instead of training runs (mutual-information, label-recovery): they take minutes and run one trial after the other.
+`antipodes study list` names the studies that come with the package; a YAML file of your own is a study too
+(antipodes.study.definition explains its format)."""
 
 
 def main(arguments: list[str]) -> None:
@@ -39,7 +40,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--budget", type=str, default=FULL, help="full, or a smaller one of the study, such as quick.")
     parser.add_argument("--out", type=str | None, default=None, help="Folder; runs/studies/NAME by default.")
     parser.add_argument("--seeds", type=int, nargs="+", default=None, help="Instead of the study's.")
-    parser.add_argument("--parallel", type=int, default=2, help="Runs side by side, each on one thread.")
+    parser.add_argument("--parallel", type=int, default=2, help="Training runs side by side, each on one thread.")
     parser.add_argument(
         "--evidence",
         type=str | None,
@@ -59,14 +60,17 @@ def main(arguments: list[str]) -> None:
 def _run(study: Study, call: Namespace) -> None:
     # what imports torch is imported here, so that listing studies is instant
     from antipodes.study.grid import Grid, locked
+    from antipodes.study.in_process import InProcess
     from antipodes.study.progress import StudyProgress
     from antipodes.training.loop import TrainingFailed
 
     out = Path(call.out or f"runs/studies/{study.label}")
-    grid = Grid(study, out)
-    configurations = {trial: complete(trial) for trial in grid.trials}
+    configurations = {trial: complete(trial, study.runner) for trial in study.trials(out)}
+    grid = Grid(study, out) if study.runner is None else InProcess(study, out)
     grid.refuse_changes(configurations)
-    facts = _facts(study, configurations, call.parallel)
+    facts = (
+        _facts(study, configurations, call.parallel) if study.runner is None else _runner_facts(study, configurations)
+    )
 
     with locked(out) as lock, _stoppable(), StudyProgress(grid, configurations) as progress:
         grid.execute(call.parallel, lock, progress.finished, progress.working)
@@ -95,8 +99,8 @@ def _report(
 ) -> None:
     """Print the tables, write the figures, the page and the JSON."""
     from antipodes.files import replacing
-    from antipodes.study.figure import draw
 
+    folder.mkdir(parents=True, exist_ok=True)
     lines = shown(summarise(results, study.baseline), study, SETTINGS)
     report = study_report(study, configurations, facts, results, lines, failed)
     console = Console()
@@ -104,9 +108,8 @@ def _report(
         console.print(table)
     for line in sources(study.paper):
         console.print(line, highlight=False, markup=False)
-    folder.mkdir(parents=True, exist_ok=True)
     try:
-        figures = draw(report, histories, folder, study.label)
+        figures = _figures(study, report, lines, histories, folder)
     except ValueError as reason:
         console.print(f"no figures: {reason}", highlight=False, markup=False)
         figures = {}
@@ -119,8 +122,35 @@ def _report(
         console.print(f"A figure of it: {folder / name}", highlight=False, soft_wrap=True)
 
 
-def complete(trial: Trial) -> Options:
-    """The whole configuration of a trial, as antipodes train would write it down."""
+def _figures(
+    study: Study, report: Mapping[str, Any], lines: Sequence[Line], histories: Histories, folder: Path
+) -> dict[str, str]:
+    """Draw the study; returns caption -> file.
+
+    Raises:
+        ValueError: if matplotlib is missing.
+    """
+    from antipodes.evaluation.figures import save
+    from antipodes.study.figure import draw
+
+    if study.runner is None:
+        return draw(report, histories, folder, study.label)
+    from antipodes.study.runners.runner import build
+
+    figure = build(study.runner, study.variants[study.baseline]).figure(study, lines)
+    save(figure, folder / f"{study.label}.png", "png")
+    return {study.title: f"{study.label}.png"}
+
+
+def complete(trial: Trial, runner: str | None = None) -> Options:
+    """The whole configuration of a trial: as antipodes train would write it down, or of the study's own runner."""
+    if runner is not None:
+        from antipodes.study.runners.runner import build, configuration
+
+        try:
+            return configuration(build(runner, trial.options))
+        except ValueError as error:
+            raise ValueError(f"variant {trial.variant} cannot be run: {error}") from error
     from antipodes.cli.train import parse
 
     said = io.StringIO()
@@ -146,7 +176,6 @@ def _facts(study: Study, configurations: Mapping[Trial, Options], parallel: int)
     specs = _different(configuration["data"] for configuration in configurations.values())
     trained = [build_data(spec) for spec in specs]
     others = open_others(study.transfer, trained[0].image_size, study.transfer_limit)
-    seeds = _different(tuple(seeds) for seeds in study.seeds.values())
     every = list(configurations.values())
     return {
         "data": "; ".join(_size(data, study.test_limit) for data in trained),
@@ -155,9 +184,25 @@ def _facts(study: Study, configurations: Mapping[Trial, Options], parallel: int)
         "method": _all(every, "method", "name"),
         "epochs": _all(every, "epochs"),
         "batch": _all(every, "batch_size"),
-        "seeds": "; ".join(", ".join(map(str, some)) for some in seeds),
         "protocols": ", ".join(study.protocols),
         "threads": f"1 a run, {parallel} runs side by side, on a machine with {os.cpu_count()}",
+        **_made_by(study),
+    }
+
+
+def _runner_facts(study: Study, configurations: Mapping[Trial, Options]) -> dict[str, str]:
+    """What a study with a runner of its own was measured with; where variants differ, every value."""
+    from antipodes.study.runners.runner import build
+
+    facts = [build(str(study.runner), options).facts() for options in _different(configurations.values())]
+    joined = {name: "; ".join(_different(some[name] for some in facts)) for name in facts[0]}
+    return {**joined, "threads": "1", **_made_by(study)}
+
+
+def _made_by(study: Study) -> dict[str, str]:
+    seeds = _different(tuple(seeds) for seeds in study.seeds.values())
+    return {
+        "seeds": "; ".join(", ".join(map(str, some)) for some in seeds),
         "versions": f"antipodes {version('antipodes')}, torch {version('torch')}, Python {sys.version.split()[0]}",
         "made by": f"`antipodes study {study.file}{'' if study.budget == FULL else f' --budget {study.budget}'}`",
     }

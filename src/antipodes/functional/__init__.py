@@ -1,5 +1,6 @@
-"""Pure tensor maths without state: the contrast kernel, rules, selections and soft labels."""
+"""Pure tensor maths without state: the contrast kernel, rules, selections, soft labels and the information bound."""
 
+from antipodes.functional.bound import Information, cnce, nce
 from antipodes.functional.colour import rgb_to_lab
 from antipodes.functional.contrast import Sums, contrast
 from antipodes.functional.draws import drawn_sums, expected_sums
@@ -11,6 +12,7 @@ from antipodes.functional.soft import SoftCrossEntropy, soft_cross_entropy
 
 __all__ = [
     "Group",
+    "Information",
     "Listed",
     "NotFinite",
     "Refined",
@@ -18,11 +20,13 @@ __all__ = [
     "SoftCrossEntropy",
     "Sums",
     "band_by_rank",
+    "cnce",
     "contrast",
     "draw_from_band",
     "drawn_sums",
     "expected_sums",
     "kth_largest",
+    "nce",
     "refine",
     "rgb_to_lab",
     "ring",

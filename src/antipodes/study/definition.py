@@ -19,10 +19,14 @@
     records: [flagged_share]     # optional: numbers of the last epoch, from metrics.jsonl, beside the scores
     paper:                       # optional: published figures
       - {source: "Table 1 of ...", measured: "ImageNet, ResNet-50", scores: {glofnd: {linear top-1: 77.1}}}
+    notes: what was found        # optional: paragraphs for the report of the whole study
     budgets:                     # optional: what replaces the above for antipodes study NAME --budget quick
       quick: {seeds: [0], test_limit: 1000, common: {epochs: 3, data: {limit: 2000}}}
 
 Options of a component are merged with those of the same component in `common`; one of another name replaces it whole.
+
+A study that is no grid of training runs names its `runner` (antipodes.study.runners) instead of protocols, test_limit
+and records; common and variants then hold the runner's options.
 """
 
 from __future__ import annotations
@@ -38,9 +42,10 @@ import yaml
 Options = dict[str, Any]
 SHIPPED = Path(__file__).parent / "studies"
 FULL = "full"
-REQUIRED = ("title", "question", "common", "variants", "seeds", "baseline", "protocols")
-OPTIONAL = ("test_limit", "transfer", "transfer_limit", "scores", "records", "paper", "budgets")
-BUDGETED = ("common", "seeds", "protocols", "test_limit", "transfer", "transfer_limit")
+REQUIRED = ("title", "question", "common", "variants", "seeds", "baseline")
+OPTIONAL = ("scores", "paper", "notes", "budgets")
+BUDGETED = ("common", "seeds")
+TRAINED = ("test_limit", "transfer", "transfer_limit")  # these too, where trials are training runs
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,8 @@ class Study:
     scores: list[str] | None
     records: list[str]
     paper: list[Paper]
+    runner: str | None
+    notes: str
 
     @property
     def label(self) -> str:
@@ -151,11 +158,19 @@ def load(name: str, budget: str = FULL, seeds: list[int] | None = None) -> Study
 
 
 def _study(path: Path, content: Any, budget: str, chosen: list[int] | None) -> Study:
-    _check_keys("it", content, REQUIRED, OPTIONAL)
+    if isinstance(content, dict) and "runner" in content:
+        _check_keys("it", content, (*REQUIRED, "runner"), OPTIONAL)
+    else:
+        _check_keys("it", content, (*REQUIRED, "protocols"), (*OPTIONAL, *TRAINED, "records"))
     budgets = {FULL: {}, **_mapping(content.get("budgets", {}), "budgets")}
     if budget not in budgets:
         raise ValueError(f"there is no budget {budget!r}: choose one of {', '.join(budgets)}")
-    _check_keys(f"budget {budget}", budgets[budget], (), BUDGETED)
+    _check_keys(
+        f"budget {budget}",
+        budgets[budget],
+        (),
+        BUDGETED if "runner" in content else (*BUDGETED, *TRAINED, "protocols"),
+    )
     cut = _options(budgets[budget].get("common", {}), f"budget {budget}")
     content = content | {key: value for key, value in budgets[budget].items() if key != "common"}
     common, variants = _options(content["common"], "common"), _mapping(content["variants"], "variants")
@@ -174,7 +189,7 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None) -> S
     if not seeds[content["baseline"]]:
         raise ValueError(f"the baseline {content['baseline']!r} runs with none of the seeds")
     transfer = _names(content.get("transfer", []), "transfer")
-    protocols = _names(content["protocols"], "protocols")
+    protocols = _names(content.get("protocols", []), "protocols")
     if "transfer" in protocols and not transfer:
         raise ValueError("protocol transfer needs datasets: name them in a list under the key transfer")
     return Study(
@@ -193,6 +208,8 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None) -> S
         scores=_names(content["scores"], "scores") if "scores" in content else None,
         records=_names(content.get("records", []), "records"),
         paper=[_paper(entry, variants) for entry in content.get("paper", [])],
+        runner=content.get("runner"),
+        notes=str(content.get("notes", "")).strip() if budget == FULL and chosen is None else "",
     )
 
 

@@ -51,13 +51,7 @@ class Grid:
         for trial, configuration in configurations.items():
             if not Run(trial.folder).config_file.exists():
                 continue
-            saved, asked = flatten(Run(trial.folder).config()), flatten(configuration)
-            for name, value in asked.items():
-                if name != "out" and name in saved and saved[name] != value:
-                    raise ValueError(
-                        f"{trial.folder} was started with {name} {saved[name]}, the study now says {value}: "
-                        "choose another --out, or remove that folder"
-                    )
+            refuse_change(trial, Run(trial.folder).config(), configuration)
 
     def scores(self, trial: Trial) -> dict[str, float] | None:
         """The scores of a finished trial, and the records of its last epoch; None when it is not finished."""
@@ -78,6 +72,12 @@ class Grid:
             lines = [line for line in read_records(trial.folder) if line["kind"] == "epoch"]
             found.setdefault(trial.variant, {})[trial.seed] = lines
         return found
+
+    def share_done(self, trial: Trial, configuration: Options) -> float:
+        """How much a trial has behind it, in whole epochs; its evaluation counts as one more."""
+        lines = [line for line in read_records(trial.folder) if line["kind"] == "epoch"]
+        epoch: int = max((line["epoch"] for line in lines), default=0)
+        return epoch / (int(configuration["epochs"]) + 1)
 
     def execute(
         self,
@@ -142,10 +142,19 @@ class Grid:
             file.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def share_done(trial: Trial, epochs: int) -> float:
-    """How much a trial has behind it, in whole epochs; its evaluation counts as one more."""
-    epoch: int = max((line["epoch"] for line in read_records(trial.folder) if line["kind"] == "epoch"), default=0)
-    return epoch / (epochs + 1)
+def refuse_change(trial: Trial, saved: Options, asked: Options) -> None:
+    """Compare the options that a trial was started with and those that the study now asks for.
+
+    Raises:
+        ValueError: for the first that both have and that differs.
+    """
+    before = flatten(saved)
+    for name, value in flatten(asked).items():
+        if name != "out" and name in before and before[name] != value:
+            raise ValueError(
+                f"{trial.folder} was started with {name} {before[name]}, the study now says {value}: "
+                "choose another --out, or remove that folder"
+            )
 
 
 class _Job:

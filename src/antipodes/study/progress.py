@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from antipodes.study.definition import Options, Trial
-from antipodes.study.grid import Grid, share_done
+from antipodes.study.grid import Grid
+from antipodes.study.in_process import InProcess
 
 
 class StudyProgress:
@@ -26,7 +27,7 @@ class StudyProgress:
         failed: Trial -> why it failed.
     """
 
-    def __init__(self, grid: Grid, configurations: Mapping[Trial, Options]) -> None:
+    def __init__(self, grid: Grid | InProcess, configurations: Mapping[Trial, Options]) -> None:
         self.failed: dict[str, str] = {}
         self._grid, self._configurations = grid, configurations
         self._console = Console(file=sys.stderr)
@@ -60,7 +61,7 @@ class StudyProgress:
         if failure is None:
             scores = self._grid.scores(trial) or {}
             names = self._grid.study.scores or list(scores)
-            outcome = ", ".join(f"{name} {scores[name]:.2f}" for name in names if name in scores)
+            outcome = ", ".join(f"{name} {scores[name]:.4g}" for name in names if name in scores)
         else:
             self.failed[str(trial)] = failure
             outcome = f"failed: {failure}"
@@ -75,7 +76,7 @@ class StudyProgress:
 
     def _work(self) -> float:
         """Runs that are done, those at work by their share of epochs."""
-        return self._done + sum(share_done(trial, self._configurations[trial]["epochs"]) for trial in self._active)
+        return self._done + sum(self._grid.share_done(trial, self._configurations[trial]) for trial in self._active)
 
     def _left(self) -> str:
         work = self._work()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from statistics import median
 from typing import Any
 
 from rich.markup import escape
@@ -41,6 +42,7 @@ def markdown(
     blocks += ["## Overview", _markdown_table(_overview(lines, report["baseline"], report["records"]))]
     blocks.append(OVERVIEW_LEGEND.format(baseline=report["baseline"]))
     blocks += [f"![{caption}]({file})" for caption, file in (figures or {}).items()]
+    blocks += [f"## What it shows\n\n{report['notes']}"] if report["notes"] else []
     for score, part in _by_score(lines):
         blocks += [f"## {score}", _markdown_table(_cells(part, report["baseline"], paper))]
     blocks.append(LEGEND.format(baseline=report["baseline"]))
@@ -98,6 +100,7 @@ def study_report(
         "budget": study.budget,
         "title": study.title,
         "question": study.question,
+        "notes": study.notes,
         "facts": dict(facts),
         "baseline": study.baseline,
         "common": common,
@@ -166,7 +169,7 @@ def _compared(line: Line | None, score: Sequence[Line], baseline: str) -> list[s
 
 def _digits(lines: Sequence[Line]) -> int:
     """Rates in [0, 1] get more digits than percentages."""
-    return 2 if max(abs(line.mean) for line in lines) > 1 else 4
+    return 2 if median(abs(line.mean) for line in lines) > 1 else 4
 
 
 def _cells(lines: Sequence[Line], baseline: str, paper: Sequence[Paper]) -> Cells:
@@ -176,8 +179,8 @@ def _cells(lines: Sequence[Line], baseline: str, paper: Sequence[Paper]) -> Cell
     header = ["variant", "mean", "spread", "seeds", "difference", "p"] + (["paper"] if any(published.values()) else [])
     rows = []
     for line in lines:
-        row = [line.variant, f"{line.mean:.{digits}f}", _number(line.deviation, f".{digits}f"), str(len(line.seeds))]
-        row += ["baseline" if line.variant == baseline else _number(line.difference, f"+.{digits}f"), _p(line.p)]
+        row = [line.variant, _figure(line.mean, digits), _figure(line.deviation, digits), str(len(line.seeds))]
+        row += ["baseline" if line.variant == baseline else _figure(line.difference, digits, "+"), _p(line.p)]
         rows.append(row + ([published[line.variant]] if "paper" in header else []))
     return header, rows
 
@@ -189,6 +192,12 @@ def _published(line: Line, paper: Sequence[Paper]) -> str:
 
 def _p(p: float | None) -> str:
     return "<0.001" if p is not None and p < 0.001 else _number(p, ".3f")
+
+
+def _figure(value: float | None, digits: int, sign: str = "") -> str:
+    """A number with so many decimals; a rate too small for them by its power of ten."""
+    tiny = value is not None and digits > 2 and 1e-12 < abs(value) < 0.5 * 10**-digits
+    return _number(value, f"{sign}.1e" if tiny else f"{sign}.{digits}f")
 
 
 def _number(value: float | None, form: str) -> str:

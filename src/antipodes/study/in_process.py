@@ -1,0 +1,99 @@
+"""Running the trials of a study with a runner of its own: one after the other, in this process.
+
+A trial is finished when its folder holds study.json. Killed at any time, the next call runs what has none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from antipodes.files import replacing
+from antipodes.functional import NotFinite
+from antipodes.study.definition import Options, Study, Trial
+from antipodes.study.grid import refuse_change
+from antipodes.study.runners.runner import build, configuration
+from antipodes.study.statistics import Histories
+
+
+class InProcess:
+    """The trials of a study in a folder, with the methods of `antipodes.study.grid.Grid`.
+
+    Args:
+        study: What is run; it names a runner.
+        out: The folder; each trial has its own inside.
+    """
+
+    def __init__(self, study: Study, out: Path) -> None:
+        if study.runner is None:
+            raise ValueError(f"study {study.name} names no runner: its trials are runs of antipodes train")
+        self.study, self.out = study, out
+        self.trials = study.trials(out)
+        self._runners = {trial: build(study.runner, trial.options) for trial in self.trials}
+
+    def refuse_changes(self, configurations: dict[Trial, Options]) -> None:
+        """Check the folders that exist: they hold the scores of the options that the study now asks for.
+
+        Raises:
+            ValueError: for the first option that differs.
+        """
+        for trial, asked in configurations.items():
+            if _file(trial).is_file():
+                refuse_change(trial, json.loads(_file(trial).read_text())["configuration"], asked)
+
+    def scores(self, trial: Trial) -> dict[str, float] | None:
+        """The scores of a finished trial; None when it is not finished."""
+        if not _file(trial).is_file():
+            return None
+        scores: dict[str, float] = json.loads(_file(trial).read_text())["scores"]
+        return scores
+
+    def histories(self) -> Histories:
+        """Nothing: these trials have no epochs."""
+        return {}
+
+    def share_done(self, trial: Trial, configuration: Options) -> float:
+        """How much an unfinished trial has behind it: nothing that would be kept."""
+        return 0.0
+
+    def execute(
+        self,
+        parallel: int,
+        lock: int,
+        finished: Callable[[Trial, str | None], None],
+        working: Callable[[Sequence[Trial]], None],
+    ) -> None:
+        """Run what is not finished, on one thread, so that the numbers do not depend on the machine's cores.
+
+        Args:
+            parallel: Not used: these trials are short.
+            lock: Not used: it is held by this process.
+            finished: Called with every trial that comes to its end, and why it failed if it did.
+            working: Called before each trial.
+        """
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            for trial in [trial for trial in self.trials if self.scores(trial) is None]:
+                working([trial])
+                finished(trial, self._run(trial))
+        finally:
+            torch.set_num_threads(threads)
+
+    def _run(self, trial: Trial) -> str | None:
+        runner = self._runners[trial]
+        try:
+            scores = runner.run(trial.seed)
+        except NotFinite as error:
+            return str(error)
+        trial.folder.mkdir(parents=True, exist_ok=True)
+        with replacing(_file(trial)) as file:
+            file.write_text(json.dumps({"configuration": configuration(runner), "scores": scores}, indent=2) + "\n")
+        return None
+
+
+def _file(trial: Trial) -> Path:
+    return trial.folder / "study.json"

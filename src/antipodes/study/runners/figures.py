@@ -1,0 +1,89 @@
+"""The figures of studies with a runner of their own, drawn on `antipodes.evaluation.figures`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from antipodes.evaluation.figures import BLUE, COLOURS, GREEN, GREY, MARKERS, ORANGE, RED, finish, new_figure
+from antipodes.study.definition import Study
+from antipodes.study.statistics import Line
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def mutual_information_figure(study: Study, lines: Sequence[Line], truth: float) -> Figure:
+    """Left the estimates over w beside the paper's; right those of all variants, by whether their bound is valid."""
+    figure = new_figure(4.8, study.title)
+    left, right = figure.subplots(1, 2)
+    estimates = {line.variant: line for line in lines if line.score == "estimate"}
+    balls = {100 * options.get("low", 0.0): name for name, options in study.variants.items() if _is_ball(study, name)}
+    places = range(len(balls))
+    left.axhline(truth, color="black", linestyle="--", linewidth=1.2, label=f"truth, {truth:.5f}")
+    means = [estimates[name].mean for name in balls.values()]
+    errors = [estimates[name].deviation or 0.0 for name in balls.values()]
+    left.errorbar(places, means, errors, color=BLUE, marker="o", capsize=3, label="trained critic, fresh data")
+    fitted = {line.variant: line.mean for line in lines if line.score == "estimate on its own points"}
+    left.plot(places, [fitted[n] for n in balls.values()], color=GREY, marker="s", label="the same, its own points")
+    for entry in study.paper:
+        if "Table" in entry.source:
+            published = [entry.scores.get(name, {}).get("estimate") for name in balls.values()]
+            found = [(place, value) for place, value in zip(places, published, strict=True) if value is not None]
+            left.plot(*zip(*found, strict=True), color=ORANGE, marker="^", linestyle=":", label="paper")
+    left.set_xticks(list(places), ["NCE" if not w else f"{w:g}" for w in balls])
+    finish(left, "negatives above the w-th percentile", "w", "information, nats", columns=2)
+
+    valid = {line.variant: line.mean for line in lines if line.score == "bound valid"}
+    names = list(estimates)
+    for place, name in enumerate(reversed(names)):
+        colour, marker = (GREEN, "o") if valid[name] == 1 else (RED, "X")
+        line = estimates[name]
+        right.errorbar(line.mean, place, xerr=line.deviation or 0.0, color=colour, marker=marker, capsize=3)
+    right.axvline(truth, color="black", linestyle="--", linewidth=1.2)
+    for colour, marker, label in ((GREEN, "o", "bound valid"), (RED, "X", "not valid")):
+        right.plot([], [], color=colour, marker=marker, linestyle="", label=label)
+    right.set_yticks(range(len(names)), list(reversed(names)), fontsize=8.5)
+    right.set_xscale("symlog", linthresh=0.01, linscale=0.7)
+    right.set_xticks([0, 0.01, 0.1, 1], ["0", "0.01", "0.1", "1"])
+    finish(right, "all variants, and the truth (dashed)", "information, nats (linear below 0.01)", "", columns=2)
+    return figure
+
+
+def label_recovery_figure(study: Study, lines: Sequence[Line], rates: Sequence[str]) -> Figure:
+    """Accuracy over the share of flipped labels: of the labels, of the network on its crops, and on fresh ones."""
+    figure = new_figure(4.6, study.title)
+    panels = figure.subplots(1, 3, sharey=True)
+    for axes, score in zip(panels, ("refined labels", "network, train", "network, test"), strict=True):
+        for number, variant in enumerate(study.variants):
+            found = {line.score: line for line in lines if line.variant == variant}
+            points = [found[f"{score}, {rate} flipped"] for rate in rates if f"{score}, {rate} flipped" in found]
+            axes.errorbar(
+                [f"{rate}" for rate in rates][: len(points)],
+                [point.mean for point in points],
+                [point.deviation or 0.0 for point in points],
+                color=COLOURS[number % len(COLOURS)],
+                marker=MARKERS[number % len(MARKERS)],
+                linestyle="--" if variant == study.baseline else "-",
+                zorder=3 if variant == study.baseline else 2,  # in front: other lines fall together with it
+                markersize=4,
+                capsize=2,
+                label=variant,
+            )
+        finish(
+            axes,
+            f"{score} (alpha 0: as given)" if axes is panels[0] else score,
+            "labels flipped",
+            "accuracy, %" if axes is panels[0] else "",
+            columns=1,
+        )
+        axes.get_legend().remove()
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=8.5, frameon=False)
+    return figure
+
+
+def _is_ball(study: Study, variant: str) -> bool:
+    """Whether a variant leaves out none of the most similar candidates and is trained as all."""
+    common = study.variants[study.baseline]
+    return {key: value for key, value in study.variants[variant].items() if key != "low"} == common
