@@ -81,7 +81,7 @@ class LabelRecovery(Runner):
         centres = _on_sphere(torch.randn(self.samples, self.dimensions, generator=random))
         train, test = (self._crops(centres, count, random) for count in (self.crops, self.test_crops))
         order = torch.rand(self.samples, self.crops, generator=random).argsort(1)  # which crops are flipped first
-        scores = {}
+        scores: dict[str, float] = {}
         for rate in RATES:
             flipped = (order < round(rate * self.crops)).flatten()
             labels = torch.where(flipped, -train.truth, train.truth)
