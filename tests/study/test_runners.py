@@ -15,9 +15,9 @@ from antipodes.study.runners.mutual_information import (
     CORRELATION,
     INFORMATION,
     MutualInformation,
+    band,
     density_ratio,
     draw,
-    in_band,
     on_the_distribution,
 )
 from antipodes.study.runners.runner import build, configuration
@@ -49,8 +49,10 @@ def test_the_best_critic_has_the_information_and_less_in_a_ball() -> None:
 def test_a_band_keeps_the_candidates_between_two_percentiles() -> None:
     negatives = torch.arange(10.0).flip(0).repeat(2, 1)
     before = negatives.clone()
-    assert in_band(torch.zeros(2), negatives, 0.5, 0.9, 10).kept.tolist() == [4, 4]
-    assert in_band(torch.zeros(2), negatives, 0.0, 1.0, 10).kept.tolist() == [10, 10]
+    low, high = band(negatives, 0.5, 0.9, 10)
+    assert (low.tolist(), high.tolist()) == ([4.5, 4.5], [8.5, 8.5])
+    low, high = band(negatives, 0.0, 1.0, 10)
+    assert (low.tolist(), high.tolist()) == ([-math.inf] * 2, [math.inf] * 2)
     assert negatives.equal(before)
 
 

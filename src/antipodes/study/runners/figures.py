@@ -23,30 +23,39 @@ def mutual_information_figure(study: Study, lines: Sequence[Line], truth: float)
     left.axhline(truth, color="black", linestyle="--", linewidth=1.2, label=f"truth, {truth:.5f}")
     means = [estimates[name].mean for name in balls.values()]
     errors = [estimates[name].deviation or 0.0 for name in balls.values()]
-    left.errorbar(places, means, errors, color=BLUE, marker="o", capsize=3, label="trained critic, fresh data")
+    left.errorbar(places, means, errors, color=BLUE, marker="o", capsize=3, label="critic on fresh data")
     fitted = {line.variant: line.mean for line in lines if line.score == "estimate on its own points"}
-    left.plot(places, [fitted[n] for n in balls.values()], color=GREY, marker="s", label="the same, its own points")
+    left.plot(places, [fitted[n] for n in balls.values()], color=GREY, marker="s", label="critic on its own points")
     for entry in study.paper:
         if "Table" in entry.source:
             published = [entry.scores.get(name, {}).get("estimate") for name in balls.values()]
             found = [(place, value) for place, value in zip(places, published, strict=True) if value is not None]
             left.plot(*zip(*found, strict=True), color=ORANGE, marker="^", linestyle=":", label="paper")
+    left.set_yscale("symlog", linthresh=1e-5, linscale=0.5)
+    left.set_yticks([0, 1e-5, 1e-4, 1e-3, 1e-2], ["0", "1e-5", "1e-4", "0.001", "0.01"])
+    left.minorticks_off()
     left.set_xticks(list(places), ["NCE" if not w else f"{w:g}" for w in balls])
-    finish(left, "negatives above the w-th percentile", "w", "information, nats", columns=2)
+    finish(left, "negatives above the w-th percentile", "w", "information, nats (linear below 1e-5)", columns=2)
 
     valid = {line.variant: line.mean for line in lines if line.score == "bound valid"}
     names = list(estimates)
+    validity = {
+        "all": (GREEN, "o", "bound valid with every seed"),
+        "some": (ORANGE, "D", "with some"),
+        "none": (RED, "X", "with none"),
+    }
     for place, name in enumerate(reversed(names)):
-        colour, marker = (GREEN, "o") if valid[name] == 1 else (RED, "X")
+        colour, marker, _ = validity["all" if valid[name] == 1 else "some" if valid[name] else "none"]
         line = estimates[name]
         right.errorbar(line.mean, place, xerr=line.deviation or 0.0, color=colour, marker=marker, capsize=3)
     right.axvline(truth, color="black", linestyle="--", linewidth=1.2)
-    for colour, marker, label in ((GREEN, "o", "bound valid"), (RED, "X", "not valid")):
+    for colour, marker, label in validity.values():
         right.plot([], [], color=colour, marker=marker, linestyle="", label=label)
     right.set_yticks(range(len(names)), list(reversed(names)), fontsize=8.5)
     right.set_xscale("symlog", linthresh=0.01, linscale=0.7)
     right.set_xticks([0, 0.01, 0.1, 1], ["0", "0.01", "0.1", "1"])
-    finish(right, "all variants, and the truth (dashed)", "information, nats (linear below 0.01)", "", columns=2)
+    right.minorticks_off()
+    finish(right, "all variants, and the truth (dashed)", "information, nats (linear below 0.01)", "", columns=3)
     return figure
 
 

@@ -143,7 +143,7 @@ class MutualInformation(Runner):
         values = critic(x[:, None], y)
         positives = values.diagonal().clone()
         values.fill_diagonal_(-torch.inf)
-        return in_band(positives, values, self.low, self.high, len(x) - 1)
+        return cnce(positives, values, *band(values, self.low, self.high, len(x) - 1))
 
 
 def draw(count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -164,17 +164,19 @@ def on_the_distribution(
     """The estimate of a critic with all candidates of the band, by quadrature instead of samples."""
     x = math.sqrt(VARIANCE) * _normal(steps)[:, None]
     y = CORRELATION * x + math.sqrt(VARIANCE * (1 - CORRELATION**2)) * _normal(steps)
-    negatives = critic(x, math.sqrt(VARIANCE) * _normal(candidates)).repeat_interleave(steps, dim=0)
-    return in_band(critic(x, y).flatten(), negatives, low, high, candidates)
+    negatives = critic(x, math.sqrt(VARIANCE) * _normal(candidates))
+    bounds = band(negatives, low, high, candidates)
+    every_pair = (part.repeat_interleave(steps, dim=0) for part in (negatives, *bounds))
+    return cnce(critic(x, y).flatten(), *every_pair)
 
 
-def in_band(positives: Tensor, negatives: Tensor, low: float, high: float, count: int) -> Information:
-    """CNCE with the negatives between two percentiles of each anchor's `count` candidates."""
+def band(negatives: Tensor, low: float, high: float, count: int) -> tuple[Tensor, Tensor]:
+    """The bounds between which two percentiles of each anchor's `count` candidates lie."""
     first, last = ranks(count, low, high)
     both = torch.tensor([[last, first]]).expand(len(negatives), 2)
     above, below = edges(negatives.clone(), both)
     middle = (above + below) / 2  # infinite where the band is open
-    return cnce(positives, negatives, middle[:, 0], middle[:, 1])
+    return middle[:, 0], middle[:, 1]
 
 
 def ranks(count: int, low: float, high: float) -> tuple[int, int]:
