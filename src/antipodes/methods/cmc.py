@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from antipodes.candidates.bank import MemoryBank
 from antipodes.encoders.heads import HeadKind
 from antipodes.functional.colour import rgb_to_lab
-from antipodes.methods.draw import Draw, against_bank, check_draw
+from antipodes.methods.draw import Draw, Whole, against_bank, check_draw
 from antipodes.methods.method import Method, Network, Projection, embed_supports, with_supports
 from antipodes.negatives.policy import Policy
 from antipodes.objectives import InfoNCE, Objective, Treatment
@@ -86,7 +86,7 @@ class CMC(Method):
     ) -> None:
         super().__init__()
         check_draw(draw, samples)
-        self.draw: Draw = draw
+        self.draw: Draw | Whole = draw
         self.samples = samples
         self.network = LabFeatures(Projection(encoder_l, head, hidden, dim), Projection(encoder_ab, head, hidden, dim))
         self.bank_l = MemoryBank(num_samples, dim, bank_momentum, 2 * seed)
@@ -106,20 +106,8 @@ class CMC(Method):
         banks, objectives = (self.bank_ab, self.bank_l), (self.objective, self.objective_ab)
         losses = []
         for anchors, bank, objective, support in zip(embeddings, banks, objectives, of_directions, strict=True):
-            losses.append(self.compare(objective, bank, anchors, ids, support, progress))
+            losses.append(against_bank(objective, bank, anchors, ids, support, self.draw, self.samples, progress))
         return losses[0] + losses[1]
-
-    def compare(
-        self,
-        objective: Objective,
-        bank: MemoryBank,
-        anchors: Tensor,
-        ids: Tensor,
-        supports: Tensor | None,
-        progress: float,
-    ) -> Tensor:
-        """The loss of normalised anchors (B, D) against a bank; supports (S, B, D) if the policy asks for some."""
-        return against_bank(objective, bank, anchors, ids, supports, self.draw, self.samples, progress)
 
     def after_step(self) -> None:
         """Both banks take the embeddings of this step."""

@@ -15,6 +15,7 @@ from antipodes.objectives import Objective
 from antipodes.pairs import Pairs, Rule
 
 Draw = Literal["each", "once", "expected"]
+Whole = Literal["whole"]
 
 
 def check_draw(draw: Draw, samples: int) -> None:
@@ -25,19 +26,13 @@ def check_draw(draw: Draw, samples: int) -> None:
         raise ValueError(f"samples must be at least 1, got {samples}: it is the number of bank entries drawn")
 
 
-def whole_bank(bank: MemoryBank, anchors: Tensor, ids: Tensor) -> Pairs:
-    """Normalised anchors (B, D) with their own entries as positives and all of the bank as candidates."""
-    own = bank.read(ids)
-    return Pairs(anchors, ids, (anchors * own).sum(1), *bank.entries(), own)
-
-
 def against_bank(
     objective: Objective,
     bank: MemoryBank,
     anchors: Tensor,
     ids: Tensor,
     supports: Tensor | None,
-    draw: Draw,
+    draw: Draw | Whole,
     samples: int,
     progress: float,
 ) -> Tensor:
@@ -50,21 +45,22 @@ def against_bank(
         ids: (B,) dataset indices.
         supports: (S, B, D) embeddings of support views, if the policy asks for some.
         draw: `once`: the policy judges one draw for all anchors; `each`: every anchor draws from what the policy keeps
-            of the whole bank; `expected`: all of that, scaled to the number of draws. A policy that reweighs the sum
-            gets one draw for all, whose number it knows.
+            of the whole bank; `expected`: all of that, scaled to the number of draws; `whole`: all of that as it is. A
+            policy that reweighs the sum gets one draw for all, whose number it knows.
         samples: How many entries are drawn.
         progress: Share of training done.
     """
     policy = objective.negatives
-    if draw == "once" or (draw == "each" and policy is None) or (policy is not None and policy.reweighs):
-        own = bank.read(ids)
-        pairs = Pairs(anchors, ids, (anchors * own).sum(1), *bank.draw(samples), own)
-        return objective.evaluate(pairs.with_supports(supports), progress)
+    once = draw == "once" or (draw == "each" and policy is None) or (policy is not None and policy.reweighs)
+    own = bank.read(ids)
+    keys, key_ids = bank.draw(samples) if once else bank.entries()
+    pairs = Pairs(anchors, ids, (anchors * own).sum(1), keys, key_ids, own).with_supports(supports)
+    if once or draw == "whole":
+        return objective.evaluate(pairs, progress)
 
     def contrast(pairs: Pairs, temperature: float, rules: Sequence[Rule]) -> Sums:
         if draw == "expected":
             return expected_sums(pairs.contrast(temperature, rules), samples)
-        keys, key_ids = pairs.keys()
         return drawn_sums(
             pairs.anchors,
             keys,
@@ -78,4 +74,4 @@ def against_bank(
             world_size=world_size(),
         )
 
-    return objective.evaluate(whole_bank(bank, anchors, ids).with_supports(supports), progress, contrast)
+    return objective.evaluate(pairs, progress, contrast)

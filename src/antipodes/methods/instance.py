@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from antipodes.candidates.bank import MemoryBank
 from antipodes.encoders.heads import HeadKind
-from antipodes.methods.draw import Draw, against_bank, check_draw
+from antipodes.methods.draw import Draw, Whole, against_bank, check_draw
 from antipodes.methods.method import Method, Network, Projection, embed_supports, with_supports
 from antipodes.negatives.policy import Policy
 from antipodes.objectives import InfoNCE, Objective, Treatment
@@ -61,7 +61,7 @@ class InstanceDiscrimination(Method):
     ) -> None:
         super().__init__()
         check_draw(draw, samples)
-        self.draw: Draw = draw
+        self.draw: Draw | Whole = draw
         self.samples = samples
         self.network = Projection(encoder, head, hidden, dim)
         self.bank = MemoryBank(num_samples, dim, bank_momentum, seed)
@@ -74,19 +74,7 @@ class InstanceDiscrimination(Method):
         anchors = normalise(network(views[0]))
         self._fresh.append((ids, anchors.detach()))
         supports = embed_supports(self.network, views[1:])
-        return self.compare(self.objective, self.bank, anchors, ids, supports, progress)
-
-    def compare(
-        self,
-        objective: Objective,
-        bank: MemoryBank,
-        anchors: Tensor,
-        ids: Tensor,
-        supports: Tensor | None,
-        progress: float,
-    ) -> Tensor:
-        """The loss of normalised anchors (B, D) against a bank; supports (S, B, D) if the policy asks for some."""
-        return against_bank(objective, bank, anchors, ids, supports, self.draw, self.samples, progress)
+        return against_bank(self.objective, self.bank, anchors, ids, supports, self.draw, self.samples, progress)
 
     def after_step(self) -> None:
         """The bank takes the embeddings of this step."""

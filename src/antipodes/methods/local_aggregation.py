@@ -5,19 +5,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
 
-from antipodes.candidates.bank import MemoryBank
 from antipodes.encoders.heads import HeadKind
 from antipodes.methods.cmc import CMC
-from antipodes.methods.draw import whole_bank
 from antipodes.methods.instance import InstanceDiscrimination
 from antipodes.methods.method import with_supports
 from antipodes.negatives.cave import Cave
 from antipodes.negatives.hardest import Hardest
 from antipodes.negatives.policy import Policy, Space
 from antipodes.negatives.ring import Ring
-from antipodes.objectives import LocalAggregation, Objective
+from antipodes.objectives import LocalAggregation
 
 
 class InstanceAggregation(InstanceDiscrimination):
@@ -68,18 +66,7 @@ class InstanceAggregation(InstanceDiscrimination):
         close = Cave(num_samples, clusters, every, space, seed)
         self.objective = LocalAggregation(close, temperature, negatives or background(neighbours))
         self.views = with_supports(1, negatives)
-
-    def compare(
-        self,
-        objective: Objective,
-        bank: MemoryBank,
-        anchors: Tensor,
-        ids: Tensor,
-        supports: Tensor | None,
-        progress: float,
-    ) -> Tensor:
-        """Both sets are of the whole bank."""
-        return objective.evaluate(whole_bank(bank, anchors, ids).with_supports(supports), progress)
+        self.draw = "whole"  # both sets are of all the bank
 
 
 class CMCAggregation(CMC):
@@ -137,19 +124,8 @@ class CMCAggregation(CMC):
         close = Cave(num_samples, clusters, every, space, seed)
         self.objective = LocalAggregation(close, temperature, negatives or background(neighbours))
         self.views = with_supports(1, negatives)
+        self.draw = "whole"  # both sets are of all the bank
         self.objective_ab = copy.deepcopy(self.objective)
-
-    def compare(
-        self,
-        objective: Objective,
-        bank: MemoryBank,
-        anchors: Tensor,
-        ids: Tensor,
-        supports: Tensor | None,
-        progress: float,
-    ) -> Tensor:
-        """Both sets are of the whole bank."""
-        return objective.evaluate(whole_bank(bank, anchors, ids).with_supports(supports), progress)
 
 
 def background(neighbours: float) -> Policy:
