@@ -67,8 +67,8 @@ def test_the_page_begins_with_an_overview_that_marks_single_seeds(tmp_path: Path
     assert table[2] == "| variant | a | difference | p | b | c | d | f1 | precision |"
     assert table[4:7] == [
         "| plain | 50.50 ± 0.71 | baseline | - | 1.00 † | 2.00 † | 3.00 † | - | - |",
-        "| fnc | 52.75 ± 1.06 | +2.25 | 0.070 | 2.00 ± 0.71 | - | - | 0.500 ± 0.000 | 0.250 ± 0.000 |",
-        "| once | 50.50 † | -0.50 † | - | - | - | - | 0.500 † | 0.250 † |",
+        "| fnc | 52.75 ± 1.06 | +2.25 | 0.070 | 2.00 ± 0.71 | - | - | 0.5000 ± 0.0000 | 0.2500 ± 0.0000 |",
+        "| once | 50.50 † | -0.50 † | - | - | - | - | 0.5000 † | 0.2500 † |",
     ]
     assert "![A caption](mine.png)" in table
     assert "## recall" in page  # the others are below

@@ -40,7 +40,8 @@ def markdown(
     blocks = [f"# {report['title']}", report["question"]]
     blocks.append("\n".join(f"- **{name}**: {value}" for name, value in report["facts"].items()))
     blocks += ["## Overview", _markdown_table(_overview(lines, report["baseline"], report["records"]))]
-    blocks.append(OVERVIEW_LEGEND.format(baseline=report["baseline"]))
+    single = any(line.deviation is None for line in lines)
+    blocks.append(OVERVIEW_LEGEND.format(baseline=report["baseline"]) + (SINGLE_LEGEND if single else ""))
     blocks += [f"![{caption}]({file})" for caption, file in (figures or {}).items()]
     blocks += [f"## What it shows\n\n{report['notes']}"] if report["notes"] else []
     for score, part in _by_score(lines):
@@ -57,8 +58,10 @@ def markdown(
     return "\n\n".join(blocks) + "\n"
 
 
-OVERVIEW_LEGEND = """Mean ± standard deviation over the seeds, *difference* to {baseline} with *p* as below. † A
-single seed: no spread, no test, and a difference of which nobody knows how much is chance."""
+SINGLE = " †"
+OVERVIEW_LEGEND = "Mean ± standard deviation over the seeds, *difference* to {baseline} with *p* as below."
+SINGLE_LEGEND = """
+† A single seed: no spread, no test, and a difference of which nobody knows how much is chance."""
 LEGEND = """Means over the seeds; *spread* is the standard deviation over them. *difference* is the mean difference to
 {baseline} over the seeds both have, *p* that of a two-sided paired t-test on these (none with fewer than two)."""
 
@@ -154,17 +157,16 @@ def _with_spread(line: Line | None, score: Sequence[Line]) -> str:
     """A mean with its spread, or with the mark of a single seed."""
     if line is None:
         return "-"
-    digits = min(3, _digits(score))
-    spread = " †" if line.deviation is None else f" ± {line.deviation:.{digits}f}"
-    return f"{line.mean:.{digits}f}{spread}"
+    digits = _digits(score)
+    spread = SINGLE if line.deviation is None else f" ± {_figure(line.deviation, digits)}"
+    return _figure(line.mean, digits) + spread
 
 
 def _compared(line: Line | None, score: Sequence[Line], baseline: str) -> list[str]:
     """The difference to the baseline and its p."""
     if line is None or line.variant == baseline:
         return ["-" if line is None else "baseline", "-"]
-    mark = " †" if line.pairs == 1 else ""
-    return [_number(line.difference, f"+.{min(3, _digits(score))}f") + mark, _p(line.p)]
+    return [_figure(line.difference, _digits(score), "+") + (SINGLE if line.pairs == 1 else ""), _p(line.p)]
 
 
 def _digits(lines: Sequence[Line]) -> int:
