@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from antipodes.evaluation import figures
-from antipodes.study.figure import FAINT, detection_curves, draw, scores_figure
+from antipodes.study.figure import FAINT, detection_curves, detection_figure, draw, scores_figure
 
 pytest.importorskip("matplotlib", reason="figures need the plots extra")
 from matplotlib.colors import to_rgba
@@ -84,6 +84,15 @@ def test_both_figures_are_written_and_the_oracle_leaves_room_for_the_others(
     assert [line.get_label() for line in f1.lines] == ["fnc", "once, a single seed"]
     assert [line.get_linestyle() for line in f1.lines] == ["-", ":"]
     assert list(f1.lines[1].get_ydata()) == pytest.approx([10, 15])
+
+
+def test_too_many_curves_leave_the_single_seeds_out() -> None:
+    curves = {f"try {number}": detection_curves(HISTORIES["once"]) for number in range(8)}
+    single = set(curves)
+    *_, f1 = detection_figure(curves | {"fnc": detection_curves(HISTORIES["fnc"])}, single).axes
+    assert [line.get_label() for line in f1.lines] == ["fnc"]
+    *_, f1 = detection_figure(curves, single).axes
+    assert len(f1.lines) == 8
 
 
 def test_a_study_without_flags_has_one_figure(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ Curve = tuple[list[float], list[float]]
 
 MEASURES = ("precision", "recall", "f1")
 FAINT = "#888888"
+MOST_CURVES = 8  # with more, only the variants with several seeds are drawn
 
 
 def draw(report: Mapping[str, Any], histories: Histories, folder: Path, name: str) -> dict[str, str]:
@@ -100,12 +101,14 @@ def detection_figure(curves: Mapping[str, Mapping[str, Curve]], single: set[str]
     """A panel each for precision, recall and F1 over epochs, a curve per variant; single seeds are dashed and faint.
 
     A variant that is always right, as one that reads the labels, is named in the title only: it would press the others
-    against the axis.
+    against the axis. Where there are too many to tell apart, single seeds are left out.
     """
     perfect = [variant for variant, by_measure in curves.items() if _always_right(by_measure)]
     drawn = [variant for variant in curves if variant not in perfect] or list(curves)
+    if len(drawn) > MOST_CURVES:
+        drawn = [variant for variant in drawn if variant not in single] or drawn[:MOST_CURVES]
     beside = f" (100 % throughout: {', '.join(perfect)})" if 0 < len(perfect) < len(curves) else ""
-    figure = figures.new_figure(3.3 + 0.2 * ((len(drawn) + 3) // 4), f"Flags judged by labels, mean over seeds{beside}")
+    figure = figures.new_figure(3.3 + 0.2 * ((len(drawn) + 2) // 3), f"Flags judged by labels, mean over seeds{beside}")
     panels: Any = figure.subplots(1, len(MEASURES))
     for axes, measure in zip(panels, MEASURES, strict=True):
         for place, variant in enumerate(drawn):
@@ -117,7 +120,7 @@ def detection_figure(curves: Mapping[str, Mapping[str, Curve]], single: set[str]
             axes.plot(*curves[variant][measure], **style, linewidth=1.5, label=label)
         figures.finish_epochs(axes, "F1" if measure == "f1" else measure, "", columns=0)
     panels[0].set_ylabel("%")
-    _legend(figure, panels, columns=4)
+    _legend(figure, panels, columns=3)
     return figure
 
 
