@@ -56,7 +56,7 @@ def test_support_views_decide_instead_of_the_anchor(queue: bool, treatment: Trea
     losses = []
     for i, anchor in enumerate(anchors):
         allowed = [k for k in range(len(others)) if other_ids[k] not in (-1, ids.repeat(2)[i])]
-        score = {k: sum(float(normalise(view[i % 7]) @ others[k]) for view in supports) / 3 for k in allowed}
+        score = {k: sum(float(normalise(view[i % 7]) @ others[k].detach()) for view in supports) / 3 for k in allowed}
         flagged = sorted(allowed, key=lambda k: -score[k])[: max(1, round(0.3 * len(allowed)))]
         kept = [k for k in allowed if k not in flagged or treatment == "attract"]
         logits = torch.stack([positives[i], *(anchor @ others[k] for k in kept)]) / 0.3
