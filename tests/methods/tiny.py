@@ -151,7 +151,7 @@ class Training:
         self.part = slice(BATCH * rank // world_size, BATCH * (rank + 1) // world_size)
 
     def step(self, number: int) -> Tensor:
-        ids, views = batch(number, self.method.views + self.method.plain)
+        ids, views = batch(number, self.method.views + self.method.supports + self.method.plain)
         views = [view.to(self.dtype) for view in views]
         loss = self.method.loss(self.network, ids[self.part], [view[self.part] for view in views], number / 10)
         self.optimizer.zero_grad()

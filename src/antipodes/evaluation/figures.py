@@ -237,3 +237,13 @@ def finish(axes: Axes, title: str, x: str, y: str, columns: int = 3) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     if columns:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns, fontsize=8.5, frameon=False)
+
+
+def shared_legend(figure: Figure, panels: Any, columns: int = 5) -> None:
+    """One legend for all panels below them."""
+    handles: dict[str, Any] = {}
+    for axes in panels:
+        found, labels = axes.get_legend_handles_labels()
+        handles |= {label: handle for label, handle in zip(labels, found, strict=True) if label not in handles}
+    place: dict[str, Any] = {"loc": "outside lower center", "ncols": columns, "fontsize": 8.5, "frameon": False}
+    figure.legend(list(handles.values()), list(handles), **place)

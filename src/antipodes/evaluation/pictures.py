@@ -27,7 +27,7 @@ from antipodes.negatives import FNC, GloFND, Policy
 from antipodes.pairs import Pairs, Rule, normalise
 from antipodes.seeding import generator
 from antipodes.training.components import build_augmentation, plain_view
-from antipodes.training.records import read_records
+from antipodes.training.records import read_epochs
 from antipodes.training.run import Run
 from antipodes.training.snapshots import Snapshot, load_snapshots, pseudo_labels, sample
 
@@ -85,7 +85,7 @@ class Subject:
     @cached_property
     def epochs(self) -> list[dict[str, Any]]:
         """The epoch lines of metrics.jsonl."""
-        return [line for line in read_records(self.run.folder) if line["kind"] == "epoch"]
+        return read_epochs(self.run.folder)
 
     @property
     def progress(self) -> float:

@@ -12,7 +12,7 @@ from antipodes.candidates.bank import MemoryBank
 from antipodes.encoders.heads import HeadKind
 from antipodes.functional.colour import rgb_to_lab
 from antipodes.methods.draw import Draw, Whole, against_bank, check_draw
-from antipodes.methods.method import Method, Network, Projection, embed_supports, with_supports
+from antipodes.methods.method import Method, Network, Projection, embed_supports
 from antipodes.negatives.policy import Policy
 from antipodes.objectives import InfoNCE, Objective, Treatment
 from antipodes.pairs import normalise
@@ -94,7 +94,6 @@ class CMC(Method):
         # a policy per direction: thresholds of L anchors mean nothing to ab anchors
         self.objective: Objective = InfoNCE(temperature, negatives, treatment)
         self.objective_ab: Objective = InfoNCE(temperature, copy.deepcopy(negatives), treatment)
-        self.views = with_supports(1, negatives)
         self._fresh: list[tuple[Tensor, list[Tensor]]] = []
 
     def loss(self, network: Network, ids: Tensor, views: Sequence[Tensor], progress: float) -> Tensor:

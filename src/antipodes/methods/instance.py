@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from antipodes.candidates.bank import MemoryBank
 from antipodes.encoders.heads import HeadKind
 from antipodes.methods.draw import Draw, Whole, against_bank, check_draw
-from antipodes.methods.method import Method, Network, Projection, embed_supports, with_supports
+from antipodes.methods.method import Method, Network, Projection, embed_supports
 from antipodes.negatives.policy import Policy
 from antipodes.objectives import InfoNCE, Objective, Treatment
 from antipodes.pairs import normalise
@@ -66,7 +66,6 @@ class InstanceDiscrimination(Method):
         self.network = Projection(encoder, head, hidden, dim)
         self.bank = MemoryBank(num_samples, dim, bank_momentum, seed)
         self.objective: Objective = InfoNCE(temperature, negatives, treatment)
-        self.views = with_supports(1, negatives)
         self._fresh: list[tuple[Tensor, Tensor]] = []
 
     def loss(self, network: Network, ids: Tensor, views: Sequence[Tensor], progress: float) -> Tensor:

@@ -10,7 +10,6 @@ from torch import nn
 from antipodes.encoders.heads import HeadKind
 from antipodes.methods.cmc import CMC
 from antipodes.methods.instance import InstanceDiscrimination
-from antipodes.methods.method import with_supports
 from antipodes.negatives.cave import Cave
 from antipodes.negatives.hardest import Hardest
 from antipodes.negatives.policy import Policy, Space
@@ -65,7 +64,6 @@ class InstanceAggregation(InstanceDiscrimination):
         )
         close = Cave(num_samples, clusters, every, space, seed)
         self.objective = LocalAggregation(close, temperature, negatives or background(neighbours))
-        self.views = with_supports(1, negatives)
         self.draw = "whole"  # both sets are of all the bank
 
 
@@ -123,7 +121,6 @@ class CMCAggregation(CMC):
         )
         close = Cave(num_samples, clusters, every, space, seed)
         self.objective = LocalAggregation(close, temperature, negatives or background(neighbours))
-        self.views = with_supports(1, negatives)
         self.draw = "whole"  # both sets are of all the bank
         self.objective_ab = copy.deepcopy(self.objective)
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.encoders.heads import HeadKind, head
-from antipodes.negatives.policy import Policy
 from antipodes.objectives.objective import Objective
 
 Network = Callable[[Tensor | Sequence[Tensor]], Tensor]
@@ -42,7 +41,7 @@ class Method(nn.Module, ABC):
     """
 
     channels: ClassVar[tuple[int, ...]] = (3,)  # one encoder per entry is built, with that many input channels
-    views: int = 2  # an instance whose policy wants support views asks for them on top
+    views: ClassVar[int] = 2
     plain: ClassVar[bool] = False  # True: after the random views comes the image as evaluation sees it
     recipe: ClassVar[str] = "simclr"  # the augmentation a run uses unless told otherwise
     clip_gradient: ClassVar[float | None] = None  # the largest gradient norm, likewise
@@ -55,6 +54,12 @@ class Method(nn.Module, ABC):
     objective: Objective
     precision: Callable[[], AbstractContextManager[None]] = nullcontext  # autocast, for networks outside `network`
 
+    @property
+    def supports(self) -> int:
+        """How many views a step needs on top: the support views that the policy asks for."""
+        policy = self.objective.negatives
+        return 0 if policy is None else policy.supports
+
     @abstractmethod
     def loss(self, network: Network, ids: Tensor, views: Sequence[Tensor], progress: float) -> Tensor:
         """The loss of one batch.
@@ -62,8 +67,8 @@ class Method(nn.Module, ABC):
         Args:
             network: `self.network`, or what a data-parallel wrapper made of it.
             ids: (b,) dataset indices of this rank's samples.
-            views: `self.views` batches (b, 3, H, W), then one of each size in `self.crops`, and one of plain
-                images with `self.plain`.
+            views: `self.views` batches (b, 3, H, W), then `self.supports` more, one of each size in `self.crops`, and
+                one of plain images with `self.plain`.
             progress: Share of training done, in [0, 1].
         """
 
@@ -81,11 +86,6 @@ class Method(nn.Module, ABC):
     def statistics(self) -> dict[str, float]:
         """Numbers of the last step for the log."""
         return dict(self.objective.stats)
-
-
-def with_supports(views: int, negatives: Policy | None) -> int:
-    """How many views a step needs, given those of the method: a policy's support views come after them."""
-    return views + (0 if negatives is None else negatives.supports)
 
 
 @torch.no_grad()

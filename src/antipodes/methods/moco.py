@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from antipodes.candidates.queue import Queue
 from antipodes.encoders.heads import HeadKind
-from antipodes.methods.method import Method, Network, Projection, embed_supports, follow, frozen_copy, with_supports
+from antipodes.methods.method import Method, Network, Projection, embed_supports, follow, frozen_copy
 from antipodes.negatives.policy import Policy
 from antipodes.objectives import InfoNCE, Treatment
 from antipodes.pairs import Pairs, normalise
@@ -65,7 +65,6 @@ class MoCo(Method):
         self.key_network = frozen_copy(self.network)
         self.queue = Queue(queue_size, dim)
         self.objective = InfoNCE(temperature, negatives, treatment)
-        self.views = with_supports(2, negatives)
         self._fresh: list[tuple[Tensor, Tensor]] = []
 
     def loss(self, network: Network, ids: Tensor, views: Sequence[Tensor], progress: float) -> Tensor:

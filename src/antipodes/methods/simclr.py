@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.encoders.heads import HeadKind
-from antipodes.methods.method import Method, Network, Projection, embed_supports, with_supports
+from antipodes.methods.method import Method, Network, Projection, embed_supports
 from antipodes.negatives import Oracle, Policy
 from antipodes.objectives import GlobalContrastive, InfoNCE, Objective, Treatment
 
@@ -43,7 +43,6 @@ class SimCLR(Method):
         super().__init__()
         self.network = Projection(encoder, head, hidden, dim, batch_norm)
         self.objective: Objective = InfoNCE(temperature, negatives, treatment)
-        self.views = with_supports(2, negatives)
 
     def loss(self, network: Network, ids: Tensor, views: Sequence[Tensor], progress: float) -> Tensor:
         """Both views in one pass of the network, so that they share batch statistics."""
@@ -94,7 +93,6 @@ class SogCLR(SimCLR):
         self.objective = GlobalContrastive(
             num_samples, temperature, gamma, gamma_until, negatives, treatment, folder=folder
         )
-        self.views = with_supports(2, negatives)
 
 
 class SupCon(SimCLR):

@@ -78,7 +78,7 @@ def scores_figure(report: Mapping[str, Any]) -> Figure:
     for axes in grid[:, 0]:
         for text, variant in zip(axes.get_yticklabels(), variants, strict=True):
             text.set(fontsize=8.5, color=FAINT if len(report["results"][variant]) == 1 else "black")
-    _legend(figure, grid.flat)
+    figures.shared_legend(figure, grid.flat)
     return figure
 
 
@@ -120,19 +120,9 @@ def detection_figure(curves: Mapping[str, Mapping[str, Curve]], single: set[str]
             axes.plot(*curves[variant][measure], **style, linewidth=1.5, label=label)
         figures.finish_epochs(axes, "F1" if measure == "f1" else measure, "", columns=0)
     panels[0].set_ylabel("%")
-    _legend(figure, panels, columns=3)
+    figures.shared_legend(figure, panels, columns=3)
     return figure
 
 
 def _always_right(curves: Mapping[str, Curve]) -> bool:
     return all(min(values) > 99.9 for _, values in curves.values())
-
-
-def _legend(figure: Figure, panels: Any, columns: int = 5) -> None:
-    """One legend for all panels below them."""
-    handles: dict[str, Any] = {}
-    for axes in panels:
-        found, labels = axes.get_legend_handles_labels()
-        handles |= {label: handle for label, handle in zip(labels, found, strict=True) if label not in handles}
-    place: dict[str, Any] = {"loc": "outside lower center", "ncols": columns, "fontsize": 8.5, "frameon": False}
-    figure.legend(list(handles.values()), list(handles), **place)

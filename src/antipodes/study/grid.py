@@ -22,7 +22,7 @@ from antipodes.evaluation.scores import read_scores
 from antipodes.files import replacing
 from antipodes.study.definition import Options, Study, Trial, flatten
 from antipodes.study.statistics import Histories
-from antipodes.training.records import read_records
+from antipodes.training.records import read_epochs
 from antipodes.training.run import Run
 
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -59,9 +59,7 @@ class Grid:
         content = json.loads(file.read_text()) if file.is_file() else {}
         if content.get("evaluation") != self._evaluation(trial):
             return None
-        last: dict[str, Any] = {}
-        for line in read_records(trial.folder):
-            last = line if line["kind"] == "epoch" else last
+        last = (read_epochs(trial.folder) or [{}])[-1]
         records = {name: last[name] for name in self.study.records if last.get(name) is not None}
         return {**content["scores"], **records}
 
@@ -69,14 +67,12 @@ class Grid:
         """What every finished trial has logged of its epochs."""
         found: dict[str, dict[int, list[dict[str, float | None]]]] = {}
         for trial in (trial for trial in self.trials if self.scores(trial) is not None):
-            lines = [line for line in read_records(trial.folder) if line["kind"] == "epoch"]
-            found.setdefault(trial.variant, {})[trial.seed] = lines
+            found.setdefault(trial.variant, {})[trial.seed] = read_epochs(trial.folder)
         return found
 
     def share_done(self, trial: Trial, configuration: Options) -> float:
         """How much a trial has behind it, in whole epochs; its evaluation counts as one more."""
-        lines = [line for line in read_records(trial.folder) if line["kind"] == "epoch"]
-        epoch: int = max((line["epoch"] for line in lines), default=0)
+        epoch: int = max((line["epoch"] for line in read_epochs(trial.folder)), default=0)
         return epoch / (int(configuration["epochs"]) + 1)
 
     def execute(

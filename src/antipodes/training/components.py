@@ -95,7 +95,7 @@ def build_augmentation(spec: Spec, size: int, normalised: bool) -> Augmentation:
 
 def build_views(spec: Spec, size: int, method: Method) -> list[Augmentation]:
     """One recipe per view that the method asks for; its smaller crops show smaller parts, by CLSA's rule."""
-    views = [build_augmentation(spec, size, method.normalised)] * method.views
+    views = [build_augmentation(spec, size, method.normalised)] * (method.views + method.supports)
     if not method.crops:
         return views
     if not all(1 <= crop <= size for crop in method.crops):

@@ -108,3 +108,8 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             continue
     return lines
+
+
+def read_epochs(folder: Path) -> list[dict[str, Any]]:
+    """Those of the lines that sum up an epoch."""
+    return [line for line in read_records(folder) if line["kind"] == "epoch"]

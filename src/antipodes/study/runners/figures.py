@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from antipodes.evaluation.figures import BLUE, COLOURS, GREEN, GREY, MARKERS, ORANGE, RED, finish, new_figure
+from antipodes.evaluation.figures import (
+    BLUE,
+    COLOURS,
+    GREEN,
+    GREY,
+    MARKERS,
+    ORANGE,
+    RED,
+    finish,
+    new_figure,
+    shared_legend,
+)
 from antipodes.study.definition import Study
 from antipodes.study.statistics import Line
 
@@ -84,11 +95,9 @@ def label_recovery_figure(study: Study, lines: Sequence[Line], rates: Sequence[s
             f"{score} (alpha 0: as given)" if axes is panels[0] else score,
             "labels flipped",
             "accuracy, %" if axes is panels[0] else "",
-            columns=1,
+            columns=0,
         )
-        axes.get_legend().remove()
-    handles, names = panels[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=8.5, frameon=False)
+    shared_legend(figure, panels, columns=4)
     return figure
 
 
