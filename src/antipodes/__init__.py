@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from antipodes.negatives import DCL, FNC, HCL, IFND, Cave, GloFND, Hardest, Oracle, Policy, Ring
     from antipodes.objectives import GlobalContrastive, HardPairs, InfoNCE, LocalAggregation
-    from antipodes.pairs import Group, Listed, Pairs, Rule
+    from antipodes.pairs import Group, Listed, Pairs, Ranks, Rule
     from antipodes.state import SampleTable
 
 _HOMES = {
@@ -33,6 +33,7 @@ _HOMES = {
     "Pairs": "pairs",
     "Policy": "negatives",
     "Ring": "negatives",
+    "Ranks": "pairs",
     "Rule": "pairs",
     "SampleTable": "state",
 }
@@ -54,6 +55,7 @@ __all__ = [
     "Oracle",
     "Pairs",
     "Policy",
+    "Ranks",
     "Ring",
     "Rule",
     "SampleTable",

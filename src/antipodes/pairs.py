@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from antipodes.functional.contrast import Sums, contrast
+from antipodes.functional.contrast import contrast
+from antipodes.functional.ranks import bounded
 from antipodes.functional.refine import Refined, refine
-from antipodes.functional.rule import Group, Listed, Rule
+from antipodes.functional.rule import Group, Listed, Ranks, Rule
+from antipodes.functional.sums import Sums
 
-__all__ = ["Group", "Listed", "Pairs", "Rule", "normalise"]
+__all__ = ["Group", "Listed", "Pairs", "Ranks", "Rule", "normalise"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,10 @@ class Pairs:
             temperature=temperature,
             rules=rules,
         )
+
+    def bounded(self, rules: Sequence[Rule]) -> Sequence[Rule]:
+        """The rules with their ranks as bounds, for those who apply them more than once."""
+        return bounded(rules, self.anchors, self.keys()[0], self.anchor_ids, self.keys()[1])
 
     def with_supports(self, supports: Tensor | None) -> Pairs:
         """The same pairs with the embeddings (S, B, D) of further views, if any; both views of a sample share them."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
-from antipodes.functional import Group, Listed, Rule, Sums, contrast
+from antipodes.functional import Group, Listed, Ranks, Rule, Sums, contrast
 from antipodes.functional import _stream as stream
 from antipodes.functional._tiles import same_id_pairs
 from tests.reference import contrast as reference
@@ -60,6 +60,10 @@ class Case:
     def listed(self, length: int) -> Listed:
         return Listed(self.integers(0, self.count, length), self.integers(0, self.others, length))
 
+    def ranks(self) -> Rule:
+        first = self.integers(0, 8, self.count)
+        return Rule(ranks=(Ranks(first, first + self.integers(0, 12, self.count)),))
+
     def rules(self, name: str) -> list[Rule]:
         ceiling = Rule(ceiling=self.bound(-0.2, 0.8))
         band = Rule(low=self.bound(-0.9, 0.0), high=self.bound(0.0, 0.9))
@@ -88,6 +92,10 @@ class Case:
             "listed": [single],
             "listed, pulled": [single.attract()],
             "listed and joined": [single & ceiling.attract() & group, (single & band & only).attract(), Rule()],
+            "ranks": [self.ranks()],
+            "ranks, joined": [self.ranks() & ceiling & group, self.ranks() & single],
+            "ranks, pulled": [(self.ranks() & ceiling & group).attract(), Rule()],
+            "two bands of ranks": [self.ranks() & self.ranks(), self.ranks()],
             "nothing left": [Rule(low=self.bound(0.9999, 0.99999)), Rule(low=self.bound(0.9, 0.95)).attract()],
         }[name]
 
@@ -112,6 +120,10 @@ RULES = [
     "listed",
     "listed, pulled",
     "listed and joined",
+    "ranks",
+    "ranks, joined",
+    "ranks, pulled",
+    "two bands of ranks",
     "nothing left",
 ]
 
@@ -174,7 +186,7 @@ def test_one_temperature_per_anchor(name: str, symmetric: bool) -> None:
 
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("ids", ["copies", "one", "empty"])
-@pytest.mark.parametrize("name", ["none", "band", "group", "only", "ceiling pulled", "group pulled", "mixed"])
+@pytest.mark.parametrize("name", ["none", "band", "group", "only", "ceiling pulled", "group pulled", "mixed", "ranks"])
 def test_ids_that_repeat_or_are_empty(name: str, ids: str, symmetric: bool) -> None:
     case = Case(4, symmetric=symmetric, ids=ids)
     assert_same(*both_ways(case, case.rules(name), torch.tensor(0.2, dtype=torch.float64), 5))

@@ -22,7 +22,7 @@ def circle(*degrees: float) -> torch.Tensor:
 
 def kept(policy: Policy, pairs: Pairs, progress: float = 1.0) -> list[list[int]]:
     """Columns that count, by anchor."""
-    (rule,) = policy.judge(pairs, progress)
+    (rule,) = pairs.bounded(policy.judge(pairs, progress))
     keys, ids = pairs.keys()
     similarity = pairs.anchors @ keys.T
     inside = (ids[None] != pairs.anchor_ids[:, None]) & (ids >= 0)[None]

@@ -8,9 +8,20 @@ from torch import Tensor
 from antipodes.functional import Rule, Sums
 
 
-def judge(rule: Rule, i: int, k: int, similarity: float) -> tuple[bool, bool]:
+def ranks_of(similarities: Tensor, anchor_ids: Tensor, candidate_ids: Tensor) -> list[dict[int, int]]:
+    """Return for every anchor the candidates it may choose from and their ranks, by sorting them."""
+    result = []
+    for row, own in zip(similarities.detach().tolist(), anchor_ids.tolist(), strict=True):
+        choice = [k for k, other in enumerate(candidate_ids.tolist()) if other >= 0 and other != own]
+        result.append({k: rank for rank, k in enumerate(sorted(choice, key=lambda k: -row[k]))})
+    return result
+
+
+def judge(rule: Rule, i: int, k: int, similarity: float, rank: int) -> tuple[bool, bool]:
     """Return whether pair (i, k) is kept and whether it is pulled."""
     ignored = dropped = pulled = False
+    for ranks in rule.ranks:
+        ignored |= not ranks.first[i].item() <= rank < ranks.last[i].item()
     if rule.low is not None and similarity < rule.low[i].item():
         ignored = True
     if rule.high is not None and similarity > rule.high[i].item():
@@ -47,14 +58,13 @@ def contrast(
     anchors, candidates = anchors.double(), candidates.double()
     tau = torch.as_tensor(temperature, dtype=torch.float64).expand(len(anchors))
     similarities = anchors @ candidates.T
+    allowed = ranks_of(similarities, anchor_ids, candidate_ids)
     results: list[list[Tensor]] = []
     for rule in rules:
         for i in range(len(anchors)):
             logits, pulled = [], []
-            for k in range(len(candidates)):
-                if anchor_ids[i] == candidate_ids[k] or candidate_ids[k] < 0:
-                    continue
-                keep, pull = judge(rule, i, k, similarities[i, k].item())
+            for k in sorted(allowed[i]):
+                keep, pull = judge(rule, i, k, similarities[i, k].item(), allowed[i][k])
                 if keep:
                     logits.append(similarities[i, k] / tau[i])
                 if pull:
@@ -81,14 +91,13 @@ def refine(
     if candidates is None or candidate_ids is None:
         candidates, candidate_ids = anchors, anchor_ids
     similarities = anchors @ candidates.T
+    allowed = ranks_of(similarities, anchor_ids, candidate_ids)
     rows = []
     for rule in rules:
         for i in range(len(anchors)):
             weight, weighted = torch.zeros((), dtype=anchors.dtype), similarities[i, :0].sum()
-            for k in range(len(candidates)):
-                if anchor_ids[i] == candidate_ids[k] or candidate_ids[k] < 0:
-                    continue
-                if judge(rule, i, k, similarities[i, k].item())[1]:
+            for k in sorted(allowed[i]):
+                if judge(rule, i, k, similarities[i, k].item(), allowed[i][k])[1]:
                     t, own = teachers[i] @ candidates[k].detach(), teachers[i] @ teachers[i]
                     w = ((t - own) / teacher_temperature).exp()
                     weight, weighted = weight + w, weighted + w * similarities[i, k]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from antipodes.functional import Rule
-from tests.reference.contrast import judge
+from tests.reference.contrast import judge, ranks_of
 
 
 def drawn_log_sums(
@@ -20,16 +20,12 @@ def drawn_log_sums(
 ) -> tuple[Tensor, Tensor]:
     """The log sums (R, A) over draws by numbers (R, A, m) in [0, 1), differentiable, and the number kept (R, A)."""
     similarities = anchors @ candidates.T
+    allowed = ranks_of(similarities, anchor_ids, candidate_ids)
     log_sums, kept = [], []
     for rule, rows in zip(rules, numbers, strict=True):
         for i, row in enumerate(rows.tolist()):
-            choice = [
-                k
-                for k in range(len(candidates))
-                if candidate_ids[k] >= 0
-                and candidate_ids[k] != anchor_ids[i]
-                and judge(rule, i, k, similarities[i, k].item())[0]
-            ]
+            places = sorted(allowed[i].items())
+            choice = [k for k, rank in places if judge(rule, i, k, similarities[i, k].item(), rank)[0]]
             logits = [similarities[i, choice[int(number * len(choice))]] / temperature for number in row if choice]
             log_sums.append(torch.stack(logits).logsumexp(0) if logits else torch.tensor(-torch.inf).double())
             kept.append(len(choice))

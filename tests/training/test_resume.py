@@ -23,12 +23,16 @@ OPTIONS = ["--batch_size", 64, "--epochs", 3, "--encoder", "resnet8-slim", "--lo
 SHAPES = ["--data.count", 512]
 ACCUMULATING_IFND = ["--accumulate", 2, "--negatives", "ifnd", "--negatives.clusters", "[4, 8]"]
 ACCUMULATING_IFND += ["--negatives.space", "seen"]
+RING = ["--negatives", "ring", "--negatives.anneal"]
 METHODS = {
     "simclr": ["--method.hidden", 32, "--knn_every", 1, "--negatives", "glofnd", "--negatives.alpha", 0.1],
     "moco": ["--method", "moco", "--method.queue_size", 200, "--method.hidden", 32, "--epochs", 6, *ACCUMULATING_IFND],
     "cmc": ["--method", "cmc", "--method.samples", 100, "--negatives", "ifnd", "--negatives.clusters", "[4, 8]"],
     "sogclr": ["--method", "sogclr", "--method.hidden", 32, "--negatives", "oracle", "--treatment", "attract"],
     "hnssl": ["--method", "hnssl", "--method.top_k", 2],
+    "ring by loss": ["--method", "instance", "--method.samples", 50, *RING, "loss"],
+    "ring by score": ["--method.hidden", 32, "--knn_every", 1, *RING, "validation"],
+    "sane": ["--method", "sane", "--method.queue_size", 200, "--method.hidden", 32],
 }
 
 

@@ -12,38 +12,18 @@ with `pos` its similarity the loss of an anchor is softplus(log_sum - pos / tau)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from antipodes.functional._stream import Stream, Task
 from antipodes.functional._tiles import compile_rule, cut, same_id_pairs
-from antipodes.functional.errors import NotFinite
+from antipodes.functional.ranks import bounded, ranked_sums
 from antipodes.functional.rule import Group, Rule
-
-# The largest |s| / temperature whose exponentials, their sums and the inverses of these stay normal numbers.
-_REACH = {torch.float32: 55.0, torch.float64: 600.0}
+from antipodes.functional.sums import Sums, sum_dtype
 
 _EVERY_PAIR = (Rule(),)
-
-
-class Sums(NamedTuple):
-    """What `contrast` returns: four (R, A) tensors, one row per rule.
-
-    Attributes:
-        log_sum: the log of the sum of exp(s / temperature) over kept pairs; -inf with zero gradient if there are none.
-        kept: the number of kept pairs, int64.
-        pulled_sum: the sum of the similarities (not divided by the temperature) of pulled pairs.
-        pulled: the number of pulled pairs, int64.
-    """
-
-    log_sum: Tensor
-    kept: Tensor
-    pulled_sum: Tensor
-    pulled: Tensor
 
 
 def contrast(
@@ -87,6 +67,12 @@ def contrast(
         >>> sums.kept
         tensor([[6, 6, 6, 6, 6, 6, 6, 6]])
     """
+    rules = (rules,) if isinstance(rules, Rule) else tuple(rules)
+    constants = candidates is not None and candidate_ids is not None and not candidates.requires_grad
+    if constants and len(rules) == 1 and rules[0].ranks_alone and not isinstance(temperature, Tensor):
+        assert candidates is not None
+        assert candidate_ids is not None
+        return ranked_sums(anchors, candidates, anchor_ids, candidate_ids, temperature, rules[0].ranks[0])
     result_dtype = torch.promote_types(anchors.dtype, torch.float32)
     anchors, candidates, tau, task = prepare(
         anchors, candidates, anchor_ids, candidate_ids, temperature, rules, block, symmetric=candidates is None
@@ -126,6 +112,7 @@ def prepare(
     if block is None:
         block = min(320 if anchors.device.type == "cpu" else 4096, max(len(anchors), len(candidates), 1))
     _check(anchors, candidates, anchor_ids, candidate_ids, rules, block)
+    rules = bounded(rules, anchors, candidates, anchor_ids, candidate_ids)
     tau = temperature if isinstance(temperature, Tensor) else torch.tensor(temperature, dtype=torch.float64)
     tau = tau.to(anchors.device)
     if tau.shape not in ((), anchors.shape[:1]):
@@ -135,7 +122,7 @@ def prepare(
     if tau.ndim or any(rule.lists for rule in rules):
         symmetric = False  # pair (i, k) and pair (k, i) differ
 
-    dtype = _sum_dtype(anchors, candidates, tau)
+    dtype = sum_dtype(anchors, candidates, tau)
     if int(candidate_ids.min() if len(candidate_ids) else 0) < 0:
         symmetric = False
         filled = (candidate_ids >= 0).nonzero().squeeze(1)
@@ -157,32 +144,6 @@ def prepare(
         columns_need_grad=with_grad and candidates.requires_grad,
     )
     return anchors, candidates, tau, task
-
-
-def _sum_dtype(anchors: Tensor, candidates: Tensor, temperature: Tensor) -> torch.dtype:
-    """Choose the dtype in which exponentials cannot overflow, and refuse numbers for which there is none."""
-    dtype = torch.float64 if anchors.dtype == torch.float64 else torch.float32
-    if not (len(anchors) and len(candidates)):
-        return dtype
-    coldest = float(temperature.detach().min())
-    if not (coldest > 0 and math.isfinite(coldest)):
-        raise ValueError(f"temperature must be positive and finite, got {coldest}")
-    longest = [
-        float(torch.linalg.vector_norm(x.detach(), dim=1, dtype=dtype).max())
-        for x in ((anchors,) if candidates is anchors else (anchors, candidates))
-    ]
-    for length, name in zip(longest, ("anchors", "candidates"), strict=False):
-        if not math.isfinite(length):
-            raise NotFinite(f"{name} hold NaN or infinite numbers: check the encoder's output before the loss")
-    reach = longest[0] * longest[-1] / coldest  # |s| / tau is at most this
-    if reach > _REACH[dtype]:
-        dtype = torch.float64
-    if reach > _REACH[dtype]:
-        raise ValueError(
-            f"similarities divided by the temperature reach {reach:.0f}, beyond {_REACH[dtype]:.0f} their exponentials "
-            "overflow: normalise the embeddings or raise the temperature"
-        )
-    return dtype
 
 
 def _check(

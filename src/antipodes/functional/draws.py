@@ -16,9 +16,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from antipodes.functional.contrast import Sums, contrast
+from antipodes.functional.contrast import contrast
+from antipodes.functional.ranks import checked
 from antipodes.functional.rule import Rule
-from antipodes.functional.select import Allowed, draw, uniform_numbers
+from antipodes.functional.select import Allowed, draw, edges, uniform_numbers
+from antipodes.functional.sums import Collected, Sums
 
 
 def drawn_sums(
@@ -62,24 +64,20 @@ def drawn_sums(
     sets = rules if columns is None else [rule.of_candidates(columns) for rule in rules]
     shape = (len(rules), len(anchors))
     numbers = uniform_numbers(generator, (*shape, samples), rank, world_size, anchors.device)
-    log_sum = allowed.anchors.new_full(shape, -torch.inf)
     kept = torch.zeros(shape, dtype=torch.int64, device=anchors.device)
-    direction = allowed.anchors.new_zeros(*shape, anchors.shape[1])  # the gradient of log_sum for its anchor
+    places = [[allowed.places(*checked(ranks, allowed)) for ranks in rule.ranks] for rule in sets]
+    collected = Collected(anchors, allowed.candidates, len(rules), temperature)
     for rows, similarities in allowed.blocks():
         for number, rule in enumerate(sets):
-            inside = _inside(rule, rows, similarities)
+            inside = _inside(rule, rows, similarities, [each[rows] for each in places[number]])
             kept[number, rows] = inside.sum(1)
             counts = _multiplicities(inside, numbers[number, rows])
             logits = torch.where(counts > 0, similarities, -torch.inf).div_(temperature)
             peak = logits.amax(1)
             peak.masked_fill_(peak == -torch.inf, 0.0)
             weights = logits.sub_(peak[:, None]).exp_().mul_(counts)
-            total = weights.sum(1)
-            log_sum[number, rows] = total.log() + peak
-            # a row that drew something has its peak in it, hence a total of at least 1
-            direction[number, rows] = weights @ allowed.candidates / (total.clamp(min=1) * temperature)[:, None]
-    # adds zero, and the gradient
-    log_sum = log_sum + ((anchors - anchors.detach()) * direction).sum(2)
+            collected.add(number, rows, weights, weights.sum(1), peak)
+    log_sum = collected.log_sum()
     if any(rule.pulls for rule in rules):
         everything = contrast(
             anchors,
@@ -108,7 +106,7 @@ def _multiplicities(inside: Tensor, numbers: Tensor) -> Tensor:
     return counts.scatter_add_(1, columns.clamp(min=0), (columns >= 0).float())
 
 
-def _inside(rule: Rule, rows: slice, similarities: Tensor) -> Tensor:
+def _inside(rule: Rule, rows: slice, similarities: Tensor, places: Sequence[Tensor]) -> Tensor:
     """Which candidates (b, C) of the anchors in these rows the rule keeps; excluded ones have similarity -inf."""
     inside = similarities > -torch.inf
     ceiling = rule.ceiling if rule.above == "drop" else None
@@ -117,6 +115,9 @@ def _inside(rule: Rule, rows: slice, similarities: Tensor) -> Tensor:
             inside &= similarities <= torch.where(bound < 1, bound, torch.inf)[rows, None].to(similarities)
     if rule.low is not None:
         inside &= similarities >= torch.where(rule.low > -1, rule.low, -torch.inf)[rows, None].to(similarities)
+    for each in places:
+        above, below = edges(similarities.clone(), each)
+        inside &= (similarities >= above[:, :1]) & (similarities <= below[:, 1:])
     for group in rule.groups:
         if group.same != "pull":
             own = group.anchors[rows, None]

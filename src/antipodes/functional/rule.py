@@ -1,12 +1,13 @@
 """Rules: which pairs of anchors and candidates are pushed, ignored or pulled, without a mask.
 
-Every method's answer to "does this pair count" is a band of similarities, a comparison of groups, or both.
+Every method's answer to "does this pair count" is a band of similarities or of their ranks, a comparison of groups, or
+several of these.
 A rule holds a few vectors per anchor and per candidate; `contrast` applies it to one block of similarities at a time.
 Where the answer follows from neither, a rule can list single pairs.
 
 Three things can happen to a pair that a rule singles out:
 
-- ignored: outside the band `low <= s <= high`, or outside an `"only"` group. It leaves the denominator.
+- ignored: outside the band `low <= s <= high` or its ranks, or outside an `"only"` group. It leaves the denominator.
 - dropped: a false negative, above the `ceiling`, in a `"drop"` group or listed. It leaves the denominator.
 - pulled: a false negative, above the `ceiling`, in a `"pull"` group or listed. It stays in the denominator and is a
   positive as well.
@@ -58,8 +59,21 @@ class Listed:
 
 
 @dataclass(frozen=True, eq=False)
+class Ranks:
+    """Places in the order of similarity: rank 0 is the candidate of another sample that is most similar to the anchor.
+
+    Attributes:
+        first: (A,) int64; candidates of a lower rank are ignored.
+        last: (A,) int64; candidates from this rank on are ignored.
+    """
+
+    first: Tensor
+    last: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Rule:
-    """A band of similarities and any number of group comparisons and lists, joined by "and".
+    """A band of similarities and any number of rank bands, group comparisons and lists, joined by "and".
 
     Bounds are (A,) tensors, one number per anchor, or None for no bound. The band is closed: a similarity equal to
     `low`, `high` or `ceiling` is kept. Similarities carry rounding errors, so a policy that takes a bound from a
@@ -73,6 +87,7 @@ class Rule:
         above: what happens to pairs above the ceiling, `"drop"` or `"pull"`.
         groups: group comparisons.
         lists: lists of single pairs.
+        ranks: bands of ranks, which become bounds where the similarities are computed.
 
     Example:
         >>> import torch
@@ -88,6 +103,7 @@ class Rule:
     above: Literal["drop", "pull"] = "drop"
     groups: tuple[Group, ...] = ()
     lists: tuple[Listed, ...] = ()
+    ranks: tuple[Ranks, ...] = ()
 
     def __and__(self, other: Rule) -> Rule:
         """Merge two rules: a pair is kept if both keep it, and pulled if one pulls it and neither drops nor ignores it.
@@ -102,7 +118,8 @@ class Rule:
             dropping, pulling = (self, other) if self.above == "drop" else (other, self)
             high, ceiling, above = _smaller(high, dropping.ceiling), pulling.ceiling, "pull"
         low = self.low if other.low is None else other.low if self.low is None else torch.maximum(self.low, other.low)
-        return Rule(low, high, ceiling, above, self.groups + other.groups, self.lists + other.lists)
+        groups, lists = self.groups + other.groups, self.lists + other.lists
+        return Rule(low, high, ceiling, above, groups, lists, self.ranks + other.ranks)
 
     def attract(self) -> Rule:
         """Return the same rule with every false negative pulled instead of dropped."""
@@ -111,7 +128,7 @@ class Rule:
         return replace(self, above="pull", groups=groups, lists=lists)
 
     def of_candidates(self, positions: Tensor) -> Rule:
-        """Return the rule for the candidates at these positions, which rise."""
+        """Return the rule for the candidates at these positions, which rise; ranks are taken as ranks among them."""
         groups = tuple(replace(group, candidates=group.candidates[positions]) for group in self.groups)
         lists = []
         for listed in self.lists:
@@ -130,7 +147,14 @@ class Rule:
     @property
     def ignores(self) -> bool:
         """Whether there are pairs that this rule leaves out without calling them false negatives."""
-        return self.low is not None or self.high is not None or any(group.same == "only" for group in self.groups)
+        by_band = self.low is not None or self.high is not None or bool(self.ranks)
+        return by_band or any(group.same == "only" for group in self.groups)
+
+    @property
+    def ranks_alone(self) -> bool:
+        """Whether one band of ranks is all that this rule says."""
+        bounds = (self.low, self.high, self.ceiling)
+        return len(self.ranks) == 1 and all(bound is None for bound in bounds) and not (self.groups or self.lists)
 
     def flags(self) -> Rule:
         """Return what this rule says about false negatives, without what it ignores."""

@@ -1,7 +1,7 @@
 """Row selections: which candidates of an anchor are its most similar, and between which bounds a share of them lies.
 
-1. The similarities of 64 anchors (more, if there are few candidates) with all candidates are computed; the full matrix
-   never exists.
+1. The similarities of 64 anchors (128, if there are at most 65,536 candidates, and more, if there are few) with all
+   candidates are computed; the full matrix never exists.
 2. Candidates that an anchor may not choose (its own id) are set to -inf at their few positions; candidates of id -1
    (empty queue slots) are left out before the product.
 3. Each row is partitioned, not sorted, while it is in the processor's cache: exact, and tens of times faster than a
@@ -18,7 +18,9 @@ selection is selected as a whole.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ from torch import Tensor
 from antipodes.functional.errors import NotFinite
 
 ROWS, CELLS = 64, 2**17  # a block has at least so many rows, and more while it has fewer cells
+KEPT = 2**23  # blocks have twice the rows up to so many cells, 32 MB in float32, and a CPU keeps that memory
 
 
 def kth_largest(
@@ -93,13 +96,18 @@ def ring(
     Raises:
         ValueError: if inner is not in [0, 1) or outer not in (0, 1].
     """
+    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
+    return allowed.band(*ring_ranks(allowed.count, inner, outer))
+
+
+def ring_ranks(count: Tensor, inner: float, outer: float) -> tuple[Tensor, Tensor]:
+    """The first rank of the ring and the one after its last, for anchors with so many candidates."""
     if not 0 <= inner < 1:
         raise ValueError(f"inner must be in [0, 1), got {inner}: it is the share of the outer ball that is left out")
     if not 0 < outer <= 1:
         raise ValueError(f"outer must be in (0, 1], got {outer}: it is the share of the candidates in the outer ball")
-    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
-    count = allowed.count.double()
-    return allowed.band((inner * outer * count).floor().long(), (outer * count).floor().long())
+    number = count.double()
+    return (inner * outer * number).floor().long(), (outer * number).floor().long()
 
 
 def top_share(anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, alpha: float) -> Tensor:
@@ -249,6 +257,19 @@ def edges(similarities: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
     return _edges_by_top_k(similarities, ranks)
 
 
+def bounds(similarities: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Bounds (low, high) between which the ranks of `Allowed.places` lie; the rows are reordered as in `edges`."""
+    above, below = edges(similarities, places)
+    middle = (above + below) / 2
+    # between neighbouring floats there is no middle: then the bound is the similarity inside the band
+    low = torch.where(middle[:, 0] > below[:, 0], middle[:, 0], above[:, 0])
+    high = torch.where(middle[:, 1] < above[:, 1], middle[:, 1], below[:, 1])
+    last, first = places.unbind(1)
+    low.masked_fill_(last == similarities.shape[1], -torch.inf)
+    high.masked_fill_(first == 0, torch.inf)
+    return low, high.masked_fill_(last == 0, -torch.inf)
+
+
 def _edges_by_partition(similarities: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
     values = similarities.numpy()
     above = np.full(ranks.shape, np.inf, dtype=values.dtype)
@@ -302,6 +323,28 @@ def _draw_by_counts(inside: Tensor, numbers: Tensor) -> Tensor:
     return torch.searchsorted(counts, (numbers * size).long() + 1).masked_fill(size == 0, -1)
 
 
+class _Workspace(threading.local):
+    """The memory of a block, kept between calls: fresh pages take nearly as long as the product that fills them."""
+
+    kept: Tensor | None = None
+
+    @contextmanager
+    def lend(self, cells: int, like: Tensor) -> Iterator[Tensor]:
+        """Lend memory for so many numbers; whoever asks while it is out gets some of their own."""
+        buffer, self.kept = self.kept, None
+        if buffer is None or len(buffer) < cells or (buffer.dtype, buffer.device) != (like.dtype, like.device):
+            with torch.inference_mode(mode=False):
+                buffer = torch.empty(cells, dtype=like.dtype, device=like.device)
+        try:
+            yield buffer
+        finally:
+            if buffer.device.type == "cpu" and len(buffer) <= KEPT:  # other devices have their own way to do this
+                self.kept = buffer
+
+
+_workspace = _Workspace()
+
+
 class Allowed:
     """The candidates that every anchor may choose from: their number, and their similarities in blocks of rows."""
 
@@ -347,37 +390,36 @@ class Allowed:
         """Yield slices of anchors and their similarities, excluded ones -inf, in a buffer that is reused."""
         if len(self.candidates) == 0:
             return
-        height = min(max(ROWS, CELLS // len(self.candidates)), len(self.anchors))
-        buffer = self.anchors.new_empty(height, len(self.candidates))
-        for start in range(0, len(self.anchors), max(height, 1)):
-            rows = slice(start, min(start + height, len(self.anchors)))
-            similarities = buffer[: rows.stop - start]
-            torch.mm(self.anchors[rows], self.candidates.T, out=similarities)
-            same = self.same[rows]
-            row = torch.arange(len(same), device=same.device).repeat_interleave(same)
-            within = torch.arange(len(row), device=same.device) - (same.cumsum(0) - same)[row]
-            similarities[row, self.by_id[self.same_from[rows][row] + within]] = -torch.inf
-            yield rows, similarities
+        width = len(self.candidates)
+        height = min(max(ROWS, min(KEPT // width, 2 * ROWS), CELLS // width), len(self.anchors))
+        with _workspace.lend(height * width, self.anchors) as buffer:
+            for start in range(0, len(self.anchors), max(height, 1)):
+                rows = slice(start, min(start + height, len(self.anchors)))
+                similarities = buffer[: (rows.stop - start) * width].view(-1, width)
+                torch.mm(self.anchors[rows], self.candidates.T, out=similarities)
+                same = self.same[rows]
+                row = torch.arange(len(same), device=same.device).repeat_interleave(same)
+                within = torch.arange(len(row), device=same.device) - (same.cumsum(0) - same)[row]
+                similarities[row, self.by_id[self.same_from[rows][row] + within]] = -torch.inf
+                yield rows, similarities
 
-    def band(self, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        """Bounds between which exactly the ranks [first, last) of every anchor lie."""
+    def places(self, first: Tensor, last: Tensor) -> Tensor:
+        """Where the ranks [first, last) of every anchor end and begin, (A, 2) as `edges` takes it; 0, 0 if nowhere."""
         if bool((first < 0).any()):
             raise ValueError(f"first must not be negative, got {int(first.min())}: rank 0 is the most similar")
         last = last.minimum(self.count)
-        empty = first >= last
-        low = self.anchors.new_full(last.shape, torch.inf)
-        high = -low
         # nothing is below the last allowed rank: all columns, so that the row need not be partitioned there
-        ranks = torch.stack([last.masked_fill(last == self.count, len(self.candidates)), first], dim=1)
-        ranks.masked_fill_(empty[:, None], 0)
+        places = torch.stack([last.masked_fill(last == self.count, len(self.candidates)), first], dim=1)
+        return places.masked_fill_((first >= last)[:, None], 0)
+
+    def band(self, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        """Bounds between which exactly the ranks [first, last) of every anchor lie."""
+        places = self.places(first, last)
+        low = self.anchors.new_full((len(places),), torch.inf)
+        high = -low
         for rows, similarities in self.blocks():
-            above, below = edges(similarities, ranks[rows])
-            middle = (above + below) / 2
-            # between neighbouring floats there is no middle: then the bound is the similarity inside the band
-            low[rows] = torch.where(middle[:, 0] > below[:, 0], middle[:, 0], above[:, 0])
-            high[rows] = torch.where(middle[:, 1] < above[:, 1], middle[:, 1], below[:, 1])
-        low[last == self.count], high[first == 0] = -torch.inf, torch.inf
-        return low.masked_fill(empty, torch.inf), high.masked_fill(empty, -torch.inf)
+            low[rows], high[rows] = bounds(similarities, places[rows])
+        return low, high
 
     def original(self, columns: Tensor) -> Tensor:
         """Columns of the kept candidates as columns of all candidates; -1 stays."""

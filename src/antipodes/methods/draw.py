@@ -9,8 +9,8 @@ from torch import Tensor
 
 from antipodes.candidates.bank import MemoryBank
 from antipodes.distributed import rank, world_size
-from antipodes.functional.contrast import Sums
 from antipodes.functional.draws import drawn_sums, expected_sums
+from antipodes.functional.sums import Sums
 from antipodes.objectives import Objective
 from antipodes.pairs import Pairs, Rule
 

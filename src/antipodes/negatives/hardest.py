@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antipodes.functional.select import band_by_rank
+import torch
+
 from antipodes.negatives.policy import Policy
-from antipodes.pairs import Pairs, Rule
+from antipodes.pairs import Pairs, Ranks, Rule
 
 
 class Hardest(Policy):
@@ -28,6 +29,5 @@ class Hardest(Policy):
 
     def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
         """Ignore what is less similar than the k-th."""
-        keys, ids = pairs.keys()
-        low, _ = band_by_rank(pairs.anchors, keys, pairs.anchor_ids, ids, 0, self.k)
-        return [Rule(low=low)]
+        first = torch.zeros_like(pairs.anchor_ids)
+        return [Rule(ranks=(Ranks(first, first + self.k),))]

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from antipodes.functional.contrast import Sums
+from antipodes.functional.sums import Sums
 from antipodes.pairs import Pairs, Rule
 
 Space = Literal["features", "embeddings", "seen"]

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from antipodes import schedules
-from antipodes.functional.select import ring
+from antipodes.functional.select import ring_ranks
 from antipodes.negatives.policy import Hears, Policy
-from antipodes.pairs import Pairs, Rule
+from antipodes.pairs import Pairs, Ranks, Rule
 
 Anneal = Literal["linear", "step", "none", "validation", "loss"]
 ADAPTIVE: dict[Anneal, Hears] = {"validation": "score", "loss": "loss"}
@@ -118,6 +118,4 @@ class Ring(Policy):
 
     def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
         """Ignore what lies outside of every anchor's ring."""
-        keys, ids = pairs.keys()
-        low, high = ring(pairs.anchors, keys, pairs.anchor_ids, ids, self.inner, self.share(progress))
-        return [Rule(low=low, high=high)]
+        return [Rule(ranks=(Ranks(*ring_ranks(pairs.available(), self.inner, self.share(progress))),))]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from antipodes.distributed import gather, rank, world_size
-from antipodes.functional.contrast import Sums
+from antipodes.functional.sums import Sums
 from antipodes.negatives.policy import Policy
 from antipodes.objectives.objective import Objective, Treatment
 from antipodes.pairs import Pairs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from antipodes.functional.contrast import Sums
+from antipodes.functional.sums import Sums
 from antipodes.objectives.objective import Objective
 from antipodes.pairs import Pairs
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from antipodes.functional.contrast import Sums
+from antipodes.functional.sums import Sums
 from antipodes.negatives.clustered import Clustered
 from antipodes.negatives.policy import Policy
 from antipodes.objectives.objective import Objective

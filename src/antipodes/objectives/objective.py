@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.candidates.batch import batch_pairs
-from antipodes.functional.contrast import Sums
 from antipodes.functional.errors import NotFinite
+from antipodes.functional.sums import Sums
 from antipodes.negatives.policy import Policy
 from antipodes.pairs import Pairs, Rule, normalise
 
@@ -125,6 +125,8 @@ class Objective(nn.Module, ABC):
             self.observer(pairs, rules)
         if self.treatment != "eliminate":
             rules = [rule.attract() for rule in rules]
+        if self.treatment == "refine" or (self.negatives is not None and self.negatives.reweighs):
+            rules = pairs.bounded(rules)
         sums = contrast(pairs, self.temperature, [*rules, *self.beside(pairs)])
         if self.negatives is not None and self.negatives.reweighs:
             sums = self.negatives.reweigh(pairs, rules, sums, self.temperature)

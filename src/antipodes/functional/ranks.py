@@ -1,0 +1,109 @@
+"""Ranks: rules that go by the order of similarities instead of their size.
+
+A rank becomes a bound once all similarities of its anchor are known. `bounded` computes them for that purpose, after
+which every kernel can apply the rule. Where a band of ranks is all that a rule says and the candidates are constants (a
+queue, a bank), `ranked_sums` needs no second look at them:
+
+1. The logits of a block of anchors with all candidates are computed.
+2. While it is in the processor's cache, each row is partitioned for its bounds, and turned into weights in its place:
+   the exponentials of what is between the bounds, zeros for the rest.
+3. The block of weights gives the sums and, in a product with the candidates, the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from antipodes.functional.rule import Ranks, Rule
+from antipodes.functional.select import Allowed, edges
+from antipodes.functional.sums import Collected, Sums, sum_dtype
+
+
+def checked(ranks: Ranks, allowed: Allowed) -> tuple[Tensor, Tensor]:
+    """The first and last ranks, one integer per anchor.
+
+    Raises:
+        ValueError: if they are something else.
+    """
+    return allowed.per_anchor(ranks.first, "Ranks.first"), allowed.per_anchor(ranks.last, "Ranks.last")
+
+
+def bounded(
+    rules: Sequence[Rule], anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor
+) -> tuple[Rule, ...]:
+    """The same rules with their ranks as bounds of similarities.
+
+    Raises:
+        ValueError: for ranks that are not one integer per anchor, or inputs that are not finite.
+    """
+    if not any(rule.ranks for rule in rules):
+        return tuple(rules)
+    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
+    result = []
+    for rule in rules:
+        for ranks in rule.ranks:
+            low, high = allowed.band(*checked(ranks, allowed))
+            rule = rule & Rule(low=low, high=high)
+        result.append(replace(rule, ranks=()))
+    return tuple(result)
+
+
+def ranked_sums(
+    anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, temperature: float, ranks: Ranks
+) -> Sums:
+    """What `contrast` returns for one rule that only has ranks and candidates that need no gradient.
+
+    The log sums are relative to the largest kept similarity, so no temperature is too low.
+
+    Raises:
+        ValueError: as `contrast`.
+    """
+    dtype = sum_dtype(anchors, candidates, torch.tensor(temperature, dtype=torch.float64))
+    allowed = Allowed(anchors.detach().to(dtype) / temperature, candidates, anchor_ids, candidate_ids)
+    places = allowed.places(*checked(ranks, allowed))
+    collected = Collected(anchors, allowed.candidates, 1, temperature)
+    kept, total = (allowed.anchors.new_zeros(len(anchors)) for _ in range(2))
+    weigh = _weigh_rows if anchors.device.type == "cpu" else _weigh_block
+    for rows, logits in allowed.blocks():
+        weigh(logits, places[rows], kept[rows], total[rows])
+        collected.add(0, rows, logits, total[rows])
+    kept -= torch.where(places[:, 0] > allowed.count, allowed.same, 0)  # all columns: not those of the same sample
+    log_sum = collected.log_sum().to(torch.promote_types(anchors.dtype, torch.float32))
+    nothing = torch.zeros_like(log_sum, requires_grad=False)
+    return Sums(log_sum, kept.long()[None], nothing, nothing.long())
+
+
+def _weigh_rows(logits: Tensor, places: Tensor, kept: Tensor, total: Tensor) -> None:
+    """Turn logits (b, C) into weights, one row at a time while it is in cache; count them and add them up."""
+    exponentials, inside = (torch.empty_like(logits[0]) for _ in range(2))
+    for number, (row, (last, first)) in enumerate(zip(logits, places.tolist(), strict=True)):
+        if last == 0:
+            row.zero_()
+            continue
+        torch.exp(row, out=exponentials)
+        values = row.numpy()  # reordered from here on
+        lowest, highest = -torch.inf, torch.inf
+        if last < len(values):
+            values.partition(len(values) - last)
+            values = values[-last:]
+            lowest = values[0]
+        if first:
+            values.partition(last - first - 1)
+            highest = values[last - first - 1]
+        ends = torch.tensor([lowest, highest], dtype=row.dtype).exp_().tolist()  # by the same function as the row
+        torch.eq(torch.clamp(exponentials, *ends, out=inside), exponentials, out=inside)
+        kept[number] = inside.dot(inside)
+        total[number] = exponentials.dot(inside)
+        torch.mul(exponentials, inside, out=row)
+
+
+def _weigh_block(logits: Tensor, places: Tensor, kept: Tensor, total: Tensor) -> None:
+    """Turn logits (b, C) into weights; count them and add them up."""
+    above, below = edges(logits.clone(), places)
+    inside = (logits >= above[:, :1]) & (logits <= below[:, 1:])
+    torch.sum(inside, 1, out=kept)
+    torch.sum(logits.exp_().mul_(inside), 1, out=total)
