@@ -118,5 +118,7 @@ def test_wrong_ranks_get_one_sentence() -> None:
                 contrast(a, anchor_ids=anchor_ids, temperature=0.2, rules=Rule(ranks=(wrong,)), **others)
     with pytest.raises(ValueError, match="NaN or infinite"):
         sums_of((a, c * torch.nan, anchor_ids, candidate_ids.abs()), 0, 5)
+    with pytest.raises(ValueError, match="must be \\(A, D\\) and \\(C, D\\)"):
+        sums_of((a, c[:, :3], anchor_ids, candidate_ids), 0, 5)
     with pytest.raises(ValueError, match="temperature must be positive"):
         sums_of((a, c, anchor_ids, candidate_ids), 0, 5, temperature=0.0)

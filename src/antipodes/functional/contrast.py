@@ -68,11 +68,10 @@ def contrast(
         tensor([[6, 6, 6, 6, 6, 6, 6, 6]])
     """
     rules = (rules,) if isinstance(rules, Rule) else tuple(rules)
-    constants = candidates is not None and candidate_ids is not None and not candidates.requires_grad
-    if constants and len(rules) == 1 and rules[0].ranks_alone and not isinstance(temperature, Tensor):
-        assert candidates is not None
-        assert candidate_ids is not None
-        return ranked_sums(anchors, candidates, anchor_ids, candidate_ids, temperature, rules[0].ranks[0])
+    ranks_alone = len(rules) == 1 and rules[0].ranks_alone and not isinstance(temperature, Tensor)
+    if ranks_alone and candidates is not None and candidate_ids is not None and not candidates.requires_grad:
+        _check(anchors, candidates, anchor_ids, candidate_ids, rules, block or 1)
+        return ranked_sums(anchors, candidates, anchor_ids, candidate_ids, float(temperature), rules[0].ranks[0])
     result_dtype = torch.promote_types(anchors.dtype, torch.float32)
     anchors, candidates, tau, task = prepare(
         anchors, candidates, anchor_ids, candidate_ids, temperature, rules, block, symmetric=candidates is None

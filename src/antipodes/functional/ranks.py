@@ -57,8 +57,6 @@ def ranked_sums(
 ) -> Sums:
     """What `contrast` returns for one rule that only has ranks and candidates that need no gradient.
 
-    The log sums are relative to the largest kept similarity, so no temperature is too low.
-
     Raises:
         ValueError: as `contrast`.
     """
@@ -73,7 +71,7 @@ def ranked_sums(
         collected.add(0, rows, logits, total[rows])
     kept -= torch.where(places[:, 0] > allowed.count, allowed.same, 0)  # all columns: not those of the same sample
     log_sum = collected.log_sum().to(torch.promote_types(anchors.dtype, torch.float32))
-    nothing = torch.zeros_like(log_sum, requires_grad=False)
+    nothing = torch.zeros_like(log_sum)
     return Sums(log_sum, kept.long()[None], nothing, nothing.long())
 
 
