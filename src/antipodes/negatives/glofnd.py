@@ -71,6 +71,7 @@ class GloFND(Policy):
         self._thresholds = SampleTable(rows, fill=1.0, folder=folder)
         self._first, self._second = SampleTable(rows, folder=folder), SampleTable(rows, folder=folder)
         self._steps = SampleTable(rows, dtype=torch.int32, folder=folder)
+        self._mean = 1.0  # of the thresholds of the last step's samples
 
     @property
     def threshold(self) -> Tensor:
@@ -84,12 +85,13 @@ class GloFND(Policy):
             return [Rule()]
         rows = torch.zeros_like(pairs.anchor_ids) if self.shared else pairs.anchor_ids
         self._move(pairs, rows, progress)
-        return [Rule(ceiling=self._thresholds.read(rows).to(pairs.anchors.dtype))]
+        thresholds = self._thresholds.read(rows)
+        self._mean = thresholds.mean().item()
+        return [Rule(ceiling=thresholds.to(pairs.anchors.dtype))]
 
     def statistics(self) -> dict[str, float]:
-        """The mean threshold of the samples visited so far."""
-        visited = self._thresholds.rows[self._steps.rows > 0]
-        return {"threshold": visited.mean().item() if len(visited) else 1.0}
+        """The mean threshold of the last step's samples."""
+        return {"threshold": self._mean}
 
     def _move(self, pairs: Pairs, rows: Tensor, progress: float) -> None:
         """One step for every sample (row) of the global batch, from the counts of all its anchors."""
