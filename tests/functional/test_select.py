@@ -159,8 +159,10 @@ def test_rows_and_counts_draw_the_same() -> None:
     similarities, numbers = torch.randn(9, 50, generator=generator), torch.rand(9, 200, generator=generator).double()
     low, high = torch.linspace(-3, 3, 9), torch.linspace(-2, 2.5, 9)  # the last band is empty
     inside = (similarities >= low[:, None]) & (similarities <= high[:, None])
-    by_counts = select._draw_by_counts(inside, numbers)
-    assert torch.equal(by_counts, select._draw_by_rows(inside, numbers))
+    by_counts, sizes = select._draw_by_counts(inside, numbers)
+    by_rows, same_sizes = select._draw_by_rows(inside, numbers)
+    assert torch.equal(by_counts, by_rows)
+    assert torch.equal(sizes, same_sizes)
     assert bool((by_counts[-1] == -1).all())
     assert bool((by_counts[4] >= 0).all())
 

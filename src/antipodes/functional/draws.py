@@ -1,9 +1,8 @@
 """Draws: a few random negatives for every anchor, among all that its rule keeps.
 
 1. The similarities of a block of anchors with all candidates are computed, and the rule says which of them count.
-2. Each anchor draws from those, uniformly and with replacement. What it drew are multiplicities over the columns.
-3. The sum over its draws is a sum over columns, sum_k count_ik exp(s_ik / tau), and the gradient another product with
-   the candidates, taken along in the same pass.
+2. Each anchor draws from those, uniformly and with replacement, and takes the exponentials of what it drew alone.
+3. Added up by column, they are weights whose product with the candidates is the gradient, taken along in the same pass.
 
 So nothing is gathered, and beside the inputs only O(block x C) numbers are in memory. The candidates are constants: the
 entries of a bank take no gradient.
@@ -70,13 +69,14 @@ def drawn_sums(
     for rows, similarities in allowed.blocks():
         for number, rule in enumerate(sets):
             inside = _inside(rule, rows, similarities, [each[rows] for each in places[number]])
-            kept[number, rows] = inside.sum(1)
-            counts = _multiplicities(inside, numbers[number, rows])
-            logits = torch.where(counts > 0, similarities, -torch.inf).div_(temperature)
+            columns, kept[number, rows] = draw(inside, numbers[number, rows])
+            drawn, columns = columns >= 0, columns.clamp_(min=0)
+            logits = similarities.gather(1, columns).div_(temperature).masked_fill_(~drawn, -torch.inf)
             peak = logits.amax(1)
             peak.masked_fill_(peak == -torch.inf, 0.0)
-            weights = logits.sub_(peak[:, None]).exp_().mul_(counts)
-            collected.add(number, rows, weights, weights.sum(1), peak)
+            values = logits.sub_(peak[:, None]).exp_()
+            weights = torch.zeros_like(similarities).scatter_add_(1, columns, values)
+            collected.add(number, rows, weights, values.sum(1), peak)
     log_sum = collected.log_sum()
     if any(rule.pulls for rule in rules):
         everything = contrast(
@@ -97,13 +97,6 @@ def expected_sums(sums: Sums, samples: int) -> Sums:
     Scales the sum over all |kept| candidates by samples / |kept|; an anchor that keeps none stays at -inf.
     """
     return sums._replace(log_sum=sums.log_sum + (samples / sums.kept.clamp(min=1).to(sums.log_sum)).log())
-
-
-def _multiplicities(inside: Tensor, numbers: Tensor) -> Tensor:
-    """How often each column (A, C) is drawn by the numbers (A, m) among those inside."""
-    counts = torch.zeros(inside.shape, dtype=torch.float32, device=inside.device)
-    columns = draw(inside, numbers)
-    return counts.scatter_add_(1, columns.clamp(min=0), (columns >= 0).float())
 
 
 def _inside(rule: Rule, rows: slice, similarities: Tensor, places: Sequence[Tensor]) -> Tensor:

@@ -207,7 +207,7 @@ def draw_from_band(
     columns = torch.full((count, m), -1, device=allowed.anchors.device)
     for rows, similarities in allowed.blocks():
         inside = (similarities >= low[rows, None]) & (similarities <= high[rows, None])
-        columns[rows] = draw(inside, numbers[rows])
+        columns[rows] = draw(inside, numbers[rows])[0]
     return allowed.original(columns)
 
 
@@ -237,8 +237,12 @@ def uniform_numbers(
     return numbers[..., rank * count : (rank + 1) * count, :].to(device)
 
 
-def draw(inside: Tensor, numbers: Tensor) -> Tensor:
-    """The columns (A, m) that numbers (A, m) in [0, 1) choose among those inside (A, C); -1 where there are none."""
+def draw(inside: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Choose by numbers (A, m) in [0, 1) among the columns inside (A, C).
+
+    Returns:
+        the columns (A, m), -1 where there are none, and the number that there were to choose from (A,).
+    """
     return _draw_by_rows(inside, numbers) if inside.device.type == "cpu" else _draw_by_counts(inside, numbers)
 
 
@@ -308,19 +312,21 @@ def _top(similarities: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return similarities.gather(1, columns), columns
 
 
-def _draw_by_rows(inside: Tensor, numbers: Tensor) -> Tensor:
-    columns = torch.full(numbers.shape, -1)
-    for row, number, chosen in zip(inside.numpy(), numbers.numpy(), columns.numpy(), strict=True):
+def _draw_by_rows(inside: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    columns, sizes = torch.full(numbers.shape, -1), torch.zeros(len(numbers), dtype=torch.int64)
+    rows = zip(inside.numpy(), numbers.numpy(), columns.numpy(), strict=True)
+    for place, (row, number, chosen) in enumerate(rows):
         places = np.flatnonzero(row)
+        sizes[place] = len(places)
         if len(places):
             chosen[:] = places[(number * len(places)).astype(np.int64)]
-    return columns
+    return columns, sizes
 
 
-def _draw_by_counts(inside: Tensor, numbers: Tensor) -> Tensor:
+def _draw_by_counts(inside: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
     counts = inside.cumsum(1)
     size = counts[:, -1:].contiguous()
-    return torch.searchsorted(counts, (numbers * size).long() + 1).masked_fill(size == 0, -1)
+    return torch.searchsorted(counts, (numbers * size).long() + 1).masked_fill(size == 0, -1), size[:, 0]
 
 
 class _Workspace(threading.local):
