@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from antipodes.negatives import DCL, FNC, HCL, IFND, Cave, GloFND, Hardest, Oracle, Policy, Ring
-    from antipodes.objectives import GlobalContrastive, HardPairs, InfoNCE, LocalAggregation
+    from antipodes.objectives import GlobalContrastive, HardPairs, InfoNCE, LocalAggregation, Refine
     from antipodes.pairs import Group, Listed, Pairs, Ranks, Rule
     from antipodes.state import SampleTable
 
@@ -34,6 +34,7 @@ _HOMES = {
     "Policy": "negatives",
     "Ring": "negatives",
     "Ranks": "pairs",
+    "Refine": "objectives",
     "Rule": "pairs",
     "SampleTable": "state",
 }
@@ -56,6 +57,7 @@ __all__ = [
     "Pairs",
     "Policy",
     "Ranks",
+    "Refine",
     "Ring",
     "Rule",
     "SampleTable",

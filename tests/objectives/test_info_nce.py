@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from antipodes import InfoNCE, Oracle
+from antipodes import InfoNCE, Oracle, Refine
 from antipodes.objectives import Treatment
 from tests.ranks import Ranks
 from tests.reference import objectives as reference
@@ -140,7 +140,7 @@ def test_refining_with_other_numbers_by_loops(mu: float, tau_prime: float) -> No
     z1, z2 = embeddings(9)
     labels = [0, 1, 2, 0, 1, 0, 3, 3, 4]
     numbers = {"mu": mu, "tau_prime": tau_prime}
-    loss_fn = InfoNCE(0.2, Oracle(torch.tensor(labels)), "refine", **numbers)
+    loss_fn = InfoNCE(0.2, Oracle(torch.tensor(labels)), Refine(**numbers))
     loss = loss_fn(z1, z2, torch.arange(9))
     expected = reference.info_nce(z1, z2, range(9), 0.2, reference.same(labels), "refine", **numbers)
     torch.testing.assert_close(with_gradients(loss, z1, z2), with_gradients(expected, z1, z2))
@@ -152,7 +152,7 @@ def test_refining_with_other_numbers_by_loops(mu: float, tau_prime: float) -> No
 def test_refining_by_hand_on_a_circle() -> None:
     """The query at 0 degrees, its key at 30; of the queue 60 and 180 degrees share its label, 90 does not."""
     tau, exp = 0.5, math.exp
-    loss_fn = InfoNCE(tau, Oracle(torch.tensor([0, 0, 1, 0])), "refine", mu=2.0, tau_prime=0.5)
+    loss_fn = InfoNCE(tau, Oracle(torch.tensor([0, 0, 1, 0])), Refine(mu=2.0, tau_prime=0.5))
     queue = {"candidates": circle(60, 90, 180), "candidate_ids": torch.tensor([1, 2, 3])}
     loss = loss_fn(circle(0), circle(30), torch.tensor([0]), **queue)
     weights = [exp(cosine(angle) / 0.25) for angle in (0, 30, 150)]  # the key's angle to itself, 60 and 180

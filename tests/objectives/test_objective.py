@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from antipodes import GlobalContrastive, InfoNCE, Oracle
+from antipodes import GlobalContrastive, InfoNCE, Oracle, Refine
 from antipodes.negatives import Policy
 from antipodes.objectives import Objective
 from antipodes.pairs import Pairs, Rule
@@ -245,7 +245,7 @@ def test_refuses_an_unknown_treatment(build: Build) -> None:
 @pytest.mark.parametrize("bad", [{"mu": -1.0}, {"mu": math.inf}, {"tau_prime": 0.0}, {"tau_prime": 1.5}])
 def test_refuses_to_refine_with_impossible_numbers(build: Build, bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(bad))} must be"):
-        build(negatives=Oracle(torch.arange(20)), treatment="refine", **bad)
+        build(negatives=Oracle(torch.arange(20)), treatment=Refine(**bad))
 
 
 def test_refuses_to_refine_without_the_positives_embeddings(build: Build) -> None:

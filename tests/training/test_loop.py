@@ -154,6 +154,20 @@ def test_a_ring_by_validation_without_a_validation_is_refused(tmp_path: Path) ->
     assert not (tmp_path / "a").exists()
 
 
+def test_the_numbers_of_refine_reach_the_loss(tmp_path: Path) -> None:
+    numbers = ["--refine_mu", 3.0]
+    with pytest.raises(ValueError, match="are numbers of --treatment refine"):
+        run(tmp_path / "a", "--negatives", "oracle", *numbers)
+    with pytest.raises(ValueError, match=r"tau_prime must be in \(0, 1\], got 2"):
+        run(tmp_path / "a", "--negatives", "oracle", "--treatment", "refine", "--refine_tau_prime", 2.0)
+    assert not (tmp_path / "a").exists()
+    masses = []
+    for name, more in (("default", []), ("confident", numbers), ("sharp", ["--refine_tau_prime", 0.5])):
+        run(tmp_path / name, "--negatives", "oracle", "--treatment", "refine", "--log_every", 1, *more)
+        masses.append(read_records(tmp_path / name)[0]["refined_mass"])
+    assert masses[1] > masses[0] > masses[2] > 0
+
+
 def test_a_treatment_that_a_method_does_not_take_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="local-aggregation decides itself whom it pulls"):
         run(tmp_path / "a", "--method", "local-aggregation", "--treatment", "attract")

@@ -33,8 +33,6 @@ class GlobalContrastive(Objective):
         gamma_until: Share of training after which gamma has fallen to its value; 0 keeps it constant.
         negatives: The policy; None keeps every candidate but the anchor's own sample.
         treatment: What happens to false negatives: `eliminate`, `attract` or `refine`.
-        mu: Confidence in what the positive says, of `refine`.
-        tau_prime: Sharpens what it says, of `refine`.
         folder: Keep u in a memory-mapped file in this folder, for datasets whose state exceeds the memory.
     """
 
@@ -46,11 +44,9 @@ class GlobalContrastive(Objective):
         gamma_until: float = 0.0,
         negatives: Policy | None = None,
         treatment: Treatment = "eliminate",
-        mu: float = 1.0,
-        tau_prime: float = 0.8,
         folder: str | None = None,
     ) -> None:
-        super().__init__(temperature, negatives, treatment, mu, tau_prime)
+        super().__init__(temperature, negatives, treatment)
         if not 0 < gamma <= 1:
             raise ValueError(f"gamma must be in (0, 1], got {gamma}: it is the weight of the new estimate")
         if not 0 <= gamma_until <= 1:

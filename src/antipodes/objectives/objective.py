@@ -6,6 +6,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -17,9 +18,28 @@ from antipodes.functional.sums import Sums
 from antipodes.negatives.policy import Policy
 from antipodes.pairs import Pairs, Rule, normalise
 
-Treatment = Literal["eliminate", "attract", "refine"]
+TreatmentName = Literal["eliminate", "attract", "refine"]
 Contrast = Callable[[Pairs, float, Sequence[Rule]], Sums]
 """Pairs, the temperature and rules to sums: `Pairs.contrast`, or another way to sum over what the rules keep."""
+
+
+@dataclass(frozen=True)
+class Refine:
+    """The treatment `refine` with its numbers; the defaults are those of SANE on CIFAR.
+
+    Args:
+        mu: Confidence in what the anchor's positive says; 0 pulls the positive alone.
+        tau_prime: Sharpens what it says: its softmax has the temperature tau * tau'.
+    """
+
+    mu: float = 1.0
+    tau_prime: float = 0.8
+
+    def __post_init__(self) -> None:
+        check_refinery(self.tau_prime, self.mu)
+
+
+Treatment = TreatmentName | Refine
 
 
 class Objective(nn.Module, ABC):
@@ -29,9 +49,7 @@ class Objective(nn.Module, ABC):
         temperature: Divides the similarities.
         negatives: The policy; None keeps every candidate but the anchor's own sample.
         treatment: What happens to false negatives: `eliminate` takes them out of the sum, `attract` pulls them like
-            positives, `refine` pulls each as much as the anchor's positive resembles it.
-        mu: Confidence in what the positive says, of `refine`; 0 pulls the positive alone.
-        tau_prime: Sharpens what it says, of `refine`: its softmax has the temperature tau * tau'.
+            positives, `refine` pulls each as much as the anchor's positive resembles it, with the numbers of `Refine`.
     """
 
     stats: dict[str, float]
@@ -41,22 +59,18 @@ class Objective(nn.Module, ABC):
         temperature: float = 0.1,
         negatives: Policy | None = None,
         treatment: Treatment = "eliminate",
-        mu: float = 1.0,
-        tau_prime: float = 0.8,
     ) -> None:
         super().__init__()
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature must be above 0 and finite, got {temperature}: it divides the similarities")
-        if treatment not in get_args(Treatment):
-            raise ValueError(f"treatment must be one of {', '.join(get_args(Treatment))}, got {treatment!r}")
+        self.refinery = treatment if isinstance(treatment, Refine) else Refine()
+        self.treatment: TreatmentName = "refine" if isinstance(treatment, Refine) else treatment
+        if self.treatment not in get_args(TreatmentName):
+            raise ValueError(f"treatment must be one of {', '.join(get_args(TreatmentName))}, got {treatment!r}")
         if treatment != "eliminate" and negatives is None:
             raise ValueError(f"treatment {treatment!r} needs a policy that finds false negatives: give negatives")
-        check_refinery(tau_prime, mu)
         self.temperature = temperature
         self.negatives = negatives
-        self.treatment = treatment
-        self.mu = mu
-        self.tau_prime = tau_prime
         self.stats = {}
         self.observer: Callable[[Pairs, Sequence[Rule]], None] | None = None  # sees every step's pairs and rules
         self._warned: set[str] = set()
@@ -160,8 +174,8 @@ class Objective(nn.Module, ABC):
         The label is y = (1 - a) onehot + a p with a = mu max p / (1 + mu max p). The largest p is the positive's own,
         p = 1 / (1 + sum w), so y of a candidate over y of the positive is w mu p^2 / (1 + mu p^2).
         """
-        refined = pairs.refine(self.temperature, self.temperature * self.tau_prime, rules)
-        confidence = self.mu / (1 + refined.weight) ** 2
+        refined = pairs.refine(self.temperature, self.temperature * self.refinery.tau_prime, rules)
+        confidence = self.refinery.mu / (1 + refined.weight) ** 2
         share = confidence / (1 + confidence)
         weight = share * refined.weight
         self.stats["refined_mass"] = (weight / (1 + weight)).mean().item()  # of a label, off the positive

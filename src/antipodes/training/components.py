@@ -24,6 +24,7 @@ from antipodes.methods import Method
 from antipodes.methods.names import METHODS
 from antipodes.negatives import Policy
 from antipodes.negatives.names import POLICIES
+from antipodes.objectives import Refine
 
 Kind = Literal["method", "negatives", "data", "encoder", "augmentation"]
 Spec = dict[str, Any]
@@ -116,6 +117,8 @@ def build_method(config: Spec, data: ImageDataset) -> Method:
     encoder_names = ["encoder"] if len(parts) == 1 else ["encoder_l", "encoder_ab"]
     given: dict[str, Any] = dict(zip(encoder_names, parts, strict=True))
     given |= {"num_samples": len(data), "labels": data.labels, "treatment": config["treatment"], "seed": config["seed"]}
+    if config["treatment"] == "refine":
+        given["treatment"] = Refine(config["refine_mu"], config["refine_tau_prime"])
     if config["negatives"]["name"] != "none":
         given["negatives"] = _build_policy(config["negatives"], given)
     method: Method = _call("method", config["method"], given)

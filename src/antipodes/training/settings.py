@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from antipodes.objectives import Treatment
+from antipodes.objectives import Refine, TreatmentName
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class Settings:
         batch_size: Samples per step over all devices; with accumulation, per part.
         seed: Initial weights, order, augmentation and draws all follow from it.
         treatment: What happens to the false negatives that a policy finds.
+        refine_mu: Of treatment refine: confidence in what the positive says; 0 pulls the positive alone.
+        refine_tau_prime: Of treatment refine: sharpens what it says, in (0, 1].
         optimizer: The optimiser; lars is for batches of thousands.
         learning_rate: At a batch of 256; it scales linearly with the batch.
         weight_decay: Not applied to biases and normalisation.
@@ -45,7 +47,9 @@ class Settings:
     epochs: int = 100
     batch_size: int = 256
     seed: int = 0
-    treatment: Treatment = "eliminate"
+    treatment: TreatmentName = "eliminate"
+    refine_mu: float = Refine.mu
+    refine_tau_prime: float = Refine.tau_prime
     optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
     learning_rate: float = 0.12
     weight_decay: float = 5e-4
@@ -74,6 +78,10 @@ class Settings:
         for name in ("knn_every", "checkpoint_steps", "snapshot_every", "workers", "seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if Refine(self.refine_mu, self.refine_tau_prime) != Refine() and self.treatment != "refine":
+            raise ValueError(
+                "refine_mu and refine_tau_prime are numbers of --treatment refine: add it or leave them out"
+            )
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup must be in [0, 1), got {self.warmup}: it is a share of training")
         if self.threads is not None and self.threads < 1:
