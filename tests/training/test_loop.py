@@ -163,7 +163,7 @@ def test_the_numbers_of_refine_reach_the_loss(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
     masses = []
     for name, more in (("default", []), ("confident", numbers), ("sharp", ["--refine_tau_prime", 0.5])):
-        run(tmp_path / name, "--negatives", "oracle", "--treatment", "refine", "--log_every", 1, *more)
+        run(tmp_path / name, "--epochs", 1, "--negatives", "oracle", "--treatment", "refine", "--log_every", 1, *more)
         masses.append(read_records(tmp_path / name)[0]["refined_mass"])
     assert masses[1] > masses[0] > masses[2] > 0
 
