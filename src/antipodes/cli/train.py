@@ -56,10 +56,11 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any], Run | None]:
         return _parse(arguments), None
     resumed = Run.open(run)
     saved = resumed.config()
-    # options given beside --resume may only repeat what the run was started with
-    asked = _parse(["--config", json.dumps(saved), *_without(arguments, "--resume")])
-    fixed = {name: value for name, value in json.loads(json.dumps(asked)).items() if name not in MAY_CHANGE}
-    if difference := _first_difference(fixed, {name: saved.get(name) for name in saved if name not in MAY_CHANGE}):
+    # options given beside --resume may only repeat what the run was started with; what its version did not know is as
+    # this version has it by default
+    started = ["--config", json.dumps(saved)]
+    asked, before = _parse([*started, *_without(arguments, "--resume")]), _parse(started)
+    if difference := _first_difference(_fixed(asked), _fixed(before)):
         name, new, old = difference
         raise ValueError(f"{run} was started with {name} {old}, so it cannot be resumed with {new}: start a new run")
     return asked, resumed
@@ -193,6 +194,11 @@ def _option(arguments: list[str], option: str) -> str | None:
 def _without(arguments: list[str], option: str) -> list[str]:
     place = arguments.index(option)
     return arguments[:place] + arguments[place + 2 :]
+
+
+def _fixed(config: dict[str, Any]) -> dict[str, Any]:
+    """What may not change when a run is resumed, as it would be read from a file."""
+    return {name: value for name, value in json.loads(json.dumps(config)).items() if name not in MAY_CHANGE}
 
 
 def _first_difference(asked: Any, saved: Any, name: str = "") -> tuple[str, Any, Any] | None:
