@@ -66,6 +66,12 @@ def test_curves_are_means_over_seeds_without_precisions_of_nothing() -> None:
     assert curves["precision"] == ([2], [pytest.approx(25)])
     assert curves["f1"] == ([1, 2], [0, pytest.approx(25)])
     assert detection_curves(HISTORIES["plain"]) == {}
+    ring = [{"epoch": epoch, "precision": value, "recall": value} for epoch, value in ((1, 0.0), (2, 0.4))]
+    assert detection_curves({0: ring})["precision"] == (
+        [2],
+        [40],
+    )  # a detector beside a ring: no share of flags is known
+    assert detection_curves({0: ring[:1]}) == {}  # a ring alone
 
 
 def test_both_figures_are_written_and_the_oracle_leaves_room_for_the_others(

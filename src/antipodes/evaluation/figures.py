@@ -120,8 +120,12 @@ def flagged_figure(epochs: Sequence[float], shares: Sequence[float], alphas: Map
 
 
 def judged(line: Mapping[str, Any]) -> dict[str, Any]:
-    """An epoch's line of metrics.jsonl without the precisions of no flags, which are logged as 0."""
-    nothing = ("precision", "coarse_precision") if not line.get("flagged_share") else ()
+    """An epoch's line of metrics.jsonl without the precisions of no flags, which are logged as 0.
+
+    A ring has no share of flags, with or without a detector beside it: there the recall tells.
+    """
+    flagged = line.get("flagged_share", line.get("recall"))
+    nothing = ("precision", "coarse_precision") if not flagged else ()
     return {name: value for name, value in line.items() if name not in nothing}
 
 

@@ -83,7 +83,7 @@ def scores_figure(report: Mapping[str, Any]) -> Figure:
 
 
 def detection_curves(seeds: Mapping[int, Any]) -> dict[str, Curve]:
-    """Precision, recall and F1 in percent over epochs, each the mean over the seeds that have it; empty without any."""
+    """Precision, recall and F1 in percent over epochs, means over the seeds that have them; empty without flags."""
     curves = {}
     for measure in MEASURES:
         by_epoch: dict[float, list[float]] = {}
@@ -94,7 +94,7 @@ def detection_curves(seeds: Mapping[int, Any]) -> dict[str, Curve]:
         if by_epoch:
             epochs = sorted(by_epoch)
             curves[measure] = (epochs, [fmean(by_epoch[epoch]) for epoch in epochs])
-    return curves
+    return curves if any(curves.get("recall", ([], []))[1]) else {}
 
 
 def detection_figure(curves: Mapping[str, Mapping[str, Curve]], single: set[str]) -> Figure:
@@ -107,7 +107,8 @@ def detection_figure(curves: Mapping[str, Mapping[str, Curve]], single: set[str]
     drawn = [variant for variant in curves if variant not in perfect] or list(curves)
     if len(drawn) > MOST_CURVES:
         drawn = [variant for variant in drawn if variant not in single] or drawn[:MOST_CURVES]
-    beside = f" (100 % throughout: {', '.join(perfect)})" if 0 < len(perfect) < len(curves) else ""
+    names = ", ".join(perfect) if len(perfect) < 3 else f"{len(perfect)} variants"
+    beside = f" (100 % throughout: {names})" if 0 < len(perfect) < len(curves) else ""
     figure = figures.new_figure(3.3 + 0.2 * ((len(drawn) + 2) // 3), f"Flags judged by labels, mean over seeds{beside}")
     panels: Any = figure.subplots(1, len(MEASURES))
     for axes, measure in zip(panels, MEASURES, strict=True):
