@@ -70,7 +70,7 @@ def test_curves_are_means_over_seeds_without_precisions_of_nothing() -> None:
     assert detection_curves({0: ring})["precision"] == (
         [2],
         [40],
-    )  # a detector beside a ring: no share of flags is known
+    )  # beside a ring no share of flags is known
     assert detection_curves({0: ring[:1]}) == {}  # a ring alone
 
 
