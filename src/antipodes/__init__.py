@@ -32,9 +32,9 @@ _HOMES = {
     "Oracle": "negatives",
     "Pairs": "pairs",
     "Policy": "negatives",
-    "Ring": "negatives",
     "Ranks": "pairs",
     "Refine": "objectives",
+    "Ring": "negatives",
     "Rule": "pairs",
     "SampleTable": "state",
 }

@@ -18,7 +18,7 @@ from torch import Tensor
 from antipodes.functional.contrast import contrast
 from antipodes.functional.ranks import checked
 from antipodes.functional.rule import Rule
-from antipodes.functional.select import Allowed, draw, edges, uniform_numbers
+from antipodes.functional.select import Allowed, draw, uniform_numbers, within
 from antipodes.functional.sums import Collected, Sums
 
 
@@ -109,8 +109,7 @@ def _inside(rule: Rule, rows: slice, similarities: Tensor, places: Sequence[Tens
     if rule.low is not None:
         inside &= similarities >= torch.where(rule.low > -1, rule.low, -torch.inf)[rows, None].to(similarities)
     for each in places:
-        above, below = edges(similarities.clone(), each)
-        inside &= (similarities >= above[:, :1]) & (similarities <= below[:, 1:])
+        inside &= within(similarities, each)
     for group in rule.groups:
         if group.same != "pull":
             own = group.anchors[rows, None]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from antipodes.functional.rule import Ranks, Rule
-from antipodes.functional.select import Allowed, edges
+from antipodes.functional.select import Allowed, within
 from antipodes.functional.sums import Collected, Sums, sum_dtype
 
 
@@ -101,7 +101,6 @@ def _weigh_rows(logits: Tensor, places: Tensor, kept: Tensor, total: Tensor) -> 
 
 def _weigh_block(logits: Tensor, places: Tensor, kept: Tensor, total: Tensor) -> None:
     """Turn logits (b, C) into weights; count them and add them up."""
-    above, below = edges(logits.clone(), places)
-    inside = (logits >= above[:, :1]) & (logits <= below[:, 1:])
+    inside = within(logits, places)
     torch.sum(inside, 1, out=kept)
     torch.sum(logits.exp_().mul_(inside), 1, out=total)

@@ -261,6 +261,12 @@ def edges(similarities: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
     return _edges_by_top_k(similarities, ranks)
 
 
+def within(similarities: Tensor, places: Tensor) -> Tensor:
+    """Which of the very similarities (A, C) have the ranks of `Allowed.places`; the rows stay in order."""
+    above, below = edges(similarities.clone(), places)
+    return (similarities >= above[:, :1]) & (similarities <= below[:, 1:])
+
+
 def bounds(similarities: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
     """Bounds (low, high) between which the ranks of `Allowed.places` lie; the rows are reordered as in `edges`."""
     above, below = edges(similarities, places)
