@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from antipodes.functional import select
+from antipodes.functional.allowed import ROWS
 
 ROUNDS = 5
 INNER, OUTER = 0.1, 0.1  # percentiles 90 to 99
@@ -49,11 +50,11 @@ def main() -> None:
     similarities = anchors @ queue.T
     similarities[anchor_ids[:, None] == queue_ids] = -torch.inf
     ranks = torch.tensor([[last, first]]).expand(len(anchors), 2)
-    scratch = torch.empty_like(similarities[: select.ROWS])
+    scratch = torch.empty_like(similarities[:ROWS])
 
     def edges_given() -> None:
-        for start in range(0, len(similarities), select.ROWS):
-            block = similarities[start : start + select.ROWS]
+        for start in range(0, len(similarities), ROWS):
+            block = similarities[start : start + ROWS]
             select.edges(scratch.copy_(block), ranks[: len(block)])
 
     times = race(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from antipodes.functional.contrast import contrast
+from antipodes.functional.own import Own
 from antipodes.functional.ranks import bounded
 from antipodes.functional.refine import Refined, refine
 from antipodes.functional.rule import Group, Listed, Ranks, Rule
@@ -92,10 +93,7 @@ class Pairs:
     def available(self) -> Tensor:
         """How many candidates every anchor has before any rule, (A,): filled slots of other samples."""
         ids = self.keys()[1]
-        samples, inverse = self.anchor_ids.unique(return_inverse=True)
-        place = torch.searchsorted(samples, ids).clamp(max=len(samples) - 1)
-        own = torch.bincount(place[samples[place] == ids], minlength=len(samples))
-        return (ids >= 0).sum() - own[inverse]
+        return (ids >= 0).sum() - Own(self.anchor_ids, ids).count
 
 
 def normalise(embeddings: Tensor) -> Tensor:

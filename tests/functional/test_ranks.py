@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from antipodes.functional import Ranks, Rule, contrast, ranks, select
+from antipodes.functional import Ranks, Rule, allowed, contrast, ranks, select
 from tests.functional.test_select import Largest
 from tests.reference import contrast as reference
 
@@ -39,7 +39,7 @@ def sums_of(
 @pytest.mark.parametrize(("first", "last"), [(0, 10**6), (0, 30), (5, 40), (100, 10**6), (7, 7), (9, 3)])
 def test_both_ways_equal_the_reference(way: object, first: int, last: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "_weigh_rows", way)
-    monkeypatch.setattr(select, "ROWS", 16)
+    monkeypatch.setattr(allowed, "ROWS", 16)
     inputs = scene()
     log_sum, kept, gradient = sums_of(inputs, first, last)
     a, c, anchor_ids, candidate_ids = inputs
@@ -52,6 +52,23 @@ def test_both_ways_equal_the_reference(way: object, first: int, last: int, monke
     torch.testing.assert_close(log_sum, expected.log_sum)
     total = (expected.log_sum.masked_fill(expected.kept == 0, 0.0) * torch.linspace(-1, 2, 70).double()).sum()
     torch.testing.assert_close(gradient, torch.autograd.grad(total + 0 * a.sum(), a)[0])
+
+
+def test_a_float_is_a_share_of_the_candidates() -> None:
+    inputs = scene()
+    anchors, candidates, anchor_ids, candidate_ids = inputs
+    count = torch.tensor([int(((candidate_ids >= 0) & (candidate_ids != own)).sum()) for own in range(len(anchors))])
+    first, last = (0.1 * count.double()).floor().long(), (0.55 * count.double()).floor().long()
+    shares, numbers = Rule(ranks=(Ranks(0.1, 0.55),)), Rule(ranks=(Ranks(first, last),))
+    single, all_of_them = Rule(ranks=(Ranks(0, 1),)), Rule(ranks=(Ranks(0.0, 1.0),))
+    ids = {"anchor_ids": anchor_ids, "candidate_ids": candidate_ids, "temperature": 0.2}
+    for one, other in ((shares, numbers), (shares & Rule(ceiling=count * 0.0), numbers & Rule(ceiling=count * 0.0))):
+        ours, theirs = (contrast(anchors, candidates, rules=rule, **ids) for rule in (one, other))
+        assert torch.equal(ours.kept, theirs.kept)
+        assert torch.equal(ours.log_sum, theirs.log_sum)
+    assert torch.equal(contrast(anchors, candidates, rules=shares, **ids).kept[0], last - first)
+    assert torch.equal(contrast(anchors, candidates, rules=single, **ids).kept[0], torch.ones_like(count))
+    assert torch.equal(contrast(anchors, candidates, rules=all_of_them, **ids).kept[0], count)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -88,13 +105,13 @@ def test_low_temperatures_and_half_precision() -> None:
 
 
 def test_the_memory_of_a_block_is_kept_and_never_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(select, "ROWS", 16)
-    monkeypatch.setattr(select, "CELLS", 0)
+    monkeypatch.setattr(allowed, "ROWS", 16)
+    monkeypatch.setattr(allowed, "CELLS", 0)
     a, c, anchor_ids, candidate_ids = (x.float() if x.is_floating_point() else x for x in scene())
-    allowed = select.Allowed(a, c, anchor_ids, candidate_ids)
-    for _, similarities in allowed.blocks():
+    choice = allowed.Allowed(a, c, anchor_ids, candidate_ids)
+    for _, similarities in choice.blocks():
         before = similarities.clone()
-        for _, inside in allowed.blocks():
+        for _, inside in choice.blocks():
             inside.zero_()
         assert torch.equal(similarities, before)
     with torch.inference_mode():
@@ -108,9 +125,11 @@ def test_the_memory_of_a_block_is_kept_and_never_shared(monkeypatch: pytest.Monk
 def test_wrong_ranks_get_one_sentence() -> None:
     a, c, anchor_ids, candidate_ids = scene()
     for wrong, sentence in (
-        (Ranks(anchor_ids[:3], anchor_ids[:3]), "Ranks.first must be an integer or one integer per anchor"),
-        (Ranks(anchor_ids, anchor_ids.double()), "Ranks.last must be an integer or one integer per anchor"),
+        (Ranks(anchor_ids[:3], anchor_ids[:3]), "Ranks.first must be one integer, or one per anchor"),
+        (Ranks(anchor_ids, anchor_ids.double()), "Ranks.last must be one integer, or one per anchor"),
         (Ranks(anchor_ids - 1, anchor_ids), "first must not be negative"),
+        (Ranks(-1, 5), "first must not be negative"),
+        (Ranks(0.1, 1.1), "Ranks.last must be in \\[0, 1\\] as a share of the candidates, got 1.1"),
     ):
         for symmetric in (True, False):
             others = {} if symmetric else {"candidates": c, "candidate_ids": candidate_ids}

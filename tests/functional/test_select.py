@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from antipodes.functional import select
+from antipodes.functional import allowed, select
 from tests.reference import select as reference
 
 
@@ -24,8 +25,8 @@ def circle(*degrees: float) -> Tensor:
 def cells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test, once with low blocks."""
     if not request.param:
-        monkeypatch.setattr(select, "ROWS", 16)
-        monkeypatch.setattr(select, "CELLS", 0)
+        monkeypatch.setattr(allowed, "ROWS", 16)
+        monkeypatch.setattr(allowed, "CELLS", 0)
 
 
 def scene(seed: int, anchors: int = 70, candidates: int = 300, samples: int = 60) -> tuple[Tensor, ...]:
@@ -154,6 +155,33 @@ def test_partition_and_top_k_find_the_same_edges(seed: int, width: int) -> None:
     assert all(torch.equal(one, other) for one, other in zip(by_top_k, by_partition, strict=True))
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 3).flatmap(
+        lambda width: st.lists(
+            st.lists(
+                st.sampled_from([-math.inf, -1.0, -0.5, -1e-30, -0.0, 0.0, 1e-30, 0.25, 1.0]),
+                min_size=4 * width,
+                max_size=4 * width,
+            ),
+            min_size=1,
+            max_size=4,
+        )
+    ),
+    place=st.integers(0, 3),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)
+def test_partitions_put_a_sorts_value_in_its_place(rows: list[list[float]], place: int, dtype: type) -> None:
+    """By integers where the value is not negative, by floats elsewhere."""
+    values = np.array(rows, dtype=dtype)
+    ranked = np.sort(values, axis=1)
+    select.partition(values, place)
+    assert np.array_equal(values[:, place], ranked[:, place])
+    assert np.array_equal(np.sort(values, axis=1), ranked), "nothing is lost"
+    assert (values[:, :place] <= values[:, place, None]).all()
+    assert (values[:, place:] >= values[:, place, None]).all()
+
+
 def test_rows_and_counts_draw_the_same() -> None:
     generator = torch.Generator().manual_seed(0)
     similarities, numbers = torch.randn(9, 50, generator=generator), torch.rand(9, 200, generator=generator).double()
@@ -262,7 +290,7 @@ def test_nothing_is_larger_than_a_block_even_when_all_ids_are_equal() -> None:
             low, high = select.ring(a, c, ids, others, 0.1, 0.5)
             select.draw_from_band(a, c, ids, others, low, high, 5, torch.Generator())
             select.top_k(a, c, ids, others, 5)
-        assert largest.entries <= max(2 * select.ROWS * 500, select.CELLS)
+        assert largest.entries <= max(2 * allowed.ROWS * 500, allowed.CELLS)
 
 
 @pytest.mark.parametrize("case", ["no candidates", "empty slots only", "all the same id"])
@@ -320,8 +348,9 @@ def test_refusals() -> None:
         ("needs one id", lambda: select.top_k(a, c, anchor_ids[:3], candidate_ids, 1)),
         ("k must be at least 1, got 0", lambda: select.top_k(*inputs, 0)),
         ("k must be at least 1, got 0", lambda: select.kth_largest(*inputs, torch.arange(70))),
-        ("k must be an integer or one integer per anchor", lambda: select.kth_largest(*inputs, torch.arange(3))),
+        ("k must be one integer, or one per anchor", lambda: select.kth_largest(*inputs, torch.arange(3))),
         ("first must not be negative", lambda: select.band_by_rank(*inputs, -1, 5)),
+        ("last must be in \\[0, 1\\] as a share", lambda: select.band_by_rank(*inputs, 0, 1.5)),
         ("inner must be in", lambda: select.ring(*inputs, 1.0, 0.5)),
         ("outer must be in", lambda: select.ring(*inputs, 0.1, 0.0)),
         ("alpha must be in", lambda: select.top_share(*inputs, 1.5)),

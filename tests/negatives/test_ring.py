@@ -43,6 +43,7 @@ def test_rings_by_hand_on_a_circle() -> None:
     assert kept(Ring(outer=(1.0, 0.5), inner=0.2, anneal="none"), pairs, 0.0) == [[1, 2, 3, 4]]
     assert kept(Ring(outer=(1.0, 0.5), inner=0.2, anneal="step", until=0.5), pairs, 0.49) == [list(range(2, 10))]
     assert kept(Ring(outer=(1.0, 0.5), inner=0.2, anneal="step", until=0.5), pairs, 0.5) == [[1, 2, 3, 4]]
+    assert kept(Ring(outer=(1, 1), inner=0), pairs) == [list(range(10))]  # integers are shares, too
     assert kept(Hardest(3), pairs) == [[0, 1, 2]]
 
 

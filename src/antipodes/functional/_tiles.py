@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from antipodes.functional.own import Own
 from antipodes.functional.rule import Group, Rule
 
 
@@ -97,15 +98,9 @@ _Comparison = tuple[Callable[..., Tensor], Tensor | None, Tensor]  # a factor be
 
 
 def same_id_pairs(anchor_ids: Tensor, candidate_ids: Tensor, limit: int) -> tuple[Tensor, Tensor] | None:
-    """List the pairs (rows, columns) of the same id by sorting instead of comparing all; None if above the limit."""
-    ordered, order = torch.sort(candidate_ids)
-    start = torch.searchsorted(ordered, anchor_ids)
-    count = torch.searchsorted(ordered, anchor_ids, right=True) - start
-    if int(count.sum()) > limit:
-        return None
-    rows = torch.repeat_interleave(count)
-    rank = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows]
-    return rows, order[start[rows] + rank]
+    """List the pairs (rows, columns) of the same id; None if there are more than the limit."""
+    own = Own(anchor_ids, candidate_ids)
+    return None if int(own.count.sum()) > limit else own.pairs()
 
 
 def cut(anchors: int, candidates: int, block: int, symmetric: bool, pairs: tuple[Tensor, Tensor] | None) -> list[Tile]:

@@ -15,10 +15,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from antipodes.functional.allowed import Allowed
 from antipodes.functional.contrast import contrast
 from antipodes.functional.ranks import checked
 from antipodes.functional.rule import Rule
-from antipodes.functional.select import Allowed, draw, uniform_numbers, within
+from antipodes.functional.select import draw, uniform_numbers, within
 from antipodes.functional.sums import Collected, Sums
 
 

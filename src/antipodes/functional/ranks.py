@@ -12,19 +12,22 @@ queue, a bank), `ranked_sums` needs no second look at them:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from antipodes.functional.allowed import Allowed
 from antipodes.functional.rule import Ranks, Rule
-from antipodes.functional.select import Allowed, within
+from antipodes.functional.select import band, within
 from antipodes.functional.sums import Collected, Sums, sum_dtype
 
 
 def checked(ranks: Ranks, allowed: Allowed) -> tuple[Tensor, Tensor]:
-    """The first and last ranks, one integer per anchor.
+    """The first and last ranks of every anchor, (A,) each.
 
     Raises:
         ValueError: if they are something else.
@@ -38,7 +41,7 @@ def bounded(
     """The same rules with their ranks as bounds of similarities.
 
     Raises:
-        ValueError: for ranks that are not one integer per anchor, or inputs that are not finite.
+        ValueError: for ranks that are neither numbers nor one integer per anchor, or inputs that are not finite.
     """
     if not any(rule.ranks for rule in rules):
         return tuple(rules)
@@ -46,7 +49,7 @@ def bounded(
     result = []
     for rule in rules:
         for ranks in rule.ranks:
-            low, high = allowed.band(*checked(ranks, allowed))
+            low, high = band(allowed, *checked(ranks, allowed))
             rule = rule & Rule(low=low, high=high)
         result.append(replace(rule, ranks=()))
     return tuple(result)
@@ -69,7 +72,6 @@ def ranked_sums(
     for rows, logits in allowed.blocks():
         weigh(logits, places[rows], kept[rows], total[rows])
         collected.add(0, rows, logits, total[rows])
-    kept -= torch.where(places[:, 0] > allowed.count, allowed.same, 0)  # all columns: not those of the same sample
     log_sum = collected.log_sum().to(torch.promote_types(anchors.dtype, torch.float32))
     nothing = torch.zeros_like(log_sum)
     return Sums(log_sum, kept.long()[None], nothing, nothing.long())
@@ -77,30 +79,31 @@ def ranked_sums(
 
 def _weigh_rows(logits: Tensor, places: Tensor, kept: Tensor, total: Tensor) -> None:
     """Turn logits (b, C) into weights, one row at a time while it is in cache; count them and add them up."""
-    exponentials, inside = (torch.empty_like(logits[0]) for _ in range(2))
+    counts, sums = kept.numpy(), total.numpy()
+    ranked = np.empty_like(logits[0].numpy())
+    bits = ranked.view(f"i{ranked.itemsize}")  # of positive floats: in the same order, and faster to partition
     for number, (row, (last, first)) in enumerate(zip(logits, places.tolist(), strict=True)):
         if last == 0:
             row.zero_()
             continue
-        torch.exp(row, out=exponentials)
-        values = row.numpy()  # reordered from here on
-        lowest, highest = -torch.inf, torch.inf
-        if last < len(values):
-            values.partition(len(values) - last)
-            values = values[-last:]
-            lowest = values[0]
+        weights = row.exp_().numpy()
+        np.copyto(ranked, weights)
+        below, above = -math.inf, math.inf
+        if last < len(bits):
+            bits.partition(len(bits) - last)
+            below = float(np.nextafter(ranked[-last], -np.inf))
         if first:
-            values.partition(last - first - 1)
-            highest = values[last - first - 1]
-        ends = torch.tensor([lowest, highest], dtype=row.dtype).exp_().tolist()  # by the same function as the row
-        torch.eq(torch.clamp(exponentials, *ends, out=inside), exponentials, out=inside)
-        kept[number] = inside.dot(inside)
-        total[number] = exponentials.dot(inside)
-        torch.mul(exponentials, inside, out=row)
+            bits[-last:].partition(last - first - 1)
+            above = float(np.nextafter(ranked[-first - 1], np.inf))
+        # in one pass: zero unless below < weight < above
+        torch.ops.aten.hardtanh_backward.grad_input(row, row, below, above, grad_input=row)
+        counts[number] = np.count_nonzero(weights > 0)
+        sums[number] = row.sum().item()
 
 
 def _weigh_block(logits: Tensor, places: Tensor, kept: Tensor, total: Tensor) -> None:
     """Turn logits (b, C) into weights; count them and add them up."""
-    inside = within(logits, places)
-    torch.sum(inside, 1, out=kept)
-    torch.sum(logits.exp_().mul_(inside), 1, out=total)
+    weights = logits.exp_()
+    weights *= within(weights, places)
+    torch.sum(weights > 0, 1, out=kept)
+    torch.sum(weights, 1, out=total)

@@ -62,13 +62,20 @@ class Listed:
 class Ranks:
     """Places in the order of similarity: rank 0 is the candidate of another sample that is most similar to the anchor.
 
+    An integer is a rank, and so is every entry of an (A,) int64 tensor; a float is the rank that this share of the
+    anchor's candidates have passed, rounded down.
+
     Attributes:
-        first: (A,) int64; candidates of a lower rank are ignored.
-        last: (A,) int64; candidates from this rank on are ignored.
+        first: candidates of a lower rank are ignored.
+        last: candidates from this rank on are ignored.
+
+    Example:
+        >>> Ranks(0.01, 0.1)  # percentiles 90 to 99 of similarity
+        Ranks(first=0.01, last=0.1)
     """
 
-    first: Tensor
-    last: Tensor
+    first: float | Tensor
+    last: float | Tensor
 
 
 @dataclass(frozen=True, eq=False)

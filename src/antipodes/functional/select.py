@@ -18,18 +18,11 @@ selection is selected as a whole.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from antipodes.functional.errors import NotFinite
-
-ROWS, CELLS = 64, 2**17  # a block has at least so many rows, and more while it has fewer cells
-KEPT = 2**23  # blocks have twice the rows up to so many cells, 32 MB in float32, and a CPU keeps that memory
+from antipodes.functional.allowed import Allowed
 
 
 def kth_largest(
@@ -64,13 +57,13 @@ def band_by_rank(
     candidates: Tensor,
     anchor_ids: Tensor,
     candidate_ids: Tensor,
-    first: int | Tensor,
-    last: int | Tensor,
+    first: float | Tensor,
+    last: float | Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Bounds (low, high) between which exactly the ranks [first, last) of every anchor lie, both ends closed.
 
-    ``first`` and ``last`` are one number or (A,). A bound at the end of the ranks is infinite; an empty range gives
-    low = inf and high = -inf, which nothing satisfies.
+    ``first`` and ``last`` are one rank or (A,), or a float, which is a share of N_i, rounded down. A bound at the end
+    of the ranks is infinite; an empty range gives low = inf and high = -inf, which nothing satisfies.
 
     Raises:
         ValueError: if first is negative, or the inputs do not fit together or are not finite.
@@ -82,7 +75,17 @@ def band_by_rank(
         (tensor([0.3000]), tensor([inf]))
     """
     allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
-    return allowed.band(allowed.per_anchor(first, "first"), allowed.per_anchor(last, "last"))
+    return band(allowed, allowed.per_anchor(first, "first"), allowed.per_anchor(last, "last"))
+
+
+def band(allowed: Allowed, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    """What `band_by_rank` returns, of candidates that are known already and ranks (A,)."""
+    places = allowed.places(first, last)
+    low = allowed.anchors.new_full((len(places),), torch.inf)
+    high = -low
+    for rows, similarities in allowed.blocks():
+        low[rows], high[rows] = bounds(similarities, places[rows])
+    return low, high
 
 
 def ring(
@@ -96,18 +99,11 @@ def ring(
     Raises:
         ValueError: if inner is not in [0, 1) or outer not in (0, 1].
     """
-    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
-    return allowed.band(*ring_ranks(allowed.count, inner, outer))
-
-
-def ring_ranks(count: Tensor, inner: float, outer: float) -> tuple[Tensor, Tensor]:
-    """The first rank of the ring and the one after its last, for anchors with so many candidates."""
     if not 0 <= inner < 1:
         raise ValueError(f"inner must be in [0, 1), got {inner}: it is the share of the outer ball that is left out")
     if not 0 < outer <= 1:
         raise ValueError(f"outer must be in (0, 1], got {outer}: it is the share of the candidates in the outer ball")
-    number = count.double()
-    return (inner * outer * number).floor().long(), (outer * number).floor().long()
+    return band_by_rank(anchors, candidates, anchor_ids, candidate_ids, float(inner * outer), float(outer))
 
 
 def top_share(anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, alpha: float) -> Tensor:
@@ -121,7 +117,7 @@ def top_share(anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate
     """
     allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
     last = allowed.share(alpha)
-    low, _ = allowed.band(torch.zeros_like(last), last)
+    low, _ = band(allowed, torch.zeros_like(last), last)
     # s > the number just below low is s >= low, which is what the band promises
     return torch.where(low < torch.inf, low.nextafter(torch.full_like(low, -torch.inf)), low)
 
@@ -280,6 +276,17 @@ def bounds(similarities: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
     return low, high.masked_fill_(last == 0, -torch.inf)
 
 
+def partition(rows: np.ndarray, place: int) -> None:
+    """Partition rows (..., C) of floats in place: what is in front of the place is no larger, the rest no smaller.
+
+    As integers their bits take less than half the time, and they are in the order of the floats from zero on.
+    """
+    bits = rows.view(f"i{rows.itemsize}")
+    bits.partition(place, axis=-1)
+    if (bits[..., place] < 0).any():  # what is below zero has the opposite order
+        rows.partition(place, axis=-1)
+
+
 def _edges_by_partition(similarities: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
     values = similarities.numpy()
     above = np.full(ranks.shape, np.inf, dtype=values.dtype)
@@ -290,7 +297,7 @@ def _edges_by_partition(similarities: Tensor, ranks: Tensor) -> tuple[Tensor, Te
         for j, rank in enumerate(ranks[rows][0].tolist()):
             split = block.shape[1] - rank
             if rank and split:
-                block.partition(split, axis=1)  # one scalar at a time: a tuple of places takes numpy's slow path
+                partition(block, split)  # one scalar at a time: a tuple of places takes numpy's slow path
                 above[rows, j], below[rows, j] = block[:, split], block[:, :split].max(axis=1)
             elif rank:
                 above[rows, j] = block.min(axis=1)
@@ -312,8 +319,10 @@ def _top(similarities: Tensor, k: int) -> tuple[Tensor, Tensor]:
         values, columns = similarities.topk(k)
         return values, columns
     columns = torch.empty(len(similarities), k, dtype=torch.int64)
-    for row, chosen in zip(similarities.numpy(), columns.numpy(), strict=True):
-        at_least = np.flatnonzero(row >= np.partition(row, len(row) - k)[len(row) - k])
+    ranked = similarities.numpy().copy()
+    partition(ranked, ranked.shape[1] - k)
+    for row, lowest, chosen in zip(similarities.numpy(), ranked[:, -k], columns.numpy(), strict=True):
+        at_least = np.flatnonzero(row >= lowest)
         chosen[:] = at_least[np.argsort(-row[at_least], kind="stable")[:k]]
     return similarities.gather(1, columns), columns
 
@@ -333,108 +342,3 @@ def _draw_by_counts(inside: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
     counts = inside.cumsum(1)
     size = counts[:, -1:].contiguous()
     return torch.searchsorted(counts, (numbers * size).long() + 1).masked_fill(size == 0, -1), size[:, 0]
-
-
-class _Workspace(threading.local):
-    """The memory of a block, kept between calls: fresh pages take nearly as long as the product that fills them."""
-
-    kept: Tensor | None = None
-
-    @contextmanager
-    def lend(self, cells: int, like: Tensor) -> Iterator[Tensor]:
-        """Lend memory for so many numbers; whoever asks while it is out gets some of their own."""
-        buffer, self.kept = self.kept, None
-        if buffer is None or len(buffer) < cells or (buffer.dtype, buffer.device) != (like.dtype, like.device):
-            with torch.inference_mode(mode=False):
-                buffer = torch.empty(cells, dtype=like.dtype, device=like.device)
-        try:
-            yield buffer
-        finally:
-            if buffer.device.type == "cpu" and len(buffer) <= KEPT:  # other devices have their own way to do this
-                self.kept = buffer
-
-
-_workspace = _Workspace()
-
-
-class Allowed:
-    """The candidates that every anchor may choose from: their number, and their similarities in blocks of rows."""
-
-    def __init__(self, anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor) -> None:
-        if anchors.ndim != 2 or candidates.ndim != 2 or anchors.shape[1] != candidates.shape[1]:
-            shapes = f"{(*anchors.shape,)} and {(*candidates.shape,)}"
-            raise ValueError(f"anchors (A, D) and candidates (C, D) must be matrices of one width, got {shapes}")
-        if anchor_ids.shape != anchors.shape[:1] or candidate_ids.shape != candidates.shape[:1]:
-            shapes = f"{(*anchor_ids.shape,)} for {len(anchors)} and {(*candidate_ids.shape,)} for {len(candidates)}"
-            raise ValueError(f"every anchor and every candidate needs one id, got {shapes}")
-        self.columns: Tensor | None = None
-        if bool((candidate_ids == -1).any()):
-            self.columns = (candidate_ids != -1).nonzero().squeeze(1)
-            candidates, candidate_ids = candidates[self.columns], candidate_ids[self.columns]
-        dtype = torch.promote_types(torch.promote_types(anchors.dtype, candidates.dtype), torch.float32)
-        self.anchors, self.candidates = anchors.detach().to(dtype), candidates.detach().to(dtype)
-        for name, embeddings in (("anchors", self.anchors), ("candidates", self.candidates)):
-            if not bool(embeddings.sum().isfinite()):  # one pass and no mask: a NaN or an infinity reaches the sum
-                raise NotFinite(f"{name} contain a value that is not finite: check the encoder's output")
-        # anchor i may not choose by_id[same_from[i] : same_from[i] + same[i]]
-        ids, self.by_id = candidate_ids.long().sort()
-        anchor_ids = anchor_ids.long().contiguous()
-        self.same_from = torch.searchsorted(ids, anchor_ids)
-        self.same = torch.searchsorted(ids, anchor_ids, right=True) - self.same_from
-        self.count = len(candidates) - self.same
-
-    def per_anchor(self, number: int | Tensor, name: str) -> Tensor:
-        """The number for every anchor, (A,)."""
-        if isinstance(number, int):
-            return torch.full_like(self.count, number)
-        if number.shape != self.count.shape or number.is_floating_point():
-            what = f"{(*number.shape,)} of {number.dtype}"
-            raise ValueError(f"{name} must be an integer or one integer per anchor ({len(self.count)}), got {what}")
-        return number.to(self.count)
-
-    def share(self, alpha: float) -> Tensor:
-        """How many candidates of every anchor are its top share, at least one."""
-        if not 0 < alpha <= 1:
-            raise ValueError(f"alpha must be in (0, 1], got {alpha}: it is the share of candidates treated as false")
-        return (alpha * self.count.double()).round().long().clamp(min=1)
-
-    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield slices of anchors and their similarities, excluded ones -inf, in a buffer that is reused."""
-        if len(self.candidates) == 0:
-            return
-        width = len(self.candidates)
-        height = min(max(ROWS, min(KEPT // width, 2 * ROWS), CELLS // width), len(self.anchors))
-        with _workspace.lend(height * width, self.anchors) as buffer:
-            for start in range(0, len(self.anchors), max(height, 1)):
-                rows = slice(start, min(start + height, len(self.anchors)))
-                similarities = buffer[: (rows.stop - start) * width].view(-1, width)
-                torch.mm(self.anchors[rows], self.candidates.T, out=similarities)
-                same = self.same[rows]
-                row = torch.arange(len(same), device=same.device).repeat_interleave(same)
-                within = torch.arange(len(row), device=same.device) - (same.cumsum(0) - same)[row]
-                similarities[row, self.by_id[self.same_from[rows][row] + within]] = -torch.inf
-                yield rows, similarities
-
-    def places(self, first: Tensor, last: Tensor) -> Tensor:
-        """Where the ranks [first, last) of every anchor end and begin, (A, 2) as `edges` takes it; 0, 0 if nowhere."""
-        if bool((first < 0).any()):
-            raise ValueError(f"first must not be negative, got {int(first.min())}: rank 0 is the most similar")
-        last = last.minimum(self.count)
-        # nothing is below the last allowed rank: all columns, so that the row need not be partitioned there
-        places = torch.stack([last.masked_fill(last == self.count, len(self.candidates)), first], dim=1)
-        return places.masked_fill_((first >= last)[:, None], 0)
-
-    def band(self, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        """Bounds between which exactly the ranks [first, last) of every anchor lie."""
-        places = self.places(first, last)
-        low = self.anchors.new_full((len(places),), torch.inf)
-        high = -low
-        for rows, similarities in self.blocks():
-            low[rows], high[rows] = bounds(similarities, places[rows])
-        return low, high
-
-    def original(self, columns: Tensor) -> Tensor:
-        """Columns of the kept candidates as columns of all candidates; -1 stays."""
-        if self.columns is None or len(self.columns) == 0:
-            return columns
-        return torch.where(columns < 0, columns, self.columns[columns])

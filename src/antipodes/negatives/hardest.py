@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from antipodes.negatives.policy import Policy
 from antipodes.pairs import Pairs, Ranks, Rule
 
@@ -29,5 +27,4 @@ class Hardest(Policy):
 
     def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
         """Ignore what is less similar than the k-th."""
-        first = torch.zeros_like(pairs.anchor_ids)
-        return [Rule(ranks=(Ranks(first, first + self.k),))]
+        return [Rule(ranks=(Ranks(0, self.k),))]

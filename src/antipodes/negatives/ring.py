@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from antipodes import schedules
-from antipodes.functional.select import ring_ranks
 from antipodes.negatives.policy import Hears, Policy
 from antipodes.pairs import Pairs, Ranks, Rule
 
@@ -121,4 +120,5 @@ class Ring(Policy):
 
     def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
         """Ignore what lies outside of every anchor's ring."""
-        return [Rule(ranks=(Ranks(*ring_ranks(pairs.available(), self.inner, self.share(progress))),))]
+        outer = float(self.share(progress))  # as an integer it would be a rank
+        return [Rule(ranks=(Ranks(self.inner * outer, outer),))]
