@@ -319,10 +319,11 @@ def _top(similarities: Tensor, k: int) -> tuple[Tensor, Tensor]:
         values, columns = similarities.topk(k)
         return values, columns
     columns = torch.empty(len(similarities), k, dtype=torch.int64)
-    ranked = similarities.numpy().copy()
-    partition(ranked, ranked.shape[1] - k)
-    for row, lowest, chosen in zip(similarities.numpy(), ranked[:, -k], columns.numpy(), strict=True):
-        at_least = np.flatnonzero(row >= lowest)
+    ranked = np.empty_like(similarities[0].numpy())
+    for row, chosen in zip(similarities.numpy(), columns.numpy(), strict=True):
+        np.copyto(ranked, row)
+        partition(ranked, len(row) - k)
+        at_least = np.flatnonzero(row >= ranked[-k])
         chosen[:] = at_least[np.argsort(-row[at_least], kind="stable")[:k]]
     return similarities.gather(1, columns), columns
 
