@@ -129,7 +129,10 @@ def test_the_loop_hands_over_a_view_and_the_plain_image(tmp_path: Path, monkeypa
     assert 0 <= epoch["hard_same_label"] <= 1
 
 
-def test_its_paper_clips_gradients_unless_told_otherwise() -> None:
+def test_it_learns_slowly_and_clips_gradients_unless_told_otherwise() -> None:
+    assert parse(SHAPES)[0]["learning_rate"] == 0.03
+    assert parse([*SHAPES, "--learning_rate", "0.5"])[0]["learning_rate"] == 0.5
+    assert parse([])[0]["learning_rate"] == 0.12
     assert parse(SHAPES)[0]["clip_gradient"] == 1.0
     assert parse(SHAPES)[0]["augmentation"]["name"] == "hnssl"
     assert parse([*SHAPES, "--clip_gradient", "null"])[0]["clip_gradient"] is None

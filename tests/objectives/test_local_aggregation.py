@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from antipodes import Cave, Hardest, LocalAggregation, Policy, Ring
+from antipodes import Cave, Hardest, InfoNCE, LocalAggregation, Policy, Ring
 from antipodes.pairs import Pairs, normalise
 from tests.reference.objectives import local_aggregation
 
@@ -79,6 +79,21 @@ def test_empty_and_single_sets_stay_finite(case: str) -> None:
     assert gradient.isfinite().all()
     if case == "neither":
         assert loss == 0
+
+
+def test_before_the_start_it_is_instance_discrimination() -> None:
+    anchors, bank = scene()
+    pairs = Pairs(anchors, IDS, (anchors * bank[IDS]).sum(1), bank, torch.arange(N))
+    labels = torch.arange(N) % 4, torch.arange(N) % 7
+    loss_fn = LocalAggregation(clusters(*labels), TAU, Hardest(8), start=0.4)
+    before, after = loss_fn.evaluate(pairs, 0.39), loss_fn.evaluate(pairs, 0.4)
+    torch.testing.assert_close(before + math.log(N), InfoNCE(TAU).evaluate(pairs))  # a mean over all, not a sum
+    torch.testing.assert_close(after, LocalAggregation(clusters(*labels), TAU, Hardest(8)).evaluate(pairs))
+    loss_fn.evaluate(pairs, 0.0)
+    assert loss_fn.stats["close_per_anchor"] == 1
+    assert loss_fn.stats["kept_per_anchor"] == N - 1
+    with pytest.raises(ValueError, match="start must be in"):
+        LocalAggregation(clusters(*labels), TAU, start=1.5)
 
 
 def test_statistics_are_of_the_background_and_of_the_close_set() -> None:

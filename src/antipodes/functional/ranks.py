@@ -5,8 +5,8 @@ which every kernel can apply the rule. Where a band of ranks is all that a rule 
 queue, a bank), `ranked_sums` needs no second look at them:
 
 1. The logits of a block of anchors with all candidates are computed.
-2. While it is in the processor's cache, each row is partitioned for its bounds, and turned into weights in its place:
-   the exponentials of what is between the bounds, zeros for the rest.
+2. While it is in the processor's cache, each row becomes exponentials, which have the order of the logits. A copy of it
+   is partitioned for the bounds, and what is not between them becomes zero in its place: the row of weights.
 3. The block of weights gives the sums and, in a product with the candidates, the gradient.
 """
 

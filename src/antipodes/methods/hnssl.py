@@ -57,6 +57,7 @@ class HNSSL(Method):
     views = 1
     plain = True
     recipe = "hnssl"
+    learning_rate = 0.03  # with more its loss rises
     clip_gradient = 1.0
     objective: HardPairs  # type: ignore[assignment]
 

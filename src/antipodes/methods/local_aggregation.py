@@ -35,6 +35,8 @@ class InstanceAggregation(InstanceDiscrimination):
             nothing; `features` of the encoder and `embeddings` of its head take a pass over the training images.
         neighbours: The background: how many nearest neighbours in the bank, or below 1 which share of it. The default
             is the number in the method's own paper. A policy in `negatives` replaces it.
+        start: Share of training before it, with instance discrimination: the first clusters of an encoder that knows
+            nothing mislead it.
         bank_momentum: Share of a bank entry that stays when it is written.
         seed: The bank's first entries and the first clusters follow from it.
         head: Projection head between features and loss.
@@ -52,6 +54,7 @@ class InstanceAggregation(InstanceDiscrimination):
         every: int = 1,
         space: Space = "seen",
         neighbours: float = 4096,
+        start: float = 0.0,
         bank_momentum: float = 0.5,
         seed: int = 0,
         head: HeadKind = "linear",
@@ -63,7 +66,7 @@ class InstanceAggregation(InstanceDiscrimination):
             encoder, num_samples, temperature, bank_momentum=bank_momentum, seed=seed, head=head, hidden=hidden, dim=dim
         )
         close = Cave(num_samples, clusters, every, space, seed)
-        self.objective = LocalAggregation(close, temperature, negatives or background(neighbours))
+        self.objective = LocalAggregation(close, temperature, negatives or background(neighbours), start)
         self.draw = "whole"  # both sets are of all the bank
 
 
@@ -83,6 +86,7 @@ class CMCAggregation(CMC):
             `features` of the encoders and `embeddings` of their heads take a pass over the training images.
         neighbours: The background: how many nearest neighbours in the bank, or below 1 which share of it. A policy in
             `negatives` replaces it.
+        start: Share of training before it, with CMC: the first clusters of encoders that know nothing mislead them.
         bank_momentum: Share of a bank entry that stays when it is written.
         seed: The banks' first entries and the first clusters follow from it.
         head: Projection head between features and loss.
@@ -101,6 +105,7 @@ class CMCAggregation(CMC):
         every: int = 1,
         space: Space = "seen",
         neighbours: float = 4096,
+        start: float = 0.0,
         bank_momentum: float = 0.5,
         seed: int = 0,
         head: HeadKind = "linear",
@@ -120,7 +125,7 @@ class CMCAggregation(CMC):
             dim=dim,
         )
         close = Cave(num_samples, clusters, every, space, seed)
-        self.objective = LocalAggregation(close, temperature, negatives or background(neighbours))
+        self.objective = LocalAggregation(close, temperature, negatives or background(neighbours), start)
         self.draw = "whole"  # both sets are of all the bank
         self.objective_ab = copy.deepcopy(self.objective)
 

@@ -44,6 +44,7 @@ class Method(nn.Module, ABC):
     views: ClassVar[int] = 2
     plain: ClassVar[bool] = False  # True: after the random views comes the image as evaluation sees it
     recipe: ClassVar[str] = "simclr"  # the augmentation a run uses unless told otherwise
+    learning_rate: ClassVar[float] = 0.12  # at a batch of 256, likewise
     clip_gradient: ClassVar[float | None] = None  # the largest gradient norm, likewise
     crops: tuple[int, ...] = ()  # sizes of smaller views, which come after the others
     crop_recipe: str = "moco-v2"  # their augmentation

@@ -23,31 +23,44 @@ class LocalAggregation(Objective):
     `Hardest` is local aggregation, `Ring` the paper's Ring + C_i. The positive (the anchor's own entry of the bank)
     belongs to both, being in its own cluster and its own nearest neighbour. So an anchor that is alone in its cluster,
     or has no cluster yet, is pulled to its positive, and one without a background is pushed by nothing else.
-    Several numbers of clusters take the mean of their losses.
+    Several numbers of clusters take the mean of their losses. Before the start, C_i is the positive and B_i every
+    candidate, which is instance discrimination.
 
     Args:
         close: Whose clusters are the close sets.
         temperature: Divides the similarities.
         negatives: The policy of the background; None keeps every candidate.
+        start: Share of training that comes before.
     """
 
-    def __init__(self, close: Clustered, temperature: float = 0.07, negatives: Policy | None = None) -> None:
+    def __init__(
+        self, close: Clustered, temperature: float = 0.07, negatives: Policy | None = None, start: float = 0.0
+    ) -> None:
         super().__init__(temperature, negatives)
+        if not 0 <= start <= 1:
+            raise ValueError(f"start must be in [0, 1], got {start}: it is the share of training without clusters")
         if negatives is not None and negatives.reweighs:
             raise ValueError(
                 "local aggregation compares the means over two sets: policies that reweigh a sum do not fit"
             )
         self.close = close
+        self.start = start
 
-    def beside(self, pairs: Pairs) -> Sequence[Rule]:
-        """The close sets."""
+    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+        """The background."""
+        return super().judge(pairs, progress) if progress >= self.start else [Rule()]
+
+    def beside(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+        """The close sets; none before the start."""
         self.close.look(pairs)
-        return self.close.together(pairs)
+        return self.close.together(pairs) if progress >= self.start else ()
 
     def value(self, pairs: Pairs, sums: Sums, progress: float) -> Tensor:
         """The loss per anchor, (1, A)."""
-        own = pairs.positives / self.temperature
+        own = pairs.positives[None] / self.temperature
         log_mean = torch.logaddexp(sums.log_sum, own) - sums.kept.to(own).log1p()
-        rows = len(sums.kept) - len(self.close.clusters)
-        self.stats["close_per_anchor"] = 1 + sums.kept[rows:].float().mean().item()
-        return log_mean[:rows].mean(0, keepdim=True) - log_mean[rows:].mean(0, keepdim=True)
+        sets = len(self.close.clusters) if progress >= self.start else 0
+        background, close = log_mean.tensor_split([len(log_mean) - sets])
+        self.stats["close_per_anchor"] = 1 + (sums.kept[-sets:].float().mean().item() if sets else 0)
+        target: Tensor = close.mean(0, keepdim=True) if sets else own
+        return background.mean(0, keepdim=True) - target

@@ -134,14 +134,14 @@ class Objective(nn.Module, ABC):
         if not bool(pairs.positives.detach().isfinite().all()):
             raise NotFinite("z1 or z2 hold NaN or infinite numbers: check the encoder's output before the loss")
         with torch.no_grad():
-            rules = self.negatives.judge(pairs, progress) if self.negatives is not None else [Rule()]
+            rules = self.judge(pairs, progress)
         if self.observer is not None:
             self.observer(pairs, rules)
         if self.treatment != "eliminate":
             rules = [rule.attract() for rule in rules]
         if self.treatment == "refine" or (self.negatives is not None and self.negatives.reweighs):
             rules = pairs.bounded(rules)
-        sums = contrast(pairs, self.temperature, [*rules, *self.beside(pairs)])
+        sums = contrast(pairs, self.temperature, [*rules, *self.beside(pairs, progress)])
         if self.negatives is not None and self.negatives.reweighs:
             sums = self.negatives.reweigh(pairs, rules, sums, self.temperature)
         self.stats = _statistics(pairs, Sums(*(each[: len(rules)] for each in sums)), rules)
@@ -154,7 +154,11 @@ class Objective(nn.Module, ABC):
             sums = self._refine(pairs, sums, rules)
         return self.value(pairs, sums, progress).mean()
 
-    def beside(self, pairs: Pairs) -> Sequence[Rule]:
+    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+        """The rules of the policy."""
+        return [Rule()] if self.negatives is None else self.negatives.judge(pairs, progress)
+
+    def beside(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
         """Rules whose sums the loss needs beside those of the policy; they come last."""
         return ()
 

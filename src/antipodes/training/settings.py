@@ -21,7 +21,7 @@ class Settings:
         refine_mu: Of treatment refine: confidence in what the positive says; 0 pulls the positive alone.
         refine_tau_prime: Of treatment refine: sharpens what it says, in (0, 1].
         optimizer: The optimiser; lars is for batches of thousands.
-        learning_rate: At a batch of 256; it scales linearly with the batch.
+        learning_rate: At a batch of 256; it scales linearly with the batch. By default what the method bears.
         weight_decay: Not applied to biases and normalisation.
         momentum: Of sgd and lars.
         schedule: How the learning rate falls after the warm-up.
