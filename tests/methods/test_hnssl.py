@@ -130,7 +130,7 @@ def test_the_loop_hands_over_a_view_and_the_plain_image(tmp_path: Path, monkeypa
 
 
 def test_it_learns_slowly_and_clips_gradients_unless_told_otherwise() -> None:
-    assert parse(SHAPES)[0]["learning_rate"] == 0.03
+    assert parse(SHAPES)[0]["learning_rate"] == 0.01
     assert parse([*SHAPES, "--learning_rate", "0.5"])[0]["learning_rate"] == 0.5
     assert parse([])[0]["learning_rate"] == 0.12
     assert parse(SHAPES)[0]["clip_gradient"] == 1.0

@@ -76,6 +76,10 @@ def test_components_are_merged_by_name() -> None:
         ({"seeds": ...}, "lacks 'seeds'"),
         ({"seeds": [0, 0]}, "list of different whole numbers"),
         ({"baseline": "plane"}, "baseline 'plane' is not a variant: there are plain, fnc"),
+        (
+            {"variants": {"plain": {}, "fnc": {"against": "glo"}}},
+            "compared with 'glo', which is not a variant",
+        ),
         ({"protocols": "knn"}, "protocols should be a list of names"),
         ({"transfer": "shapes"}, "transfer should be a list of names"),
         ({"protocols": ["transfer"]}, "protocol transfer needs datasets"),

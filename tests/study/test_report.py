@@ -74,10 +74,23 @@ def test_the_page_begins_with_an_overview_that_marks_single_seeds(tmp_path: Path
     assert "## recall" in page  # the others are below
 
 
+def test_tables_name_what_a_variant_is_compared_with_where_it_is_not_the_same(tmp_path: Path) -> None:
+    results = RESULTS | {"fnc late": {0: {"knn top-1": 54.0}, 1: {"knn top-1": 54.5}}}
+    lines = summarise(results, "plain", {"fnc late": "fnc"})
+    report = study_report(study(tmp_path), {variant: {} for variant in results}, {}, results, lines, {})
+    page = markdown(report, lines, []).splitlines()
+    assert "| variant | knn top-1 | difference | p | against | rate |" in page
+    assert "| plain | 50.50 ± 0.71 | baseline | - | - | 0.1000 ± 0.0000 |" in page
+    assert "| fnc late | 54.25 ± 0.35 | +1.50 | 0.205 | fnc | - |" in page
+    assert "| fnc late | 54.25 | 0.35 | 2 | +1.50 | 0.205 | fnc |" in page
+    assert "| fnc | 0.2500 | 0.0000 | 2 | +0.1500 | - |" in page  # all alike here
+    assert any("to plain, or to the variant under *against*, with *p*" in line for line in page)
+
+
 def test_the_terminal_shows_the_same_and_names_with_brackets() -> None:
     console = Console(width=100, record=True, file=io.StringIO())
     renamed = {"plain": RESULTS["plain"], "fnc [red]": RESULTS["fnc"]}
-    for table in tables(summarise(renamed, "plain"), "plain"):
+    for table in tables(summarise(renamed, "plain")):
         console.print(table)
     text = console.export_text()
     assert "fnc [red]" in text
@@ -105,7 +118,7 @@ def test_small_rates_keep_their_digits_beside_a_large_one() -> None:
         "d": {0: {"nats": 1.9}},
     }
     console = Console(width=100, record=True, file=io.StringIO())
-    for table in tables(summarise(found, "a"), "a"):
+    for table in tables(summarise(found, "a")):
         console.print(table)
     text = console.export_text()
     for cell in (" 0.0155 ", " 0.0001 ", " -2.0e-06 ", " 1.9000 ", " -0.0154 "):

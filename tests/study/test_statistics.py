@@ -69,3 +69,16 @@ def test_lines_pair_the_seeds_that_both_have() -> None:
     assert (lines["apart", "a"].pairs, lines["apart", "a"].difference) == (0, None)
     with pytest.raises(ValueError, match="'bass' has no results: there are base, other"):
         summarise(results, "bass")
+
+
+def test_a_variant_may_be_compared_with_another_than_the_baseline() -> None:
+    results = {
+        "base": {0: {"a": 10.0}, 1: {"a": 20.0}},
+        "better": {0: {"a": 12.0}, 1: {"a": 23.0}},
+        "best": {0: {"a": 13.0}, 1: {"a": 26.0}},
+        "lost": {0: {"a": 5.0}},
+    }
+    base, better, best, lost = summarise(results, "base", {"best": "better", "lost": "never run"})
+    assert [line.against for line in (base, better, best, lost)] == [None, "base", "better", "never run"]
+    assert (better.difference, best.difference, best.pairs, lost.difference) == (2.5, 2.0, 2, None)
+    assert best.p == pytest.approx(stats.ttest_rel([13, 26], [12, 23]).pvalue)

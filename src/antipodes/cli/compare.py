@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
         print(json.dumps({"baseline": reference, "groups": members, "summary": [asdict(line) for line in lines]}))
         return
     console = Console()
-    for table in tables(lines, reference):
+    for table in tables(lines):
         console.print(table)
 
 

@@ -101,10 +101,10 @@ def _report(
     from antipodes.files import replacing
 
     folder.mkdir(parents=True, exist_ok=True)
-    lines = shown(summarise(results, study.baseline), study, SETTINGS)
+    lines = shown(summarise(results, study.baseline, study.against), study, SETTINGS)
     report = study_report(study, configurations, facts, results, lines, failed)
     console = Console()
-    for table in tables(lines, study.baseline, study.paper):
+    for table in tables(lines, study.paper):
         console.print(table)
     for line in sources(study.paper):
         console.print(line, highlight=False, markup=False)

@@ -10,7 +10,7 @@
       glofnd: {negatives: {name: glofnd, alpha: 0.1}}
       glofnd attract: {negatives: {name: glofnd, alpha: 0.1}, treatment: attract, seeds: [0]}   # fewer seeds
     seeds: [0, 1, 2]
-    baseline: plain              # the variant that the others are compared with
+    baseline: plain              # the variant that the others are compared with, unless they have `against: OTHER`
     protocols: [linear, knn]     # of antipodes evaluate; those on policies skip variants without one
     test_limit: 4000             # optional: use only so many test images
     transfer: [fashion-mnist]    # optional: other datasets to score the encoders on, by name or path
@@ -101,6 +101,7 @@ class Study:
     variants: dict[str, Options]
     seeds: dict[str, list[int]]
     baseline: str
+    against: dict[str, str]
     protocols: list[str]
     test_limit: int | None
     transfer: list[str]
@@ -180,11 +181,15 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None) -> S
         raise ValueError(f"variants need names that differ in letters and digits, got {', '.join(variants)}")
     options: dict[str, Options] = {}
     seeds: dict[str, list[int]] = {}
+    against: dict[str, str] = {}
     for variant, given in variants.items():
         own = _options({} if given is None else given, f"variant {variant}")
         every = _seeds(content["seeds"] if chosen is None else chosen, "seeds")
         few = _seeds(own.pop("seeds", every), f"seeds of variant {variant}")
         seeds[variant] = [seed for seed in every if seed in few]
+        against[variant] = own.pop("against", content["baseline"])
+        if against[variant] not in variants:
+            raise ValueError(f"{variant} is to be compared with {against[variant]!r}, which is not a variant")
         options[variant] = merge(merge(common, own), cut)
     if not seeds[content["baseline"]]:
         raise ValueError(f"the baseline {content['baseline']!r} runs with none of the seeds")
@@ -201,6 +206,7 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None) -> S
         variants={variant: options[variant] for variant in variants if seeds[variant]},
         seeds={variant: seeds[variant] for variant in variants if seeds[variant]},
         baseline=content["baseline"],
+        against=against,
         protocols=protocols,
         test_limit=content.get("test_limit"),
         transfer=transfer,

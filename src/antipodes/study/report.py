@@ -17,11 +17,13 @@ Cells = tuple[list[str], list[list[str]]]
 """A table: its header and its rows."""
 
 
-def tables(lines: Sequence[Line], baseline: str, paper: Sequence[Paper] = ()) -> list[Table]:
+def tables(lines: Sequence[Line], paper: Sequence[Paper] = ()) -> list[Table]:
     """A terminal table per score."""
-    return [_table(score, _cells(part, baseline, paper)) for score, part in _by_score(lines)]
+    return [_table(score, _cells(part, paper)) for score, part in _by_score(lines)]
 
 
+TEXTS = ("variant", "against", "paper")
+"""The columns that hold no numbers."""
 IMPORTANT = 4
 """How many scores the overview and the figure show: the first ones."""
 
@@ -39,14 +41,15 @@ def markdown(
     """
     blocks = [f"# {report['title']}", report["question"]]
     blocks.append("\n".join(f"- **{name}**: {value}" for name, value in report["facts"].items()))
-    blocks += ["## Overview", _markdown_table(_overview(lines, report["baseline"], report["records"]))]
+    blocks += ["## Overview", _markdown_table(_overview(lines, report["records"]))]
     single = any(line.deviation is None for line in lines)
-    blocks.append(OVERVIEW_LEGEND.format(baseline=report["baseline"]) + (SINGLE_LEGEND if single else ""))
+    other = f"{report['baseline']}, or to the variant under *against*," if _several(lines) else report["baseline"]
+    blocks.append(OVERVIEW_LEGEND.format(other=other) + (SINGLE_LEGEND if single else ""))
     blocks += [f"![{caption}]({file})" for caption, file in (figures or {}).items()]
     blocks += [f"## What it shows\n\n{report['notes']}"] if report["notes"] else []
     for score, part in _by_score(lines):
-        blocks += [f"## {score}", _markdown_table(_cells(part, report["baseline"], paper))]
-    blocks.append(LEGEND.format(baseline=report["baseline"]))
+        blocks += [f"## {score}", _markdown_table(_cells(part, paper))]
+    blocks.append(LEGEND.format(other=other))
     if paper:
         blocks.append("\n".join(["Published figures:", "", *(f"- {line}" for line in sources(paper))]))
     rows = [[name, _options(options)] for name, options in report["variants"].items()]
@@ -59,11 +62,11 @@ def markdown(
 
 
 SINGLE = " †"
-OVERVIEW_LEGEND = "Mean ± standard deviation over the seeds, *difference* to {baseline} with *p* as below."
+OVERVIEW_LEGEND = "Mean ± standard deviation over the seeds, *difference* to {other} with *p* as below."
 SINGLE_LEGEND = """
 † A single seed: no spread, no test, and a difference of which nobody knows how much is chance."""
 LEGEND = """Means over the seeds; *spread* is the standard deviation over them. *difference* is the mean difference to
-{baseline} over the seeds both have, *p* that of a two-sided paired t-test on these (none with fewer than two)."""
+{other} over the seeds both have, *p* that of a two-sided paired t-test on these (none with fewer than two)."""
 
 
 def sources(paper: Sequence[Paper]) -> list[str]:
@@ -138,18 +141,26 @@ def important_scores(names: Iterable[str], records: Sequence[str]) -> list[str]:
     return [name for name in dict.fromkeys(names) if name not in records][:IMPORTANT]
 
 
-def _overview(lines: Sequence[Line], baseline: str, records: Sequence[str]) -> Cells:
+def _several(lines: Sequence[Line]) -> bool:
+    """Whether not all are compared with the same variant, which the tables have to say then."""
+    return len({line.against for line in lines} - {None}) > 1
+
+
+def _overview(lines: Sequence[Line], records: Sequence[str]) -> Cells:
     """A row per variant: the first scores, of the very first also the difference, and how right the flags were."""
     every = dict(_by_score(lines))
     scores = important_scores(every, records)
     for name in ("f1", "precision"):
         scores += [found for found in (name, f"flags {name}") if found in every and found not in scores][:1]
-    header = ["variant", *scores[:1], "difference", "p", *scores[1:]]
+    against = ["against"] if _several(lines) else []
+    header = ["variant", *scores[:1], "difference", "p", *against, *scores[1:]]
     rows = []
     for variant in dict.fromkeys(line.variant for line in lines):
         own = {line.score: line for line in lines if line.variant == variant}
         cells = [_with_spread(own.get(score), every[score]) for score in scores]
-        rows.append([variant, *cells[:1], *_compared(own.get(scores[0]), every[scores[0]], baseline), *cells[1:]])
+        first = own.get(scores[0])
+        other = [(first.against if first else None) or "-"] if against else []
+        rows.append([variant, *cells[:1], *_compared(first, every[scores[0]]), *other, *cells[1:]])
     return header, rows
 
 
@@ -162,9 +173,9 @@ def _with_spread(line: Line | None, score: Sequence[Line]) -> str:
     return _figure(line.mean, digits) + spread
 
 
-def _compared(line: Line | None, score: Sequence[Line], baseline: str) -> list[str]:
-    """The difference to the baseline and its p."""
-    if line is None or line.variant == baseline:
+def _compared(line: Line | None, score: Sequence[Line]) -> list[str]:
+    """The difference to what the variant is compared with, and its p."""
+    if line is None or line.against is None:
         return ["-" if line is None else "baseline", "-"]
     return [_figure(line.difference, _digits(score), "+") + (SINGLE if line.pairs == 1 else ""), _p(line.p)]
 
@@ -174,15 +185,17 @@ def _digits(lines: Sequence[Line]) -> int:
     return 2 if median(abs(line.mean) for line in lines) > 1 else 4
 
 
-def _cells(lines: Sequence[Line], baseline: str, paper: Sequence[Paper]) -> Cells:
+def _cells(lines: Sequence[Line], paper: Sequence[Paper]) -> Cells:
     """The table of one score."""
     digits = _digits(lines)
     published = {line.variant: _published(line, paper) for line in lines}
-    header = ["variant", "mean", "spread", "seeds", "difference", "p"] + (["paper"] if any(published.values()) else [])
+    header = ["variant", "mean", "spread", "seeds", "difference", "p"]
+    header += (["against"] if _several(lines) else []) + (["paper"] if any(published.values()) else [])
     rows = []
     for line in lines:
         row = [line.variant, _figure(line.mean, digits), _figure(line.deviation, digits), str(len(line.seeds))]
-        row += ["baseline" if line.variant == baseline else _figure(line.difference, digits, "+"), _p(line.p)]
+        row += ["baseline" if line.against is None else _figure(line.difference, digits, "+"), _p(line.p)]
+        row += [line.against or "-"] if "against" in header else []
         rows.append(row + ([published[line.variant]] if "paper" in header else []))
     return header, rows
 
@@ -213,7 +226,7 @@ def _options(options: Options) -> str:
 def _table(title: str, cells: Cells) -> Table:
     table = Table(title=title)
     for name in cells[0]:
-        table.add_column(name, justify="left" if name in ("variant", "paper") else "right")
+        table.add_column(name, justify="left" if name in TEXTS else "right")
     for row in cells[1]:
         table.add_row(*map(escape, row))
     return table
@@ -221,7 +234,7 @@ def _table(title: str, cells: Cells) -> Table:
 
 def _markdown_table(cells: Cells) -> str:
     header, rows = cells
-    rule = ["---" if name in ("variant", "paper") or "options" in name else "---:" for name in header]
+    rule = ["---" if name in TEXTS or "options" in name else "---:" for name in header]
     return "\n".join(
         f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in (header, rule, *rows)
     )

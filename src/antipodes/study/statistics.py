@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 Results = Mapping[str, Mapping[int, Mapping[str, float]]]
@@ -23,8 +23,9 @@ class Line:
         seeds: The seeds it was measured with, sorted.
         mean: Over these seeds.
         deviation: Sample standard deviation over the seeds; None for a single one.
-        pairs: Number of seeds that the variant and the baseline have in common.
-        difference: Mean difference to the baseline over the common seeds; None without any, and for the baseline.
+        against: The variant that it is compared with; None for the baseline.
+        pairs: Number of seeds that the two have in common.
+        difference: Mean difference over the common seeds; None without any.
         p: Two-sided, of the paired t-test; None where there is none (see `paired_p`).
     """
 
@@ -33,13 +34,19 @@ class Line:
     seeds: tuple[int, ...]
     mean: float
     deviation: float | None
+    against: str | None = None
     pairs: int = 0
     difference: float | None = None
     p: float | None = None
 
 
-def summarise(results: Results, baseline: str) -> list[Line]:
+def summarise(results: Results, baseline: str, against: Mapping[str, str] | None = None) -> list[Line]:
     """A line per score and variant, score by score, the variants in their order.
+
+    Args:
+        results: The scores.
+        baseline: The variant that the others are compared with.
+        against: Variant -> the one that it is compared with instead.
 
     Raises:
         ValueError: if the baseline is not among the variants.
@@ -48,7 +55,7 @@ def summarise(results: Results, baseline: str) -> list[Line]:
         raise ValueError(f"the baseline {baseline!r} has no results: there are {', '.join(results) or 'none'}")
     names = dict.fromkeys(name for seeds in results.values() for scores in seeds.values() for name in scores)
     return [
-        _line(results, variant, score, baseline)
+        _line(results, variant, score, (against or {}).get(variant, baseline))
         for score in names
         for variant in results
         if _has(results[variant], score)
@@ -115,19 +122,18 @@ def incomplete_beta(x: float, a: float, b: float) -> float:
     return front * value
 
 
-def _line(results: Results, variant: str, score: str, baseline: str) -> Line:
+def _line(results: Results, variant: str, score: str, against: str) -> Line:
     values = _values(results[variant], score)
     line = Line(variant, score, tuple(sorted(values)), *_spread(list(values.values())))
-    if variant == baseline:
+    if variant == against:
         return line
-    beside = _values(results[baseline], score)
+    beside = _values(results.get(against, {}), score)
     common = [seed for seed in line.seeds if seed in beside]
     if not common:
-        return line
+        return replace(line, against=against)
     ours, theirs = [values[seed] for seed in common], [beside[seed] for seed in common]
     difference = fmean(a - b for a, b in zip(ours, theirs, strict=True))
-    spread = line.mean, line.deviation
-    return Line(variant, score, line.seeds, *spread, len(common), difference, paired_p(ours, theirs))
+    return replace(line, against=against, pairs=len(common), difference=difference, p=paired_p(ours, theirs))
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float | None]:
