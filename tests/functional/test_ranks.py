@@ -141,3 +141,18 @@ def test_wrong_ranks_get_one_sentence() -> None:
         sums_of((a, c[:, :3], anchor_ids, candidate_ids), 0, 5)
     with pytest.raises(ValueError, match="temperature must be positive"):
         sums_of((a, c, anchor_ids, candidate_ids), 0, 5, temperature=0.0)
+
+
+def test_threads_are_as_many_as_before() -> None:
+    """Rows are weighed on one thread, also when something goes wrong."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        sums_of(scene(), 0, 5)
+        assert torch.get_num_threads() == 2
+        with pytest.raises(RuntimeError), ranks._one_thread():
+            assert torch.get_num_threads() == 1
+            raise RuntimeError
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -13,7 +13,8 @@ queue, a bank), `ranked_sums` needs no second look at them:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -68,13 +69,27 @@ def ranked_sums(
     places = allowed.places(*checked(ranks, allowed))
     collected = Collected(anchors, allowed.candidates, 1, temperature)
     kept, total = (allowed.anchors.new_zeros(len(anchors)) for _ in range(2))
-    weigh = _weigh_rows if anchors.device.type == "cpu" else _weigh_block
     for rows, logits in allowed.blocks():
-        weigh(logits, places[rows], kept[rows], total[rows])
+        if logits.device.type == "cpu":
+            with _one_thread():
+                _weigh_rows(logits, places[rows], kept[rows], total[rows])
+        else:
+            _weigh_block(logits, places[rows], kept[rows], total[rows])
         collected.add(0, rows, logits, total[rows])
     log_sum = collected.log_sum().to(torch.promote_types(anchors.dtype, torch.float32))
     nothing = torch.zeros_like(log_sum)
     return Sums(log_sum, kept.long()[None], nothing, nothing.long())
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """For operations on single rows: to wake other threads for each takes up to ten times as long as the work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _weigh_rows(logits: Tensor, places: Tensor, kept: Tensor, total: Tensor) -> None:
