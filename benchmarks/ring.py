@@ -3,9 +3,9 @@
     python benchmarks/ring.py [--encoder resnet18-slim] [--queue 65536] [--steps 24] [--threads 1]
 
 The methods start alike, with a queue full of random keys, and take turns on the same views, batch after batch, in one
-process; a ratio is the median over steps of CPU times, or with several threads of elapsed times. The sort is the paper's: all similarities of an
-anchor in order, of which the ring's ranks are a slice; it takes part in every fourth step, being slow. Ends with one
-line of JSON: name -> ratio.
+process; a ratio is the median over steps of CPU times, or with several threads of elapsed times. The sort is the
+paper's: all similarities of an anchor in order, of which the ring's ranks are a slice; it takes part in every fourth
+step, being slow. Ends with one line of JSON: name -> ratio.
 """
 
 from __future__ import annotations
@@ -86,9 +86,8 @@ def main() -> None:
             kept[name] = methods[name].statistics()["kept_per_anchor"]
     assert abs(kept["ring"] - kept["sort"]) < 0.1, kept  # bounds of a sort can lose a key to rounding
     plain = statistics.median(seconds["none"].values())
-    print(
-        f"{call.encoder}, batch {BATCH}, {call.queue:,} keys, {call.threads} thread{'s' * (call.threads > 1)}: {1000 * plain:.0f} ms a step"
-    )
+    setting = f"{call.encoder}, batch {BATCH}, {call.queue:,} keys, threads: {call.threads}"
+    print(f"{setting}: {1000 * plain:.0f} ms a step")
     ratios = {}
     for name in ("ring", "sort"):
         ratios[name] = statistics.median(mine / seconds["none"][step] for step, mine in seconds[name].items())
