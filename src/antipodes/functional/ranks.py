@@ -95,14 +95,15 @@ def _one_thread() -> Iterator[None]:
 def _weigh_rows(logits: Tensor, places: Tensor, kept: Tensor, total: Tensor) -> None:
     """Turn logits (b, C) into weights, one row at a time while it is in cache; count them and add them up."""
     counts, sums = kept.numpy(), total.numpy()
-    ranked = np.empty_like(logits[0].numpy())
+    block = logits.numpy()  # the same memory
+    ranked = np.empty_like(block[0])
     bits = ranked.view(f"i{ranked.itemsize}")  # of positive floats: in the same order, and faster to partition
     for number, (row, (last, first)) in enumerate(zip(logits, places.tolist(), strict=True)):
         if last == 0:
             row.zero_()
             continue
-        weights = row.exp_().numpy()
-        np.copyto(ranked, weights)
+        row.exp_()
+        np.copyto(ranked, block[number])
         below, above = -math.inf, math.inf
         if last < len(bits):
             bits.partition(len(bits) - last)
@@ -112,7 +113,7 @@ def _weigh_rows(logits: Tensor, places: Tensor, kept: Tensor, total: Tensor) -> 
             above = float(np.nextafter(ranked[-first - 1], np.inf))
         # in one pass: zero unless below < weight < above
         torch.ops.aten.hardtanh_backward.grad_input(row, row, below, above, grad_input=row)
-        counts[number] = np.count_nonzero(weights > 0)
+        counts[number] = np.count_nonzero(block[number] > 0)
         sums[number] = row.sum().item()
 
 
