@@ -57,7 +57,7 @@ class Allowed:
         for name, embeddings in (("anchors", self.anchors), ("candidates", self.candidates)):
             if not bool(embeddings.sum().isfinite()):  # one pass and no mask: a NaN or an infinity reaches the sum
                 raise NotFinite(f"{name} contain a value that is not finite: check the encoder's output")
-        self.own = Own(anchor_ids.long(), candidate_ids.long())
+        self.own = Own(anchor_ids, candidate_ids)
         self.count = len(candidates) - self.own.count
 
     def per_anchor(self, number: float | Tensor, name: str) -> Tensor:

@@ -10,8 +10,8 @@ class Own:
     """The candidates with the id of an anchor, found without comparing all pairs or sorting the candidates.
 
     Args:
-        anchor_ids: (A,) int64.
-        candidate_ids: (C,) int64.
+        anchor_ids: (A,) integers.
+        candidate_ids: (C,) integers.
 
     Attributes:
         count: (A,) how many candidates have the anchor's id.
@@ -22,6 +22,7 @@ class Own:
     """
 
     def __init__(self, anchor_ids: Tensor, candidate_ids: Tensor) -> None:
+        anchor_ids, candidate_ids = anchor_ids.long(), candidate_ids.long().contiguous()
         samples, sample = anchor_ids.unique(return_inverse=True)
         place = torch.searchsorted(samples, candidate_ids)
         ends = torch.cat([samples, samples.new_full((1,), -1)])  # for ids above all of the samples

@@ -35,8 +35,8 @@ class InstanceAggregation(InstanceDiscrimination):
             nothing; `features` of the encoder and `embeddings` of its head take a pass over the training images.
         neighbours: The background: how many nearest neighbours in the bank, or below 1 which share of it. The default
             is the number in the method's own paper. A policy in `negatives` replaces it.
-        start: Share of training before it, with instance discrimination: the first clusters of an encoder that knows
-            nothing mislead it.
+        start: Share of training with instance discrimination before it begins: the first clusters of an encoder that
+            knows nothing mislead it.
         bank_momentum: Share of a bank entry that stays when it is written.
         seed: The bank's first entries and the first clusters follow from it.
         head: Projection head between features and loss.
@@ -86,7 +86,8 @@ class CMCAggregation(CMC):
             `features` of the encoders and `embeddings` of their heads take a pass over the training images.
         neighbours: The background: how many nearest neighbours in the bank, or below 1 which share of it. A policy in
             `negatives` replaces it.
-        start: Share of training before it, with CMC: the first clusters of encoders that know nothing mislead them.
+        start: Share of training with CMC before it begins: the first clusters of encoders that know nothing mislead
+            them.
         bank_momentum: Share of a bank entry that stays when it is written.
         seed: The banks' first entries and the first clusters follow from it.
         head: Projection head between features and loss.

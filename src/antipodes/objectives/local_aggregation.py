@@ -30,7 +30,7 @@ class LocalAggregation(Objective):
         close: Whose clusters are the close sets.
         temperature: Divides the similarities.
         negatives: The policy of the background; None keeps every candidate.
-        start: Share of training that comes before.
+        start: Share of training before it begins.
     """
 
     def __init__(
