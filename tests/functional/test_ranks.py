@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from antipodes.functional import Ranks, Rule, allowed, contrast, ranks, select
+from antipodes.threads import one_thread
 from tests.functional.test_select import Largest
 from tests.reference import contrast as reference
 
@@ -147,7 +148,7 @@ def test_rows_are_weighed_on_one_thread_and_others_may_have_more_again() -> None
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        with ranks._one_thread():
+        with one_thread():
             assert torch.get_num_threads() == 1
         sums_of(scene(), 0, 5)
         assert torch.get_num_threads() == 2

@@ -67,10 +67,7 @@ def test_curves_are_means_over_seeds_without_precisions_of_nothing() -> None:
     assert curves["f1"] == ([1, 2], [0, pytest.approx(25)])
     assert detection_curves(HISTORIES["plain"]) == {}
     ring = [{"epoch": epoch, "precision": value, "recall": value} for epoch, value in ((1, 0.0), (2, 0.4))]
-    assert detection_curves({0: ring})["precision"] == (
-        [2],
-        [40],
-    )  # beside a ring no share of flags is known
+    assert detection_curves({0: ring})["precision"] == ([2], [40])  # beside a ring no share of flags is known
     assert detection_curves({0: ring[:1]}) == {}  # a ring alone
 
 

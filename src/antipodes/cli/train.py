@@ -78,7 +78,7 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
         "--strict", metavar="", help="Refuse a folder with damaged images (same as --data.strict true)."
     )
     parser.add_class_arguments(Settings, as_group=True)
-    parser.set_defaults({name: getattr(method, name) for name in ("learning_rate", "clip_gradient")})
+    parser.set_defaults(dict(method.settings))  # type: ignore[attr-defined]
     for kind in get_args(Kind):
         parser.add_argument(f"--{kind}.name", type=str, default=names[kind], metavar="NAME", help=CHOICES[kind])
         parts = policy_names(names[kind]) if kind == "negatives" else [names[kind]]

@@ -1,4 +1,10 @@
-"""Which candidates an anchor may choose from, and their similarities in blocks of rows."""
+"""Which candidates an anchor may choose from, and their similarities in blocks of rows.
+
+1. The similarities of 64 anchors (128, if there are at most 65,536 candidates, and more, if there are few) with all
+   candidates are computed; the full matrix never exists.
+2. Candidates that an anchor may not choose (its own id) are set to -inf at their few positions; candidates of id -1
+   (empty queue slots) are left out before the product.
+"""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ queue, a bank), `ranked_sums` needs no second look at them:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +24,7 @@ from antipodes.functional.allowed import Allowed
 from antipodes.functional.rule import Ranks, Rule
 from antipodes.functional.select import band, within
 from antipodes.functional.sums import Collected, Sums, sum_dtype
+from antipodes.threads import one_thread
 
 
 def checked(ranks: Ranks, allowed: Allowed) -> tuple[Tensor, Tensor]:
@@ -71,7 +71,7 @@ def ranked_sums(
     kept, total = (allowed.anchors.new_zeros(len(anchors)) for _ in range(2))
     for rows, logits in allowed.blocks():
         if logits.device.type == "cpu":
-            with _one_thread():
+            with one_thread():  # to wake others for every row takes up to ten times as long as the work
                 _weigh_rows(logits, places[rows], kept[rows], total[rows])
         else:
             _weigh_block(logits, places[rows], kept[rows], total[rows])
@@ -79,17 +79,6 @@ def ranked_sums(
     log_sum = collected.log_sum().to(torch.promote_types(anchors.dtype, torch.float32))
     nothing = torch.zeros_like(log_sum)
     return Sums(log_sum, kept.long()[None], nothing, nothing.long())
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """For operations on single rows: to wake other threads for each takes up to ten times as long as the work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _weigh_rows(logits: Tensor, places: Tensor, kept: Tensor, total: Tensor) -> None:

@@ -1,11 +1,7 @@
 """Row selections: which candidates of an anchor are its most similar, and between which bounds a share of them lies.
 
-1. The similarities of 64 anchors (128, if there are at most 65,536 candidates, and more, if there are few) with all
-   candidates are computed; the full matrix never exists.
-2. Candidates that an anchor may not choose (its own id) are set to -inf at their few positions; candidates of id -1
-   (empty queue slots) are left out before the product.
-3. Each row is partitioned, not sorted, while it is in the processor's cache: exact, and tens of times faster than a
-   sort. Other devices take ``torch.topk`` of the block.
+`Allowed` computes the similarities block by block. Each row is partitioned, not sorted, while it is in the processor's
+cache: exact, and tens of times faster than a sort. Other devices take ``torch.topk`` of the block.
 
 Every function takes ``anchors`` (A, D) and ``candidates`` (C, D), both L2-normalised, with ``anchor_ids`` (A,) and
 ``candidate_ids`` (C,). Rank 0 is the most similar of the N_i candidates allowed for anchor i. Nothing here has a

@@ -58,8 +58,7 @@ class HNSSL(Method):
     views = 1
     plain = True
     recipe = "hnssl"
-    learning_rate = 0.01  # with more its loss may rise
-    clip_gradient = 1.0
+    settings = {"learning_rate": 0.01, "clip_gradient": 1.0}  # with a higher rate its loss may rise
     objective: HardPairs  # type: ignore[assignment]
 
     def __init__(

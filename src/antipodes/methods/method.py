@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
@@ -44,8 +44,7 @@ class Method(nn.Module, ABC):
     views: ClassVar[int] = 2
     plain: ClassVar[bool] = False  # True: after the random views comes the image as evaluation sees it
     recipe: ClassVar[str] = "simclr"  # the augmentation a run uses unless told otherwise
-    learning_rate: ClassVar[float] = 0.12  # at a batch of 256, likewise
-    clip_gradient: ClassVar[float | None] = None  # the largest gradient norm, likewise
+    settings: ClassVar[Mapping[str, float]] = {}  # options of the training loop, likewise
     crops: tuple[int, ...] = ()  # sizes of smaller views, which come after the others
     crop_recipe: str = "moco-v2"  # their augmentation
     normalised: ClassVar[bool] = True  # False: the method wants RGB in [0, 1]

@@ -9,14 +9,13 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
-
 from antipodes.files import replacing
 from antipodes.functional import NotFinite
 from antipodes.study.definition import Options, Study, Trial
 from antipodes.study.grid import refuse_change
 from antipodes.study.runners.runner import build, configuration
 from antipodes.study.statistics import Histories
+from antipodes.threads import one_thread
 
 
 class InProcess:
@@ -74,14 +73,10 @@ class InProcess:
             finished: Called with every trial that comes to its end, and why it failed if it did.
             working: Called before each trial.
         """
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with one_thread():
             for trial in [trial for trial in self.trials if self.scores(trial) is None]:
                 working([trial])
                 finished(trial, self._run(trial))
-        finally:
-            torch.set_num_threads(threads)
 
     def _run(self, trial: Trial) -> str | None:
         runner = self._runners[trial]
