@@ -19,7 +19,7 @@ def kinds(module):
         ("mlp2", {"batch_norm": True}, [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]),
         (
             "mlp3",
-            {"batch_norm": True, "last_batch_norm": True},
+            {"batch_norm": True, "centred": True},
             [nn.Linear, nn.BatchNorm1d, nn.ReLU] * 2 + [nn.Linear, nn.BatchNorm1d],
         ),
     ],
@@ -37,7 +37,19 @@ def test_only_a_layer_without_batch_norm_has_a_bias():
     module = head("mlp3", 6, 5, 4, batch_norm=True)
     assert [layer.bias is not None for layer in module if isinstance(layer, nn.Linear)] == [False, False, True]
     assert head("linear", 6, 5, 4)[0].bias is not None
-    assert head("linear", 6, 5, 4, last_batch_norm=True)[0].bias is None
+    assert head("linear", 6, 5, 4, centred=True)[0].bias is None
+
+
+def test_a_centred_head_opens_the_cone_of_relu_features():
+    torch.manual_seed(0)
+    features = torch.randn(256, 32).relu() + 1
+    cosines = {}
+    for centred in (False, True):
+        embeddings = nn.functional.normalize(head("linear", 32, 32, 16, centred=centred)(features), dim=1)
+        cosines[centred] = ((embeddings @ embeddings.T).sum() - 256).item() / (256 * 255)
+    assert cosines[False] > 0.5
+    assert abs(cosines[True]) < 0.02
+    assert list(head("linear", 6, 5, 4, centred=True)[1].parameters()) == []  # nothing can close it again
 
 
 def test_unknown_heads_and_sizes_are_refused():

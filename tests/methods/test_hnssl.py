@@ -33,7 +33,7 @@ def turn(method: HNSSL) -> None:
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)))
 
 
-MININGS: list[dict[str, Any]] = [{}, {"top_k": 2}, {"quantile": 0.5}, {"threshold": 0.4}, {"quantile": 1.0}]
+MININGS: list[dict[str, Any]] = [{}, {"top_k": 2}, {"quantile": 0.5}, {"threshold": 2.0}, {"quantile": 1.0}]
 
 
 @pytest.mark.parametrize("target_gradient", [False, True])
@@ -129,8 +129,8 @@ def test_the_loop_hands_over_a_view_and_the_plain_image(tmp_path: Path, monkeypa
     assert 0 <= epoch["hard_same_label"] <= 1
 
 
-def test_it_learns_slowly_and_clips_gradients_unless_told_otherwise() -> None:
-    assert parse(SHAPES)[0]["learning_rate"] == 0.01
+def test_it_clips_gradients_unless_told_otherwise() -> None:
+    assert parse(SHAPES)[0]["learning_rate"] == 0.12
     assert parse([*SHAPES, "--learning_rate", "0.5"])[0]["learning_rate"] == 0.5
     assert parse([])[0]["learning_rate"] == 0.12
     assert parse(SHAPES)[0]["clip_gradient"] == 1.0

@@ -50,21 +50,27 @@ METHODS: dict[str, Callable[..., Method]] = {
     "simclr": lambda **policy: SimCLR(Tiny(), hidden=7, dim=5, batch_norm=False, **policy),
     "sogclr": lambda **policy: SogCLR(Tiny(), N, gamma=0.4, hidden=7, dim=5, batch_norm=False, **policy),
     "supcon": lambda **policy: SupCon(Tiny(), LABELS, hidden=7, dim=5, batch_norm=False),
-    "moco": lambda **policy: MoCo(Tiny(), momentum=0.9, queue_size=20, hidden=7, dim=5, **policy),
-    "moco-v1": lambda **policy: MoCoV1(Tiny(), momentum=0.9, queue_size=20, dim=5, **policy),
+    "moco": lambda **policy: MoCo(Tiny(), momentum=0.9, queue_size=20, hidden=7, dim=5, centred=False, **policy),
+    "moco-v1": lambda **policy: MoCoV1(Tiny(), momentum=0.9, queue_size=20, dim=5, centred=False, **policy),
     "sane": lambda **policy: SANE(Tiny(), mu=(0.5, 2.0), momentum=0.9, queue_size=20, hidden=7, dim=5),
     "sane-vanilla": lambda **policy: SANE(Tiny(), mixup="vanilla", kappa=0.1, queue_size=20, hidden=7, dim=5),
-    "instance": lambda **policy: InstanceDiscrimination(Tiny(), N, samples=15, dim=5, **policy),
-    "cmc": lambda **policy: CMC(Tiny(1), Tiny(2), N, samples=15, dim=5, **policy),
+    "instance": lambda **policy: InstanceDiscrimination(Tiny(), N, samples=15, dim=5, centred=False, **policy),
+    "cmc": lambda **policy: CMC(Tiny(1), Tiny(2), N, samples=15, dim=5, centred=False, **policy),
     "hnssl": lambda **policy: HNSSL(Tiny(), top_k=2),
     "hnssl-lesion": lambda **policy: HNSSL(Tiny(), momentum=0.9, quantile=1.0, target_gradient=True),
-    "instance-once": lambda **policy: InstanceDiscrimination(Tiny(), N, samples=15, draw="once", dim=5, **policy),
-    "instance-expected": lambda **policy: InstanceDiscrimination(
-        Tiny(), N, samples=15, draw="expected", dim=5, **policy
+    "instance-once": lambda **policy: InstanceDiscrimination(
+        Tiny(), N, samples=15, draw="once", dim=5, centred=False, **policy
     ),
-    "la": lambda **policy: _gathered(InstanceAggregation(Tiny(), N, clusters=(3, 5), neighbours=9, dim=5, **policy)),
+    "instance-expected": lambda **policy: InstanceDiscrimination(
+        Tiny(), N, samples=15, draw="expected", dim=5, centred=False, **policy
+    ),
+    "la": lambda **policy: _gathered(
+        InstanceAggregation(Tiny(), N, clusters=(3, 5), neighbours=9, dim=5, centred=False, **policy)
+    ),
     "cmc-la": lambda **policy: _gathered(
-        CMCAggregation(Tiny(1), Tiny(2), N, clusters=(4,), neighbours=0.4, space="features", dim=5, **policy)
+        CMCAggregation(
+            Tiny(1), Tiny(2), N, clusters=(4,), neighbours=0.4, space="features", dim=5, centred=False, **policy
+        )
     ),
 }
 

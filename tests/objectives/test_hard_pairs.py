@@ -22,7 +22,7 @@ MININGS: dict[str, dict[str, Any]] = {
     "quantile": {"quantile": 0.3},
     "tiny quantile": {"quantile": 0.01},
     "all": {"quantile": 1.0},
-    "threshold": {"threshold": 0.5},
+    "threshold": {"threshold": 2.5},
     "the paper's threshold": {"threshold": 1.0},
     "empty": {"threshold": 0.0},
 }
@@ -40,12 +40,12 @@ def test_by_hand() -> None:
     target = torch.tensor([[1.0, 0.0], [0.5, -0.5], [0.0, 7.0]])  # (1, 0), (1, -1), (0, 1)
     loss_fn = HardPairs(epsilon=1e-12)
     loss = loss_fn(online, target, torch.arange(3))
-    # of the first target the third is closest, 1/2; of the second the first, 1/2; of the third the first, 1
-    positive, negative = (0 + 0.5 + 0.5) / 3, -(math.log(0.5) + math.log(0.5) + math.log(1.0)) / 3
+    # of the first target the third is closest, 1; of the second the first, 1; of the third the first, 2
+    positive, negative = (0 + 1 + 1) / 3, -(math.log(1) + math.log(1) + math.log(2)) / 3
     assert loss.item() == pytest.approx(0.8 * positive + 0.1 * negative, abs=1e-6)
     assert loss_fn.stats["positive_term"] == pytest.approx(positive)
     assert loss_fn.stats["negative_term"] == pytest.approx(negative, abs=1e-6)
-    assert loss_fn.stats["negative_distance"] == pytest.approx((1 + 0.5 + 0.5 + 2 + 1 + 2) / 6)
+    assert loss_fn.stats["negative_distance"] == pytest.approx((2 + 1 + 1 + 4 + 2 + 4) / 6)
     assert loss_fn.stats["kept_per_anchor"] == 1
 
 
@@ -94,7 +94,7 @@ def test_a_batch_of_one_and_one_id_have_no_negative_term(mining: str) -> None:
         online, target = features(count)
         loss_fn = HardPairs(**MININGS[mining])
         loss = loss_fn(online, target, torch.zeros(count, dtype=torch.int64))
-        expected = 0.8 * (scale_by_largest(online) - scale_by_largest(target)).square().mean()
+        expected = 0.8 * (scale_by_largest(online) - scale_by_largest(target)).square().sum(1).mean()
         torch.testing.assert_close(loss, expected)
         assert torch.autograd.grad(loss, online)[0].isfinite().all()
         assert loss_fn.stats["without_negatives"] == 1
@@ -113,7 +113,7 @@ def test_almost_collapsed_features_keep_their_distances() -> None:
     generator = torch.Generator().manual_seed(0)
     collapsed = 1 + 1e-4 * torch.rand(20, 64, generator=generator, dtype=torch.float64)
     expected = squared_distances(collapsed, collapsed)
-    direct = (collapsed[:, None] - collapsed).square().mean(2)
+    direct = (collapsed[:, None] - collapsed).square().sum(2)
     torch.testing.assert_close(expected, direct, rtol=1e-6, atol=1e-20)
     single = squared_distances(collapsed.float(), collapsed.float())
     off = ~torch.eye(20, dtype=torch.bool)

@@ -28,8 +28,8 @@ def hard_pairs(
     u, u_target = [scaled(row) for row in online], [scaled(row) for row in target]
     pulled, pushed = [], []
     for i, own in enumerate(ids):
-        pulled.append(((u[i] - u_target[i]) ** 2).mean())
-        distances = [((u_target[i] - u[k]) ** 2).mean() for k, other in enumerate(ids) if other != own]
+        pulled.append(((u[i] - u_target[i]) ** 2).sum())
+        distances = [((u_target[i] - u[k]) ** 2).sum() for k, other in enumerate(ids) if other != own]
         distances.sort(key=lambda distance: distance.item())
         if threshold is not None:
             hard = [distance for distance in distances if distance.item() <= threshold]

@@ -17,7 +17,7 @@ def head(
     out_features: int,
     *,
     batch_norm: bool = False,
-    last_batch_norm: bool = False,
+    centred: bool = False,
 ) -> nn.Sequential:
     """Build a head that maps features (B, in_features) to embeddings (B, out_features), not normalised.
 
@@ -27,7 +27,9 @@ def head(
         hidden_features: width of the hidden layers; a linear head has none.
         out_features: length of the embeddings.
         batch_norm: normalise every hidden layer before its ReLU (SimCLR does, MoCo v2 does not).
-        last_batch_norm: normalise the embeddings too, as SimCLR's own code does.
+        centred: normalise the embeddings too, without scale or shift. ReLU features are all positive, so a linear layer
+            starts with every embedding in one narrow cone, in which the order of similarities is noise; taking the mean
+            away opens it. Policies that rank candidates need that.
 
     A linear layer followed by batch normalisation has no bias: the normalisation would remove it.
 
@@ -46,10 +48,10 @@ def head(
     layers: list[nn.Module] = []
     for number in range(1, len(sizes)):
         last = number == len(sizes) - 1
-        normalise = last_batch_norm if last else batch_norm
+        normalise = centred if last else batch_norm
         layers.append(nn.Linear(sizes[number - 1], sizes[number], bias=not normalise))
         if normalise:
-            layers.append(nn.BatchNorm1d(sizes[number]))
+            layers.append(nn.BatchNorm1d(sizes[number], affine=not last))
         if not last:
             layers.append(nn.ReLU(inplace=True))
     return nn.Sequential(*layers)

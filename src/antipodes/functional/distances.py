@@ -1,4 +1,4 @@
-"""HNSSL's geometry: features scaled by their largest entry, mean squared differences, and the closest candidates."""
+"""HNSSL's geometry: features scaled by their largest entry, squared distances, and the closest candidates."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def scale_by_largest(features: Tensor) -> Tensor:
 
 
 def squared_distances(anchors: Tensor, candidates: Tensor) -> Tensor:
-    """The mean over dimensions of squared differences of every anchor (A, D) and every candidate (C, D), as (A, C).
+    """The squared Euclidean distances of every anchor (A, D) and every candidate (C, D), as (A, C).
 
     One matrix product, |a|^2 + |c|^2 - 2 a.c, of vectors from which the candidates' mean was taken: the distances stay
     the same, and those of features that have almost collapsed do not drown in the rounding of their lengths.
 
     Example:
         >>> squared_distances(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 1.0], [0.0, 2.0]]))
-        tensor([[1., 2.]])
+        tensor([[2., 4.]])
     """
     centre = candidates.detach().mean(dim=0)
     anchors, candidates = anchors - centre, candidates - centre
     lengths = anchors.square().sum(1)[:, None] + candidates.square().sum(1)
-    return (lengths - 2 * anchors @ candidates.T).clamp(min=0) / anchors.shape[1]
+    return (lengths - 2 * anchors @ candidates.T).clamp(min=0)
 
 
 def closest(distances: Tensor, allowed: Tensor, counts: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from antipodes.candidates.bank import MemoryBank
 from antipodes.encoders.heads import HeadKind
 from antipodes.functional.colour import rgb_to_lab
 from antipodes.methods.draw import Draw, Whole, against_bank, check_draw
-from antipodes.methods.method import Method, Network, Projection, embed_supports
+from antipodes.methods.method import Method, Network, Projection, embed_supports, opens_cone
 from antipodes.negatives.policy import Policy
 from antipodes.objectives import InfoNCE, Objective, Treatment
 from antipodes.pairs import normalise
@@ -57,6 +57,7 @@ class CMC(Method):
         head: Projection head between features and loss.
         hidden: Width of the heads' hidden layers.
         dim: Dimension of the embeddings that the loss compares.
+        centred: End the head in a batch normalisation without scale and shift; by default where the policy ranks.
         negatives: The policy that decides which entries count; None keeps all.
         treatment: What happens to false negatives: eliminate, attract or refine.
     """
@@ -81,6 +82,7 @@ class CMC(Method):
         head: HeadKind = "linear",
         hidden: int = 512,
         dim: int = 128,
+        centred: bool | None = None,
         negatives: Policy | None = None,
         treatment: Treatment = "eliminate",
     ) -> None:
@@ -88,7 +90,9 @@ class CMC(Method):
         check_draw(draw, samples)
         self.draw: Draw | Whole = draw
         self.samples = samples
-        self.network = LabFeatures(Projection(encoder_l, head, hidden, dim), Projection(encoder_ab, head, hidden, dim))
+        parts = (encoder_l, encoder_ab)
+        centred = opens_cone(centred, negatives)
+        self.network = LabFeatures(*(Projection(part, head, hidden, dim, centred=centred) for part in parts))
         self.bank_l = MemoryBank(num_samples, dim, bank_momentum, 2 * seed)
         self.bank_ab = MemoryBank(num_samples, dim, bank_momentum, 2 * seed + 1)
         # a policy per direction: thresholds of L anchors mean nothing to ab anchors

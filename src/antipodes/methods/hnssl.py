@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.methods.method import Method, Network, follow, frozen_copy
-from antipodes.objectives.hard_pairs import HardPairs
+from antipodes.objectives.hard_pairs import HardPairs, Scale
 
 
 class Twins(nn.Module):
@@ -37,11 +37,8 @@ class HNSSL(Method):
     paper's 24.0 % on ImageNet), 0.999 moves it slowly (73.4 %), 0.5 is the default (77.1 %), 0 copies the online
     encoder (49.1 %). Its lesions: `quantile` 1 takes all negatives, `target_gradient` trains the target too.
 
-    Do not expect the paper's figures of a short run. In 40 epochs of resnet8-slim on 10,000 images of CIFAR-10
-    (docs/evidence/hard-negatives.md) the single hardest negative learned nothing: 30 % linear, as random weights. The
-    gradient of -log D is 1 / D, so more than a low learning rate (0.01 by default) risks a collapse: the loss rises and
-    `negative_distance` in the log goes to 0. An `epsilon` of 0.1 bounds that gradient: with it, or with `quantile` 0.1,
-    it bears the rate of the other methods, 0.12, and reached 37 and 38 %; SimCLR has 52 %.
+    What it reaches in short runs, its lesions included, is in docs/evidence/hard-negatives.md. The paper trains with
+    Adam and batches of 160: `hnssl-paper` has its settings.
 
     Args:
         encoder: Images (B, 3, H, W) to features (B, num_features).
@@ -52,13 +49,14 @@ class HNSSL(Method):
         positive_weight: Weight of the distance to the positive.
         negative_weight: Weight of the log distance to the hard negatives.
         epsilon: Keeps the logarithm of coinciding pairs finite.
+        scale: What features are divided by: their largest absolute entry, or their length.
         target_gradient: Let gradients train the target encoder too, before it moves.
     """
 
     views = 1
     plain = True
     recipe = "hnssl"
-    settings = {"learning_rate": 0.01, "clip_gradient": 1.0}  # with a higher rate its loss may rise
+    settings = {"clip_gradient": 1.0}
     objective: HardPairs  # type: ignore[assignment]
 
     def __init__(
@@ -71,6 +69,7 @@ class HNSSL(Method):
         positive_weight: float = 0.8,
         negative_weight: float = 0.1,
         epsilon: float = 1e-6,
+        scale: Scale = "largest",
         target_gradient: bool = False,
     ) -> None:
         super().__init__()
@@ -83,7 +82,7 @@ class HNSSL(Method):
             self.network: nn.Module = Twins(encoder, target.requires_grad_(True))
         else:
             self.network, self._target = encoder, target
-        self.objective = HardPairs(top_k, quantile, threshold, positive_weight, negative_weight, epsilon)
+        self.objective = HardPairs(top_k, quantile, threshold, positive_weight, negative_weight, epsilon, scale)
 
     @property
     def target(self) -> nn.Module:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from antipodes.candidates.bank import MemoryBank
 from antipodes.encoders.heads import HeadKind
 from antipodes.methods.draw import Draw, Whole, against_bank, check_draw
-from antipodes.methods.method import Method, Network, Projection, embed_supports
+from antipodes.methods.method import Method, Network, Projection, embed_supports, opens_cone
 from antipodes.negatives.policy import Policy
 from antipodes.objectives import InfoNCE, Objective, Treatment
 from antipodes.pairs import normalise
@@ -35,6 +35,7 @@ class InstanceDiscrimination(Method):
         head: Projection head between features and loss.
         hidden: Width of the head's hidden layers.
         dim: Dimension of the embeddings that the loss compares.
+        centred: End the head in a batch normalisation without scale and shift; by default where the policy ranks.
         negatives: The policy that decides which entries count; None keeps all.
         treatment: What happens to false negatives: eliminate, attract or refine.
     """
@@ -56,6 +57,7 @@ class InstanceDiscrimination(Method):
         head: HeadKind = "linear",
         hidden: int = 512,
         dim: int = 128,
+        centred: bool | None = None,
         negatives: Policy | None = None,
         treatment: Treatment = "eliminate",
     ) -> None:
@@ -63,7 +65,7 @@ class InstanceDiscrimination(Method):
         check_draw(draw, samples)
         self.draw: Draw | Whole = draw
         self.samples = samples
-        self.network = Projection(encoder, head, hidden, dim)
+        self.network = Projection(encoder, head, hidden, dim, centred=opens_cone(centred, negatives))
         self.bank = MemoryBank(num_samples, dim, bank_momentum, seed)
         self.objective: Objective = InfoNCE(temperature, negatives, treatment)
         self._fresh: list[tuple[Tensor, Tensor]] = []

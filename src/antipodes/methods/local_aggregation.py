@@ -10,6 +10,7 @@ from torch import nn
 from antipodes.encoders.heads import HeadKind
 from antipodes.methods.cmc import CMC
 from antipodes.methods.instance import InstanceDiscrimination
+from antipodes.methods.method import opens_cone
 from antipodes.negatives.cave import Cave
 from antipodes.negatives.hardest import Hardest
 from antipodes.negatives.policy import Policy, Space
@@ -42,6 +43,7 @@ class InstanceAggregation(InstanceDiscrimination):
         head: Projection head between features and loss.
         hidden: Width of the head's hidden layers.
         dim: Dimension of the embeddings that the loss compares.
+        centred: End the head in a batch normalisation without scale and shift; by default where the policy ranks.
         negatives: The policy that decides which entries are the background; None takes the nearest neighbours.
     """
 
@@ -60,13 +62,23 @@ class InstanceAggregation(InstanceDiscrimination):
         head: HeadKind = "linear",
         hidden: int = 512,
         dim: int = 128,
+        centred: bool | None = None,
         negatives: Policy | None = None,
     ) -> None:
+        negatives = negatives or background(neighbours)
         super().__init__(
-            encoder, num_samples, temperature, bank_momentum=bank_momentum, seed=seed, head=head, hidden=hidden, dim=dim
+            encoder,
+            num_samples,
+            temperature,
+            bank_momentum=bank_momentum,
+            seed=seed,
+            head=head,
+            hidden=hidden,
+            dim=dim,
+            centred=opens_cone(centred, negatives),
         )
         close = Cave(num_samples, clusters, every, space, seed)
-        self.objective = LocalAggregation(close, temperature, negatives or background(neighbours), start)
+        self.objective = LocalAggregation(close, temperature, negatives, start)
         self.draw = "whole"  # both sets are of all the bank
 
 
@@ -93,6 +105,7 @@ class CMCAggregation(CMC):
         head: Projection head between features and loss.
         hidden: Width of the heads' hidden layers.
         dim: Dimension of the embeddings that the loss compares.
+        centred: End the head in a batch normalisation without scale and shift; by default where the policy ranks.
         negatives: The policy that decides which entries are the background; None takes the nearest neighbours.
     """
 
@@ -112,8 +125,10 @@ class CMCAggregation(CMC):
         head: HeadKind = "linear",
         hidden: int = 512,
         dim: int = 128,
+        centred: bool | None = None,
         negatives: Policy | None = None,
     ) -> None:
+        negatives = negatives or background(neighbours)
         super().__init__(
             encoder_l,
             encoder_ab,
@@ -124,9 +139,10 @@ class CMCAggregation(CMC):
             head=head,
             hidden=hidden,
             dim=dim,
+            centred=opens_cone(centred, negatives),
         )
         close = Cave(num_samples, clusters, every, space, seed)
-        self.objective = LocalAggregation(close, temperature, negatives or background(neighbours), start)
+        self.objective = LocalAggregation(close, temperature, negatives, start)
         self.draw = "whole"  # both sets are of all the bank
         self.objective_ab = copy.deepcopy(self.objective)
 

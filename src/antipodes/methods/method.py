@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.encoders.heads import HeadKind, head
+from antipodes.negatives.policy import Policy
 from antipodes.objectives.objective import Objective
 
 Network = Callable[[Tensor | Sequence[Tensor]], Tensor]
@@ -20,10 +21,19 @@ Network = Callable[[Tensor | Sequence[Tensor]], Tensor]
 class Projection(nn.Module):
     """An encoder and its projection head: images (B, C, H, W) to embeddings (B, dim)."""
 
-    def __init__(self, encoder: nn.Module, kind: HeadKind, hidden: int, dim: int, batch_norm: bool = False) -> None:
+    def __init__(
+        self,
+        encoder: nn.Module,
+        kind: HeadKind,
+        hidden: int,
+        dim: int,
+        batch_norm: bool = False,
+        centred: bool = False,
+    ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.head = head(kind, encoder.num_features, hidden, dim, batch_norm=batch_norm)  # type: ignore[arg-type]
+        features: int = encoder.num_features  # type: ignore[assignment]
+        self.head = head(kind, features, hidden, dim, batch_norm=batch_norm, centred=centred)
 
     def forward(self, images: Tensor | Sequence[Tensor]) -> Tensor:
         """Embed a batch, or several of any sizes one after the other, joined: data-parallel training wants one call."""
@@ -92,6 +102,11 @@ class Method(nn.Module, ABC):
 def embed_supports(network: Network, views: Sequence[Tensor]) -> Tensor | None:
     """Embeddings (S, B, D) of support views, without gradient; None where there are none."""
     return torch.stack([network(view) for view in views]) if views else None
+
+
+def opens_cone(centred: bool | None, negatives: Policy | None) -> bool:
+    """Whether a head in front of a bank or queue ends centred: as asked, or where a policy ranks what is there."""
+    return (negatives is not None and negatives.ranks) if centred is None else centred
 
 
 def frozen_copy(network: nn.Module) -> nn.Module:

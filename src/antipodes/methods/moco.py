@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from antipodes.candidates.queue import Queue
 from antipodes.encoders.heads import HeadKind
-from antipodes.methods.method import Method, Network, Projection, embed_supports, follow, frozen_copy
+from antipodes.methods.method import Method, Network, Projection, embed_supports, follow, frozen_copy, opens_cone
 from antipodes.negatives.policy import Policy
 from antipodes.objectives import InfoNCE, Treatment
 from antipodes.pairs import Pairs, normalise
@@ -34,6 +34,7 @@ class MoCo(Method):
         hidden: Width of the head's hidden layers.
         dim: Dimension of the embeddings that the loss compares.
         batch_norm: Batch normalisation in the head.
+        centred: End the head in a batch normalisation without scale and shift; by default where the policy ranks.
         negatives: The policy that decides which keys count; None keeps all.
         treatment: What happens to false negatives: eliminate, attract or refine.
     """
@@ -52,6 +53,7 @@ class MoCo(Method):
         hidden: int = 2048,
         dim: int = 128,
         batch_norm: bool = False,
+        centred: bool | None = None,
         negatives: Policy | None = None,
         treatment: Treatment = "eliminate",
     ) -> None:
@@ -61,7 +63,7 @@ class MoCo(Method):
                 f"momentum must be in [0, 1], got {momentum}: it is the share of the key network that stays"
             )
         self.momentum = momentum
-        self.network = Projection(encoder, head, hidden, dim, batch_norm)
+        self.network = Projection(encoder, head, hidden, dim, batch_norm, opens_cone(centred, negatives))
         self.key_network = frozen_copy(self.network)
         self.queue = Queue(queue_size, dim)
         self.objective = InfoNCE(temperature, negatives, treatment)
@@ -98,6 +100,7 @@ class MoCoV1(MoCo):
         momentum: Share of the key network that stays at each step.
         queue_size: Number of keys.
         dim: Dimension of the embeddings that the loss compares.
+        centred: End the head in a batch normalisation without scale and shift; by default where the policy ranks.
         negatives: The policy that decides which keys count; None keeps all.
         treatment: What happens to false negatives: eliminate, attract or refine.
     """
@@ -111,9 +114,19 @@ class MoCoV1(MoCo):
         momentum: float = 0.999,
         queue_size: int = 65536,
         dim: int = 128,
+        centred: bool | None = None,
         negatives: Policy | None = None,
         treatment: Treatment = "eliminate",
     ) -> None:
         super().__init__(
-            encoder, temperature, momentum, queue_size, "linear", dim, dim, negatives=negatives, treatment=treatment
+            encoder,
+            temperature,
+            momentum,
+            queue_size,
+            "linear",
+            dim,
+            dim,
+            centred=centred,
+            negatives=negatives,
+            treatment=treatment,
         )

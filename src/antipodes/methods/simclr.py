@@ -23,6 +23,7 @@ class SimCLR(Method):
         hidden: Width of the head's hidden layers.
         dim: Dimension of the embeddings that the loss compares.
         batch_norm: Batch normalisation in the head.
+        centred: End the head in a batch normalisation without scale and shift.
         negatives: The policy that decides which candidates count; None keeps all.
         treatment: What happens to false negatives: eliminate, attract or refine.
     """
@@ -37,11 +38,12 @@ class SimCLR(Method):
         hidden: int = 512,
         dim: int = 128,
         batch_norm: bool = True,
+        centred: bool = False,
         negatives: Policy | None = None,
         treatment: Treatment = "eliminate",
     ) -> None:
         super().__init__()
-        self.network = Projection(encoder, head, hidden, dim, batch_norm)
+        self.network = Projection(encoder, head, hidden, dim, batch_norm, centred)
         self.objective: Objective = InfoNCE(temperature, negatives, treatment)
 
     def loss(self, network: Network, ids: Tensor, views: Sequence[Tensor], progress: float) -> Tensor:
@@ -118,4 +120,6 @@ class SupCon(SimCLR):
         dim: int = 128,
         batch_norm: bool = True,
     ) -> None:
-        super().__init__(encoder, temperature, head, hidden, dim, batch_norm, Oracle(labels), "attract")
+        super().__init__(
+            encoder, temperature, head, hidden, dim, batch_norm, negatives=Oracle(labels), treatment="attract"
+        )

@@ -19,6 +19,8 @@ class Hardest(Policy):
         Hardest()
     """
 
+    ranks = True
+
     def __init__(self, k: int = 1) -> None:
         super().__init__()
         if k < 1:

@@ -24,6 +24,7 @@ class Policy(nn.Module, ABC):
 
     space: Space = "features"  # what `fit` takes: the encoder's features, the projected embeddings, or nothing
     supports: int = 0  # further views of every anchor's sample that it wants to see in the pairs
+    ranks: bool = False  # whether it goes by the order of similarities, which means nothing in a narrow cone
     reweighs: bool = False  # whether `reweigh` changes the sums
     hears: Hears | None = None  # what `hear` is told: every step's loss, or the validation scores between epochs
 
@@ -86,6 +87,7 @@ class Both(Policy):
         self.first = first
         self.second = second
         self.supports = max(first.supports, second.supports)
+        self.ranks = first.ranks or second.ranks
         self.reweighs = first.reweighs or second.reweighs
 
     def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:

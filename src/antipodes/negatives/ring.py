@@ -52,6 +52,7 @@ class Ring(Policy):
         1.0
     """
 
+    ranks = True
     ball: Tensor
     heard: Tensor
     heard_at: Tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -10,21 +11,26 @@ from torch import Tensor, nn
 from antipodes.distributed import gather
 from antipodes.functional.distances import closest, scale_by_largest, squared_distances
 from antipodes.functional.errors import NotFinite
+from antipodes.pairs import normalise
+
+Scale = Literal["largest", "length"]
 
 
 class HardPairs(nn.Module):
     """Distances of positives and of hard negatives (HNSSL, Zhu et al. 2023, Eqs. 2 to 7).
 
     U_i are the online features of sample i, U'_i its target features, both divided by their largest absolute entry, and
-    D(a, b) is the mean of the squared differences. With H_i the hard negatives of sample i in the global batch,
+    D(a, b) is the sum of the squared differences. With H_i the hard negatives of sample i in the global batch,
 
         L1 = mean_i D(U'_i, U_i)      L2 = -mean_i log( epsilon + sum_{k in H_i} D(U'_i, U_k) )
 
         loss = positive_weight * L1 + negative_weight * L2
 
     H_i are the negatives of smallest D: the `top_k` closest, the closest share `quantile`, or those of a D of at most
-    `threshold`. Give one of the three. The paper's text takes the single closest, its Eq. 5 a threshold of 1, which
-    with this D keeps nearly everything. A sample without hard negatives has no second term.
+    `threshold`. Give one of the three. The paper's text takes the single closest, its Eq. 5 a threshold of 1. That
+    threshold is a margin: at first almost nothing is within it, L1 contracts the features until pairs enter, and then
+    L2 pushes them out again. A sample without hard negatives has no second term. With the single closest, L2 is the
+    nearest-neighbour estimator of entropy that is known as KoLeo.
 
     Args:
         top_k: So many of the closest negatives are hard; 1 where none of the three is given.
@@ -33,6 +39,8 @@ class HardPairs(nn.Module):
         positive_weight: Weight of L1.
         negative_weight: Weight of L2.
         epsilon: Keeps the logarithm of coinciding pairs finite.
+        scale: What the features are divided by: `largest`, their largest absolute entry (the paper's Eq. 2), or
+            `length`, which puts them on the sphere.
 
     Example:
         >>> loss_fn = HardPairs(top_k=1)
@@ -52,6 +60,7 @@ class HardPairs(nn.Module):
         positive_weight: float = 0.8,
         negative_weight: float = 0.1,
         epsilon: float = 1e-6,
+        scale: Scale = "largest",
     ) -> None:
         super().__init__()
         if sum(given is not None for given in (top_k, quantile, threshold)) > 1:
@@ -68,6 +77,9 @@ class HardPairs(nn.Module):
             )
         if not epsilon > 0:
             raise ValueError(f"epsilon must be above 0, got {epsilon}: it keeps the logarithm finite")
+        if scale not in get_args(Scale):
+            raise ValueError(f"scale must be one of {', '.join(get_args(Scale))}, got {scale!r}")
+        self.scale = scale_by_largest if scale == "largest" else normalise
         self.top_k, self.quantile, self.threshold = top_k, quantile, threshold
         self.positive_weight, self.negative_weight, self.epsilon = positive_weight, negative_weight, epsilon
         self.stats = {}
@@ -89,8 +101,8 @@ class HardPairs(nn.Module):
                 "online and target must be (B, D) and ids (B,), "
                 f"got {tuple(online.shape)}, {tuple(target.shape)} and {tuple(ids.shape)}"
             )
-        online, target = scale_by_largest(online), scale_by_largest(target)
-        positive = (online - target).square().mean()
+        online, target = self.scale(online), self.scale(target)
+        positive = (online - target).square().sum(1).mean()
         if not bool(positive.detach().isfinite()):
             raise NotFinite("online or target hold NaN or infinite numbers: check the encoder's output before the loss")
         all_ids = gather(ids)
