@@ -19,11 +19,11 @@ import torch
 
 from antipodes.cli.train import parse
 from antipodes.data import Loader
-from antipodes.evaluation.features import embed
 from antipodes.methods import Method
 from antipodes.negatives import IFND
+from antipodes.runs.build import build_augmentation, build_data, build_method, plain_view
+from antipodes.runs.embedding import embed
 from antipodes.seeding import generator
-from antipodes.training.components import build_augmentation, build_data, build_method, plain_view
 from antipodes.training.optimizers import optimizer
 
 POLICIES = {

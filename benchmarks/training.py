@@ -20,11 +20,11 @@ import torch
 
 from antipodes.cli.train import parse
 from antipodes.data import Loader
+from antipodes.runs.build import build_augmentation, build_data, build_method
+from antipodes.runs.records import read_records
 from antipodes.seeding import generator
-from antipodes.training.components import build_augmentation, build_data, build_method
 from antipodes.training.loop import train
 from antipodes.training.optimizers import optimizer
-from antipodes.training.records import read_records
 
 
 def bare(config: dict[str, Any]) -> tuple[float, float]:

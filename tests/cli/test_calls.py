@@ -51,10 +51,10 @@ def test_help_shows_the_options_of_the_chosen_method() -> None:
     ("arguments", "sentence"),
     [
         (["train", "--data", "/nonexistent"], "does not exist"),
-        (["train", "--method", "simclear"], "choose one of simclr"),
+        (["train", "--method", "simclear"], "Choose one of simclr"),
         (["train", "--encoder", "resnet19"], "did you mean"),
-        (["train", "--negatives", "glow"], "choose one of glofnd"),
-        (["train", "--augmentation", "none"], "choose one of plain"),
+        (["train", "--negatives", "glow"], "Choose one of glofnd"),
+        (["train", "--augmentation", "none"], "Choose one of plain"),
         (["train", "--method"], "--method needs a value"),
         (["train", "--config", "/nonexistent.yaml"], "does not exist"),
         (["train", "--resume", "/nonexistent"], "is not a run"),

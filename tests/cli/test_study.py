@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import yaml
 
-from antipodes.training.run import Run
+from antipodes.runs.folder import Run
 from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, here, refused
 
 STUDY: dict[str, Any] = {

@@ -1,15 +1,14 @@
-import inspect
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from antipodes.data.augment import RECIPES, MultiCrop, Plain, RandomView, augmentation, multi_crop
+from antipodes.data.augment import MultiCrop, Plain, RandomView, augmentation, multi_crop
 from antipodes.data.augment.base import IMAGENET_MEAN, IMAGENET_STD
 from antipodes.data.augment.colour import jitter, solarise
 from antipodes.data.augment.operations import OPERATIONS
 from antipodes.data.augment.resampling import crop
+from antipodes.registry import NAMES
 
 
 def pictures(count: int, size: int = 32) -> torch.Tensor:
@@ -25,7 +24,7 @@ def normalised(images: torch.Tensor) -> torch.Tensor:
     return (images - torch.tensor(IMAGENET_MEAN).view(3, 1, 1)) / torch.tensor(IMAGENET_STD).view(3, 1, 1)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", NAMES["augmentation"])
 def test_recipe_gives_finite_views_of_its_size_that_depend_on_the_generator_only(name):
     images, view = pictures(9, 40), augmentation(name, size=24)
     state = torch.get_rng_state()
@@ -41,7 +40,7 @@ def test_recipe_gives_finite_views_of_its_size_that_depend_on_the_generator_only
 
 
 @pytest.mark.parametrize("share", [1, 3, 150])
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", NAMES["augmentation"])
 def test_two_ranks_equal_one(name, share):
     images, view = pictures(2 * share), augmentation(name)
     one = view(images, seeded())
@@ -49,12 +48,12 @@ def test_two_ranks_equal_one(name, share):
     assert torch.equal(torch.cat(two), one)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", NAMES["augmentation"])
 def test_parameters_have_one_row_per_sample(name):
     assert all(len(rows) == 7 for rows in augmentation(name).parameters(7, seeded()).values())
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", NAMES["augmentation"])
 def test_float_images_give_the_views_of_uint8_images_and_stay_as_they_are(name):
     images, view = pictures(5), augmentation(name, size=32)
     floats = images / 255
@@ -154,7 +153,7 @@ def test_hnssl_blurs_with_three_taps_of_standard_deviation_one_and_a_half():
 
 def test_overrides_change_a_recipe_and_signatures_show_its_defaults():
     assert augmentation("moco-v2", scale=(0.5, 1.0)).scale == (0.5, 1.0)
-    assert inspect.signature(RECIPES["moco-v2"]).parameters["blur"].default == 0.5
+    assert NAMES["augmentation"]["moco-v2"].preset["blur"] == 0.5
 
 
 def test_multi_crop_gives_every_view_its_size_and_scale():
@@ -182,7 +181,7 @@ def test_an_empty_batch_gives_an_empty_batch():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: augmentation("simsiam"), "no augmentation 'simsiam': choose one of plain, crop-flip, simclr"),
+        (lambda: augmentation("simsiam"), "unknown augmentation 'simsiam': Choose one of plain, crop-flip"),
         (lambda: augmentation("plain", blur=0.5), "'plain' has no argument 'blur': it takes size, centre"),
         (lambda: RandomView(size=0), "size must be at least 1"),
         (lambda: RandomView(std=(1.0, 0.0, 1.0)), "std > 0"),

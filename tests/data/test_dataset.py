@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from antipodes.data import DATASETS, Shapes, TensorImages, class_path, open_dataset, require_trainable, subset
+from antipodes.data import Shapes, TensorImages, open_dataset, require_trainable, subset
 from antipodes.data.dataset import limited
 
 
@@ -109,20 +109,3 @@ def test_open_by_name_and_unknown_name(tmp_path):
     (tmp_path / "notes.txt").write_text("no data")
     with pytest.raises(ValueError, match=r"is not a folder or an \.npz file"):
         open_dataset(str(tmp_path / "notes.txt"))
-
-
-def test_every_name_has_a_class():
-    from importlib import import_module
-
-    for name, path in DATASETS.items():
-        module, _, attribute = path.rpartition(".")
-        assert hasattr(import_module(module), attribute)
-        assert class_path(name) == path
-
-
-def test_names_do_not_import_torch():
-    import subprocess
-    import sys
-
-    code = "import sys, antipodes.data.names; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

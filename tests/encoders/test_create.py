@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from antipodes import encoders
-from antipodes.encoders import PRESETS, create
+from antipodes.encoders import create
 from antipodes.encoders.encoder import feature_size
+from antipodes.registry import NAMES
 
 
 class Small(nn.Module):
@@ -48,8 +49,8 @@ def test_listing_the_names_does_not_import_torch():
 import sys, types
 parent = sys.modules["antipodes"] = types.ModuleType("antipodes")
 parent.__path__ = [sys.argv[1]]
-from antipodes.encoders.names import PRESETS
-print("resnet18-slim" in PRESETS, "torch" in sys.modules)
+from antipodes.registry import NAMES
+print("resnet18-slim" in NAMES["encoder"], "torch" in sys.modules)
 """
     source = Path(encoders.__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", code, source], capture_output=True, text=True, check=True)
@@ -58,7 +59,7 @@ print("resnet18-slim" in PRESETS, "torch" in sys.modules)
 
 def test_every_preset_builds():
     with torch.device("meta"):
-        for name in PRESETS:
+        for name in NAMES["encoder"]:
             assert create(name).num_features > 0, name
 
 
@@ -113,8 +114,8 @@ def test_features_that_cannot_be_measured_are_explained():
         ("vgg", "unknown encoder 'vgg': Choose one of resnet18,"),
         ("antipodes.nowhere.Net", "cannot be imported"),
         ("torch.nn.Nowhere", "cannot be imported"),
-        ("math.sqrt", "must be an nn.Module class"),
-        ("collections.OrderedDict", "must be an nn.Module class"),
+        ("math.sqrt", "cannot be the encoder: it is not a subclass"),
+        ("collections.OrderedDict", "cannot be the encoder: it is not a subclass"),
     ],
 )
 def test_unknown_names_are_refused(name, message):

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from antipodes.encoders import PRESETS, create
+from antipodes.encoders import create
 from antipodes.encoders.resnet import Bottleneck, ResNet
+from antipodes.registry import NAMES
 
 from .torchvision_layout import resnet18_layout, resnet50_layout
 
@@ -60,9 +61,9 @@ def test_forward_gives_the_promised_features(name, channels, size, features):
 
 def test_wide_multiplies_every_width_of_the_standard_network():
     with torch.device("meta"):
-        standard = shapes(ResNet(**PRESETS["resnet50"][1]))
+        standard = shapes(ResNet(**NAMES["encoder"]["resnet50"].preset))
         for name, factor in (("resnet50-2x", 2), ("resnet50-4x", 4)):
-            wide = shapes(ResNet(**PRESETS[name][1]))
+            wide = shapes(ResNet(**NAMES["encoder"][name].preset))
             assert wide.keys() == standard.keys()
             for key, shape in standard.items():
                 if key == "conv1.weight":

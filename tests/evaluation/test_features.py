@@ -3,7 +3,8 @@ import torch
 from torch import nn
 
 from antipodes.data.dataset import TensorImages
-from antipodes.evaluation.features import FeatureSet, embed, split_features
+from antipodes.evaluation.features import FeatureSet, split_features
+from antipodes.runs.embedding import embed
 
 
 def images(count: int = 7) -> TensorImages:

@@ -17,13 +17,13 @@ from antipodes.evaluation import figures, pictures
 from antipodes.evaluation.false_negatives import false_negatives
 from antipodes.evaluation.names import ProtocolOptions
 from antipodes.evaluation.pictures import Subject, planar, strongest_flags, turned
-from antipodes.evaluation.run import open_method
 from antipodes.evaluation.thresholds import dataset_quantiles
 from antipodes.negatives import IFND, GloFND
 from antipodes.pairs import Pairs
-from antipodes.training.components import build_augmentation
-from antipodes.training.run import Run
-from antipodes.training.snapshots import Snapshot, load_snapshots, save_snapshot
+from antipodes.runs.build import build_augmentation
+from antipodes.runs.folder import Run
+from antipodes.runs.opening import open_method
+from antipodes.runs.snapshots import Snapshot, load_snapshots, save_snapshot
 from tests.cli.command import here, refused
 from tests.reference.contrast import judge
 

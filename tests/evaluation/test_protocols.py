@@ -7,10 +7,10 @@ import torch
 
 import antipodes.evaluation.names
 from antipodes.evaluation.features import FeatureSet
-from antipodes.evaluation.knn import knn, nearest_neighbour
 from antipodes.evaluation.linear import linear_probe
 from antipodes.evaluation.names import PROTOCOL_NAMES, ProtocolOptions
 from antipodes.evaluation.protocols import PROTOCOLS, evaluate, protocol
+from antipodes.functional.knn import knn, nearest_neighbour
 
 
 def feature_set(count: int, seed: int, classes: int = 6) -> FeatureSet:

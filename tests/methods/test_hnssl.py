@@ -11,9 +11,9 @@ from torch import Tensor
 
 from antipodes.cli.train import parse
 from antipodes.methods import HNSSL
+from antipodes.runs.build import build_data, build_method
+from antipodes.runs.records import read_records
 from antipodes.training import loop
-from antipodes.training.components import build_data, build_method
-from antipodes.training.records import read_records
 from tests.methods.tiny import Tiny, Training, batch, build
 from tests.reference.hard_pairs import hard_pairs as reference
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from antipodes.evaluation.detection import same_class_mass
 from antipodes.functional.errors import NotFinite
 from antipodes.methods import SANE, MoCo, SANEImageNet
-from antipodes.methods.names import METHODS
-from antipodes.training.components import build_views
+from antipodes.registry import NAMES
+from antipodes.runs.build import build_views
+from antipodes.runs.judging import same_class_mass
 from tests.methods.tiny import BATCH, LABELS, Tiny, Training, batch
 from tests.ranks import Ranks
 from tests.reference import sane as reference
@@ -244,7 +244,7 @@ def test_the_defaults_are_the_papers() -> None:
     assert (large.refinery.tau_prime, large.kappa, large.crops) == (1.0, 0.1, (96,))
     assert [large.refinery.mu(progress) for progress in (0.0, 1.0)] == [0.5, 10]
     assert not method.accumulates
-    assert {"sane", "sane-imagenet"} <= METHODS.keys()
+    assert {"sane", "sane-imagenet"} <= NAMES["method"].keys()
 
 
 def test_views_are_two_and_the_smaller_crops() -> None:

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from antipodes.cli.train import parse
 from antipodes.encoders.export import load_backbone
-from antipodes.evaluation.run import open_method
 from antipodes.negatives import FNC, IFND, Both, GloFND
+from antipodes.runs.folder import Run, load_checkpoint
+from antipodes.runs.opening import open_method
+from antipodes.runs.records import read_records
 from antipodes.training.loop import TrainingFailed, train
-from antipodes.training.records import read_records
-from antipodes.training.run import Run, load_checkpoint
 from tests.cli.command import ENVIRONMENT, antipodes
 
 SMALL = ["--encoder", "resnet8-slim", "--method.hidden", "16", "--data.count", "128"]

@@ -13,9 +13,9 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from antipodes.training.records import read_records
-from antipodes.training.run import Run, load_checkpoint
-from antipodes.training.snapshots import load_snapshots
+from antipodes.runs.folder import Run, load_checkpoint
+from antipodes.runs.records import read_records
+from antipodes.runs.snapshots import load_snapshots
 from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, here, refused
 
 STEPS = 8  # per epoch

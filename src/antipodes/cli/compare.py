@@ -13,10 +13,10 @@ from antipodes.cli.evaluate import config_name
 from antipodes.cli.train import MAY_CHANGE
 from antipodes.evaluation.names import SETTINGS
 from antipodes.evaluation.scores import read_scores
+from antipodes.runs.folder import Run
 from antipodes.study.definition import Options
 from antipodes.study.report import differences, tables
 from antipodes.study.statistics import summarise
-from antipodes.training.run import Run
 
 DESCRIPTION = """Compare runs that antipodes evaluate has scored. Runs that differ only in their seed are one group: its
 mean and spread, and its paired difference, over the seeds both have, to the group of the baseline."""

@@ -13,8 +13,9 @@ from antipodes.cli.evaluate import progress_bar
 from antipodes.cli.train import parse
 from antipodes.data import DataError
 from antipodes.evaluation.report import Row, results_table
-from antipodes.evaluation.run import open_method, score
-from antipodes.training.components import build_data, build_method
+from antipodes.evaluation.run import score
+from antipodes.runs.build import build_data, build_method
+from antipodes.runs.opening import open_method
 from antipodes.training.loop import train
 
 DESCRIPTION = """Train SimCLR from scratch on 10,000 real images (CIFAR-10 when it can be had, else rendered shapes)

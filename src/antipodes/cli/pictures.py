@@ -8,7 +8,7 @@ from typing import Literal
 from jsonargparse import ArgumentParser
 
 from antipodes.evaluation.pictures import draw
-from antipodes.training.run import Run
+from antipodes.runs.folder import Run
 
 DESCRIPTION = """Draw a finished run: its thresholds against the true quantiles, the share it flagged and how right that
 was over epochs, images with what they flag, a map of the features, and maps of several epochs if the run was trained

@@ -170,7 +170,7 @@ def _facts(study: Study, configurations: Mapping[Trial, Options], parallel: int)
     """What the numbers were measured with, after looking at data and protocols: what is missing is refused here."""
     from antipodes.evaluation.protocols import of_features
     from antipodes.evaluation.transfer import open_others
-    from antipodes.training.components import build_data
+    from antipodes.runs.build import build_data
 
     of_features(study.protocols)
     specs = _different(configuration["data"] for configuration in configurations.values())

@@ -10,23 +10,16 @@ from typing import Any, get_args
 import yaml
 from jsonargparse import ArgumentParser
 
-from antipodes.data.augment import RECIPES
-from antipodes.data.names import DATASETS
-from antipodes.encoders.names import PRESETS
-from antipodes.methods.names import METHODS
-from antipodes.negatives.names import POLICIES
-from antipodes.training.components import GIVEN, Kind, find, policy_names
+from antipodes.registry import ELSE, NAMES, Kind, find
+from antipodes.runs.build import GIVEN, policy_names
+from antipodes.runs.folder import Run
+from antipodes.runs.settings import Settings
 from antipodes.training.loop import train
-from antipodes.training.run import Run
-from antipodes.training.settings import Settings
 
 DEFAULTS: dict[Kind, str] = {"method": "simclr", "negatives": "none", "data": "shapes", "encoder": "resnet18-slim"}
-CHOICES: dict[Kind, str] = {
-    "method": f"{', '.join(METHODS)}, or the dotted path of a Method",
-    "negatives": f"none, {', '.join(POLICIES)}, several joined by +, or the dotted path of a Policy",
-    "data": f"{', '.join(DATASETS)}, a folder of images, an .npz file, or the dotted path of an ImageDataset",
-    "encoder": f"{', '.join(PRESETS)}, timm:<model>, or the dotted path of an nn.Module",
-    "augmentation": f"{', '.join(RECIPES)}; by default what the method's paper uses",
+CHOICES: dict[Kind, str] = {kind: f"{', '.join(names)}, {ELSE[kind]}" for kind, names in NAMES.items()} | {
+    "negatives": f"none, {', '.join(NAMES['negatives'])}, several joined by +, or {ELSE['negatives']}",
+    "augmentation": f"{', '.join(NAMES['augmentation'])}; by default what the method's paper uses",
 }
 # on resume: they do not change what is learned
 MAY_CHANGE = ("threads", "workers", "log_every", "snapshot_every", "tensorboard", "wandb")

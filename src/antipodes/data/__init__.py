@@ -11,7 +11,7 @@ The names below are imported when they are first used, so that listing the datas
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from antipodes.data.names import DATASETS, class_path
+from antipodes.registry import find
 
 if TYPE_CHECKING:
     from antipodes.data.adapters import HuggingFaceImages, TorchImages
@@ -38,7 +38,6 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "CIFAR10",
     "CIFAR100",
-    "DATASETS",
     "DataError",
     "FashionMNIST",
     "Folder",
@@ -51,7 +50,6 @@ __all__ = [
     "TensorImages",
     "TorchImages",
     "batches",
-    "class_path",
     "open_dataset",
     "require_trainable",
     "subset",
@@ -59,7 +57,7 @@ __all__ = [
 
 
 def open_dataset(name_or_path: str, **arguments: Any) -> "ImageDataset":
-    """Open a dataset by its name (see ``DATASETS``), or a folder of images or an ``.npz`` file by its path.
+    """Open a dataset by its name (one of the registry's), or a folder of images or an ``.npz`` file by its path.
 
     Args:
         name_or_path: the name or path.
@@ -68,10 +66,8 @@ def open_dataset(name_or_path: str, **arguments: Any) -> "ImageDataset":
     Raises:
         ValueError: if it is neither a name nor such a path, or the dataset cannot be opened.
     """
-    path = class_path(name_or_path)
-    module, _, name = path.rpartition(".")
-    where = () if name_or_path in DATASETS else (name_or_path,)
-    opened: ImageDataset = getattr(import_module(module), name)(*where, **arguments)
+    component = find("data", name_or_path)
+    opened: ImageDataset = component.target(**{**component.preset, **arguments})
     return opened
 
 

@@ -3,27 +3,23 @@
 Importing this package does not import torch, so that the command line can list names quickly; `create` does.
 """
 
-import difflib
-import importlib
 import inspect
 from typing import TYPE_CHECKING, Any, cast
 
-from antipodes.encoders.names import PRESETS
+from antipodes.registry import find
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from antipodes.encoders.encoder import Encoder
 
-__all__ = ["PRESETS", "create"]
+__all__ = ["create", "timm_model"]
 
 
 def create(name: str, *, probe_size: int = 32, **arguments: Any) -> "Encoder":
     """Build an encoder: a module that maps images (B, C, H, W) to features (B, num_features).
 
     Args:
-        name: a key of `PRESETS`, ``timm:<model>`` (built with ``num_classes=0``), or the dotted path of an `nn.Module`
-            class.
+        name: one of the registry's encoders, ``timm:<model>`` (built with ``num_classes=0``), or the dotted path of an
+            `nn.Module` class.
         probe_size: image height and width used to measure the features of a class that has no `num_features`.
         **arguments: constructor arguments; for a preset they override its own.
 
@@ -36,22 +32,19 @@ def create(name: str, *, probe_size: int = 32, **arguments: Any) -> "Encoder":
         >>> create("resnet18-slim", in_channels=1).num_features
         128
     """
-    if name.startswith("timm:"):
-        encoder = timm_model(name.removeprefix("timm:"), **arguments)
-    else:
-        path, preset = PRESETS.get(name, (name, {}))
-        encoder_class = module_class(path)
-        try:
-            inspect.signature(encoder_class).bind(**(preset | arguments))
-        except TypeError as error:
-            takes = ", ".join(inspect.signature(encoder_class).parameters) or "none"
-            raise ValueError(f"encoder {name!r} cannot be built: {error}; its arguments are: {takes}") from error
-        encoder = cast("Encoder", encoder_class(**(preset | arguments)))
-        if not hasattr(encoder, "num_features"):
-            from antipodes.encoders.encoder import feature_size
+    component = find("encoder", name)
+    given = {**component.preset, **arguments}
+    try:
+        inspect.signature(component.target).bind(**given)
+    except TypeError as error:
+        takes = ", ".join(inspect.signature(component.target).parameters) or "none"
+        raise ValueError(f"encoder {name!r} cannot be built: {error}; its arguments are: {takes}") from error
+    encoder = cast("Encoder", component.target(**given))
+    if not hasattr(encoder, "num_features"):
+        from antipodes.encoders.encoder import feature_size
 
-            encoder.num_features = feature_size(encoder, probe_size, arguments.get("in_channels", 3))
-            arguments["probe_size"] = probe_size
+        encoder.num_features = feature_size(encoder, probe_size, arguments.get("in_channels", 3))
+        arguments["probe_size"] = probe_size
     encoder.origin = (name, arguments)
     return encoder
 
@@ -83,26 +76,3 @@ def timm_model(model: str, pretrained: bool = False, in_channels: int = 3, **arg
     # Some timm models (MobileNetV3) end in a wider layer than their `num_features`, and say so here.
     encoder.num_features = getattr(encoder, "head_hidden_size", encoder.num_features)
     return encoder
-
-
-def module_class(path: str) -> "type[nn.Module]":
-    """The class at a dotted path, refused with one sentence when there is none or it is not an nn.Module."""
-    from torch import nn
-
-    module_path, _, class_name = path.rpartition(".")
-    if not module_path:
-        close = difflib.get_close_matches(path, PRESETS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ValueError(
-            f"unknown encoder {path!r}: {hint}Choose one of {', '.join(sorted(PRESETS))}, "
-            "timm:<model>, or the dotted path of an nn.Module class"
-        )
-    try:
-        found = getattr(importlib.import_module(module_path), class_name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"encoder {path!r} cannot be imported ({error}): check the dotted path of the class"
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise ValueError(f"encoder {path!r} must be an nn.Module class, but it is {found!r}")
-    return found

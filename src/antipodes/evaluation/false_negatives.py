@@ -11,16 +11,15 @@ from torch import Tensor
 
 from antipodes.data import ImageDataset
 from antipodes.data.augment import Augmentation
-from antipodes.evaluation.checks import LABELS_ARE_NEEDED
-from antipodes.evaluation.detection import count_flags, summarise_flags
-from antipodes.evaluation.features import embed
-from antipodes.evaluation.names import ProtocolOptions
+from antipodes.evaluation.names import LABELS_ARE_NEEDED, ProtocolOptions
 from antipodes.evaluation.thresholds import errors, measure
 from antipodes.methods import Method
 from antipodes.pairs import Pairs, normalise
+from antipodes.runs.build import plain_view
+from antipodes.runs.embedding import embed
+from antipodes.runs.judging import count_flags, summarise_flags
+from antipodes.runs.records import Totals
 from antipodes.seeding import generator
-from antipodes.training.components import plain_view
-from antipodes.training.records import Totals
 
 
 def false_negatives(

@@ -18,6 +18,11 @@ TRANSFER_NAMES: dict[str, str] = {
     "transfer": "the linear probe on other datasets, their images resized to those of the run: name them by --transfer",
 }
 
+LABELS_ARE_NEEDED = (
+    "the {protocol} protocol needs labels and the {part} data has none: "
+    "put the images of each class into a folder of its own, the folder names become the labels"
+)
+
 # What a protocol reports besides scores in percent: in the JSON, not in the table.
 SETTINGS = frozenset({"linear strength"})
 

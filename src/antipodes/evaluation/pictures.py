@@ -19,17 +19,17 @@ from antipodes.data import ImageDataset
 from antipodes.data.dataset import subset
 from antipodes.evaluation import figures
 from antipodes.evaluation.false_negatives import judged_embeddings
-from antipodes.evaluation.features import embed
-from antipodes.evaluation.run import open_method
 from antipodes.evaluation.thresholds import errors, measure
 from antipodes.methods import Method
 from antipodes.negatives import FNC, GloFND, Policy
 from antipodes.pairs import Pairs, Rule, normalise
+from antipodes.runs.build import build_augmentation, plain_view
+from antipodes.runs.embedding import embed
+from antipodes.runs.folder import Run
+from antipodes.runs.opening import open_method
+from antipodes.runs.records import read_epochs
+from antipodes.runs.snapshots import Snapshot, load_snapshots, pseudo_labels, sample
 from antipodes.seeding import generator
-from antipodes.training.components import build_augmentation, plain_view
-from antipodes.training.records import read_epochs
-from antipodes.training.run import Run
-from antipodes.training.snapshots import Snapshot, load_snapshots, pseudo_labels, sample
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
-from antipodes.evaluation.checks import LABELS_ARE_NEEDED, check_pair, number_classes
 from antipodes.evaluation.features import FeatureSet
-from antipodes.evaluation.knn import neighbours, vote
 from antipodes.evaluation.linear import STRENGTHS, LinearResult, linear_probe
-from antipodes.evaluation.names import RUN_PROTOCOL_NAMES, TRANSFER_NAMES, ProtocolOptions
+from antipodes.evaluation.names import LABELS_ARE_NEEDED, RUN_PROTOCOL_NAMES, TRANSFER_NAMES, ProtocolOptions
 from antipodes.evaluation.splits import class_balanced_subset
+from antipodes.functional.checks import check_pair, number_classes
+from antipodes.functional.knn import neighbours, vote
 
 Protocol = Callable[[FeatureSet, FeatureSet, ProtocolOptions], dict[str, float]]
 

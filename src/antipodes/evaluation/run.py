@@ -1,37 +1,20 @@
-"""The encoder of a run, its features, its scores."""
+"""The features of a run's encoder, and their scores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
-
-import torch
 
 from antipodes.data import ImageDataset
 from antipodes.data.augment import Augmentation
 from antipodes.evaluation.false_negatives import false_negatives
-from antipodes.evaluation.features import FeatureSet, embed, split_features
+from antipodes.evaluation.features import FeatureSet, split_features
 from antipodes.evaluation.names import ProtocolOptions
 from antipodes.evaluation.protocols import evaluate, of_features, transfer
 from antipodes.methods import Method
-from antipodes.training.components import build_data, build_method, plain_view
-from antipodes.training.loop import load_model
-from antipodes.training.run import Run, load_checkpoint
+from antipodes.runs.build import plain_view
+from antipodes.runs.embedding import embed
 
 Progress = Callable[[int, int], None]
-
-
-def open_method(run: Run, which: Literal["last", "best"] = "last") -> tuple[Method, ImageDataset]:
-    """The method of a run with the weights of a checkpoint, and the data it was trained on."""
-    config = run.config()
-    state = load_checkpoint(run.last if which == "last" else run.best)
-    data = build_data(config["data"])
-    if state["identity"]["fingerprint"] != data.fingerprint:
-        raise ValueError(f"the dataset has changed since {run.folder} was trained: its tables belong to other samples")
-    with torch.random.fork_rng():
-        method = build_method(config, data)
-    load_model(method, state, run)
-    return method, data
 
 
 def score(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antipodes.data import Folder, ImageDataset
-from antipodes.evaluation.checks import LABELS_ARE_NEEDED
-from antipodes.training.components import build_data, find
+from antipodes.evaluation.names import LABELS_ARE_NEEDED
+from antipodes.registry import find
+from antipodes.runs.build import build_data
 
 
 def open_others(names: Sequence[str], size: int, limit: int | None = None) -> list[ImageDataset]:

@@ -20,10 +20,10 @@ from typing import Any
 from antipodes.evaluation.names import RUN_PROTOCOL_NAMES
 from antipodes.evaluation.scores import read_scores
 from antipodes.files import replacing
+from antipodes.runs.folder import Run
+from antipodes.runs.records import read_epochs
 from antipodes.study.definition import Options, Study, Trial, flatten
 from antipodes.study.statistics import Histories
-from antipodes.training.records import read_epochs
-from antipodes.training.run import Run
 
 SECONDS_BETWEEN_LOOKS = 0.2
 

@@ -24,24 +24,25 @@ from antipodes.data.augment import Augmentation
 from antipodes.data.dataset import subset
 from antipodes.distributed import gather
 from antipodes.encoders.export import export_backbone
-from antipodes.evaluation.detection import summarise_flags
-from antipodes.evaluation.features import embed
-from antipodes.evaluation.knn import knn
 from antipodes.functional.errors import NotFinite
+from antipodes.functional.knn import knn
 from antipodes.methods import Method
 from antipodes.methods.method import Network
 from antipodes.negatives import Both, Policy
 from antipodes.negatives.policy import Hears, Space
+from antipodes.runs.boards import BOARDS, require
+from antipodes.runs.build import build_data, build_method, build_views, plain_view
+from antipodes.runs.embedding import embed
+from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint
+from antipodes.runs.judging import summarise_flags
+from antipodes.runs.opening import load_model
+from antipodes.runs.records import Records, Totals
+from antipodes.runs.settings import Settings
+from antipodes.runs.snapshots import discard_snapshots, save_snapshot, take_snapshot
 from antipodes.schedules import learning_rate
 from antipodes.seeding import generator
-from antipodes.training.boards import BOARDS, require
-from antipodes.training.components import build_data, build_method, build_views, plain_view
 from antipodes.training.optimizers import optimizer as build_optimizer
 from antipodes.training.progress import TrainingProgress
-from antipodes.training.records import Records, Totals
-from antipodes.training.run import Run, load_checkpoint, save_checkpoint
-from antipodes.training.settings import Settings
-from antipodes.training.snapshots import discard_snapshots, save_snapshot, take_snapshot
 from antipodes.training.watch import Watch
 
 ADVICE = "try a lower learning_rate, a longer warmup or a clip_gradient"
@@ -231,15 +232,6 @@ def _train(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: R
         records.close()
     fabric.barrier()
     return run
-
-
-def load_model(method: Method, state: dict[str, Any], run: Run) -> None:
-    """Give a method the weights and tables of a checkpoint; refuses one of another shape with one sentence."""
-    try:
-        method.load_state_dict(state["model"])
-    except RuntimeError as error:
-        first = str(error).strip().splitlines()[-1].strip()
-        raise ValueError(f"the checkpoint of {run.folder} does not fit its config.yaml: {first}") from error
 
 
 def online_knn(method: Method, data: ImageDataset, device: torch.device | str = "cpu") -> float:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from antipodes.data import ImageDataset
-from antipodes.evaluation.detection import count_flags, same_class_mass
 from antipodes.methods import Method
 from antipodes.objectives import HardPairs, Objective, SoftLabel
 from antipodes.pairs import Pairs, Rule
-from antipodes.training.records import Totals
+from antipodes.runs.judging import count_flags, same_class_mass
+from antipodes.runs.records import Totals
 
 
 class Watch:

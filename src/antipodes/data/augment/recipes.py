@@ -3,45 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from antipodes.data.augment.base import Augmentation
-from antipodes.data.augment.views import MultiCrop, Plain, RandomView
-
-_MOCO_COLOUR: dict[str, Any] = {
-    "jitter": 0.8,
-    "brightness": 0.4,
-    "contrast": 0.4,
-    "saturation": 0.4,
-    "hue": 0.1,
-    "grey": 0.2,
-}
-_STRONG_COLOUR: dict[str, Any] = {
-    "jitter": 0.8,
-    "brightness": 0.8,
-    "contrast": 0.8,
-    "saturation": 0.8,
-    "hue": 0.2,
-    "grey": 0.2,
-}
-
-RECIPES: dict[str, Callable[..., Augmentation]] = {
-    # Evaluation: nothing random. Linear training and fine-tuning: crop and flip.
-    "plain": Plain,
-    "crop-flip": RandomView,
-    # SimCLR's appendix B.9 for CIFAR: colour strength 0.5 and no blur. Its ImageNet recipe has strength 1 and blurs.
-    "simclr": partial(RandomView, **_MOCO_COLOUR),
-    "simclr-imagenet": partial(RandomView, **_STRONG_COLOUR, blur=0.5),
-    "moco-v1": partial(RandomView, scale=(0.2, 1.0), brightness=0.4, contrast=0.4, saturation=0.4, hue=0.4, grey=0.2),
-    "moco-v2": partial(RandomView, scale=(0.2, 1.0), **_MOCO_COLOUR, blur=0.5),
-    # HNSSL section 3.6, with its 3 x 3 Gaussian of standard deviation 1.5 after the crop instead of before it.
-    "hnssl": partial(RandomView, scale=(0.8, 1.0), **_STRONG_COLOUR, blur=0.1, blur_sigma=(1.5, 1.5), blur_kernel=3),
-    # CLSA's strong view, which SANE uses too: five operations, each applied with probability 0.5.
-    "clsa": partial(RandomView, scale=(0.2, 1.0), **_MOCO_COLOUR, strong=5),
-}
-"""Recipe name -> what builds it; `inspect.signature` of an entry shows its arguments with the recipe's defaults."""
+from antipodes.data.augment.views import MultiCrop, RandomView
+from antipodes.registry import find
 
 
 def augmentation(name: str, size: int = 32, **overrides: Any) -> Augmentation:
@@ -54,13 +21,13 @@ def augmentation(name: str, size: int = 32, **overrides: Any) -> Augmentation:
         >>> augmentation("simclr", size=32, blur=0.5).blur
         0.5
     """
-    if name not in RECIPES:
-        raise ValueError(f"there is no augmentation {name!r}: choose one of {', '.join(RECIPES)}")
-    known = inspect.signature(RECIPES[name]).parameters
+    recipe = find("augmentation", name)
+    known = inspect.signature(recipe.target).parameters
     for argument in overrides:
         if argument not in known:
             raise ValueError(f"augmentation {name!r} has no argument {argument!r}: it takes {', '.join(known)}")
-    return RECIPES[name](size=size, **overrides)
+    built: Augmentation = recipe.target(**{**recipe.preset, "size": size, **overrides})
+    return built
 
 
 def multi_crop(
@@ -69,7 +36,7 @@ def multi_crop(
     """Build one view per size from a random recipe, e.g. SANE's five strong crops.
 
     Args:
-        name: a recipe of `RECIPES` that crops.
+        name: a recipe that crops.
         sizes: height and width of every view; the first is the largest.
         scales: range of the crop's share of the image area, for every view. By default CLSA's rule: the recipe's
             range times size / sizes[0], so that smaller views show smaller parts.

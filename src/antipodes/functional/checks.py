@@ -1,12 +1,7 @@
-"""What every protocol asks of its input, said once."""
+"""What every classifier of features asks of its input, said once."""
 
 import torch
 from torch import Tensor
-
-LABELS_ARE_NEEDED = (
-    "the {protocol} protocol needs labels and the {part} data has none: "
-    "put the images of each class into a folder of its own, the folder names become the labels"
-)
 
 
 def check_features(features: Tensor, labels: Tensor, part: str) -> None:

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from antipodes.training.run import Run
+from antipodes.runs.folder import Run
 
 
 class Board(Protocol):

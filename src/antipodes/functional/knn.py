@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from antipodes.evaluation.checks import check_pair, number_classes
+from antipodes.functional.checks import check_pair, number_classes
 
 BLOCK_ELEMENTS = 2**22  # similarities held at once: 16 MB of float32
 

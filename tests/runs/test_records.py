@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antipodes.training.records import Records, Totals, read_records
+from antipodes.runs.records import Records, Totals, read_records
 from tests.ranks import Ranks
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from antipodes.distributed import world_size
 from antipodes.files import replacing
-from antipodes.training.boards import BOARDS
+from antipodes.runs.boards import BOARDS
 
 
 class Records:

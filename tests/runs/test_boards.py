@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from antipodes.training.boards import require
-from antipodes.training.records import Records
+from antipodes.runs.boards import require
+from antipodes.runs.records import Records
 from tests.cli.command import here, refused
 
 RUN = ["--encoder", "resnet8-slim", "--method.hidden", 16, "--data.count", 32, "--batch_size", 16, "--epochs", 1]

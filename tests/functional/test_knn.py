@@ -6,8 +6,8 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
-from antipodes.evaluation import knn as module
-from antipodes.evaluation.knn import knn, nearest_neighbour, neighbours, vote
+from antipodes.functional import knn as module
+from antipodes.functional.knn import knn, nearest_neighbour, neighbours, vote
 
 
 def circle(*degrees: float) -> Tensor:

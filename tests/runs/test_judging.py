@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from antipodes import FNC, InfoNCE, Oracle, Rule
-from antipodes.evaluation.detection import count_flags, summarise_flags
+from antipodes.runs.judging import count_flags, summarise_flags
 from antipodes.pairs import Group, Pairs, normalise
 
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2, 0, -1])

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from antipodes.data.shapes import Shapes
-from antipodes.evaluation.features import embed
-from antipodes.evaluation.run import open_method
+from antipodes.runs.embedding import embed
+from antipodes.runs.opening import open_method
 from antipodes.negatives import IFND
 from antipodes.pairs import normalise
-from antipodes.training import snapshots
-from antipodes.training.components import plain_view
-from antipodes.training.run import Run
-from antipodes.training.snapshots import discard_snapshots, load_snapshots, take_snapshot
+from antipodes.runs import snapshots
+from antipodes.runs.build import plain_view
+from antipodes.runs.folder import Run
+from antipodes.runs.snapshots import discard_snapshots, load_snapshots, take_snapshot
 from tests.cli.command import here, refused
 
 SMALL = ["--encoder", "resnet8-slim", "--method.hidden", 16, "--data.count", 128, "--batch_size", 32, "--epochs", 3]

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import reduce
 from operator import and_
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from antipodes import encoders
 from antipodes.data import ImageDataset
-from antipodes.data.augment import RECIPES, Augmentation, multi_crop
-from antipodes.data.names import DATASETS
-from antipodes.data.names import class_path as data_class_path
+from antipodes.data.augment import Augmentation, multi_crop
 from antipodes.encoders.encoder import Encoder
-from antipodes.encoders.names import PRESETS
 from antipodes.methods import Method
-from antipodes.methods.names import METHODS
 from antipodes.negatives import Policy
-from antipodes.negatives.names import POLICIES
 from antipodes.objectives import Refine
+from antipodes.registry import Kind, find
 
-Kind = Literal["method", "negatives", "data", "encoder", "augmentation"]
 Spec = dict[str, Any]
 """A component in a configuration: its name and its constructor's arguments."""
 
@@ -40,45 +33,6 @@ GIVEN: dict[Kind, frozenset[str]] = {
     "augmentation": frozenset({"size"}),
 }
 """Constructor arguments that the run itself supplies, so that nobody has to write them down."""
-
-
-@dataclass(frozen=True)
-class Component:
-    """What a name stands for: something to call, and the arguments that the name already fixes."""
-
-    target: Callable[..., Any]
-    preset: Spec = field(default_factory=dict)
-
-
-def find(kind: Kind, name: str) -> Component:
-    """Look a component up by its name, by a path on disk (data) or by the dotted path of a class.
-
-    Raises:
-        ValueError: if there is none; the sentence lists the names that exist.
-    """
-    if kind == "augmentation":
-        if name not in RECIPES:
-            raise ValueError(f"unknown augmentation {name!r}: choose one of {', '.join(RECIPES)}")
-        recipe = RECIPES[name]
-        return Component(recipe.func, recipe.keywords) if isinstance(recipe, partial) else Component(recipe)
-    if kind == "encoder":
-        if name.startswith("timm:"):
-            return Component(encoders.timm_model, {"model": name.removeprefix("timm:")})
-        path, preset = PRESETS.get(name, (name, {}))
-        return Component(encoders.module_class(path), preset)
-    if kind == "data" and (name in DATASETS or not _importable(name)):
-        path = data_class_path(name)
-        return Component(_load(path), {} if name in DATASETS else {"path": name})
-    names = {"method": METHODS, "negatives": POLICIES, "data": DATASETS}[kind]
-    if name not in names and not _importable(name):
-        raise ValueError(
-            f"unknown {kind} {name!r}: choose one of {', '.join(names)}, or the dotted path of a class of your own"
-        )
-    target = _load(names.get(name, name))
-    base = {"method": Method, "negatives": Policy, "data": ImageDataset}[kind]
-    if not (isinstance(target, type) and issubclass(target, base)):
-        raise ValueError(f"{name} cannot be the {kind}: it is not a subclass of {base.__module__}.{base.__name__}")
-    return Component(target)
 
 
 def build_data(spec: Spec) -> ImageDataset:
@@ -158,24 +112,9 @@ def _call(kind: Kind, spec: Spec, given: dict[str, Any]) -> Any:
         raise ValueError(f"{kind} {spec['name']} decides about its negatives itself: leave --negatives out")
     if given.get("treatment", "eliminate") != "eliminate" and kind == "method" and "treatment" not in takes:
         raise ValueError(f"method {spec['name']} decides itself whom it pulls: leave --treatment out")
-    arguments = component.preset | {key: value for key, value in spec.items() if key != "name"} | supplied
+    arguments = {**component.preset, **{key: value for key, value in spec.items() if key != "name"}, **supplied}
     try:
         inspect.signature(component.target).bind(**arguments)
     except TypeError as error:
         raise ValueError(f"{kind} {spec['name']!r} cannot be built: {error}; it takes {', '.join(takes)}") from error
     return component.target(**arguments)
-
-
-def _importable(path: str) -> bool:
-    module, _, name = path.rpartition(".")
-    if not module or "/" in path:
-        return False
-    try:
-        return hasattr(importlib.import_module(module), name)
-    except ImportError:
-        return False
-
-
-def _load(path: str) -> Any:
-    module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module), name)

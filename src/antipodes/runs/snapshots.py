@@ -13,13 +13,13 @@ from torch import Tensor
 
 from antipodes.data import ImageDataset
 from antipodes.data.dataset import subset
-from antipodes.evaluation.features import embed
+from antipodes.runs.embedding import embed
 from antipodes.methods import Method
 from antipodes.negatives import IFND
 from antipodes.pairs import normalise
 from antipodes.seeding import generator
-from antipodes.training.components import plain_view
-from antipodes.training.run import Run, load_checkpoint, save_checkpoint
+from antipodes.runs.build import plain_view
+from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint
 
 SAMPLES = 1000
 
