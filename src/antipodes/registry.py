@@ -202,9 +202,7 @@ def _load(kind: Kind, path: str, name: str) -> Any:
     if "." not in path:
         close = difflib.get_close_matches(name, NAMES[kind], n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ValueError(
-            f"unknown {kind} {name!r}: {hint}Choose one of {', '.join(sorted(NAMES[kind]))}, or {ELSE[kind]}"
-        )
+        raise ValueError(f"unknown {kind} {name!r}: {hint}Choose one of {', '.join(NAMES[kind])}, or {ELSE[kind]}")
     try:
         return _attribute(path)
     except (ImportError, AttributeError, ValueError) as error:
