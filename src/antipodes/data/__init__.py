@@ -16,7 +16,17 @@ from antipodes.registry import find
 if TYPE_CHECKING:
     from antipodes.data.adapters import HuggingFaceImages, TorchImages
     from antipodes.data.cifar import CIFAR10, CIFAR100
-    from antipodes.data.dataset import DataError, ImageDataset, Subset, TensorImages, require_trainable, subset
+    from antipodes.data.dataset import (
+        DataError,
+        ImageDataset,
+        Modality,
+        Raw,
+        Samples,
+        Subset,
+        TensorImages,
+        require_trainable,
+        subset,
+    )
     from antipodes.data.fashion_mnist import FashionMNIST
     from antipodes.data.folder import Folder
     from antipodes.data.loader import Loader, batches
@@ -26,7 +36,17 @@ if TYPE_CHECKING:
 _HOMES = {
     "adapters": ("HuggingFaceImages", "TorchImages"),
     "cifar": ("CIFAR10", "CIFAR100"),
-    "dataset": ("DataError", "ImageDataset", "Subset", "TensorImages", "require_trainable", "subset"),
+    "dataset": (
+        "DataError",
+        "ImageDataset",
+        "Modality",
+        "Raw",
+        "Samples",
+        "Subset",
+        "TensorImages",
+        "require_trainable",
+        "subset",
+    ),
     "fashion_mnist": ("FashionMNIST",),
     "folder": ("Folder",),
     "loader": ("Loader", "batches"),
@@ -44,7 +64,10 @@ __all__ = [
     "HuggingFaceImages",
     "ImageDataset",
     "Loader",
+    "Modality",
     "Npz",
+    "Raw",
+    "Samples",
     "Shapes",
     "Subset",
     "TensorImages",

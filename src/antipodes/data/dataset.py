@@ -1,4 +1,6 @@
-"""What a dataset is here: square uint8 RGB images under stable ids 0..n-1, with labels when there are any.
+"""What a dataset is here: rows 0..n-1 in one or several modalities, with labels when there are any.
+
+`Samples` is what training asks for: named inputs of some rows. `ImageDataset` is the usual one: square uint8 RGB.
 
 Labels are optional everywhere: nothing in training needs them except the oracle, and evaluation says so when they are
 missing. A dataset's fingerprint goes into checkpoints, so that a run is only resumed on the data it was started on.
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -17,6 +19,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 Split = Literal["train", "test"]
+Modality = Literal["image", "text", "vector"]
+Raw = Tensor | list[str]
+"""A batch of one input as the dataset has it: images and vectors as tensors, texts as strings."""
 
 _LIMIT_SEED = 20_000  # fixed for good: a limited dataset has to be the same one in every run and version
 _SAMPLED = 64  # images that stand for the content of a dataset which is not in memory
@@ -27,13 +32,16 @@ class DataError(ValueError):
     """Data that is missing, unreachable or unreadable, in one sentence that says what to do."""
 
 
-class ImageDataset(Dataset[tuple[int, Tensor, int]], ABC):
-    """Square uint8 RGB images with stable ids 0..n-1; also a map-style torch dataset of ``(id, image, label)``.
+class Samples(ABC):
+    """Rows 0..n-1 of named inputs: what training, evaluation and tables go by.
 
     Attributes:
         name: what the dataset calls itself, e.g. ``"cifar10"``.
-        image_size: side H = W of the images.
-        in_memory: True when ``fetch`` is an index into memory, False when it decodes (see ``Loader``'s workers).
+        modalities: name of an input -> its modality. An input is what one tower sees: ``{"image": "image"}``,
+            ``{"image": "image", "text": "text"}``.
+        samples: (n,) int64, the sample that every row shows, or None where each row is a sample of its own. Rows of one
+            sample (five captions of an image, two records of a patient) are never negatives of each other.
+        in_memory: True when ``inputs`` is an index into memory, False when it decodes (see ``Loader``'s workers).
         labels: (n,) int64 or None.
         coarse_labels: (n,) int64 or None, the level above ``labels`` where the dataset has one.
         classes: the names of the labels, or None.
@@ -41,7 +49,8 @@ class ImageDataset(Dataset[tuple[int, Tensor, int]], ABC):
     """
 
     name: str
-    image_size: int
+    modalities: Mapping[str, Modality] = {"image": "image"}
+    samples: Tensor | None = None
     in_memory: bool = False
     labels: Tensor | None = None
     coarse_labels: Tensor | None = None
@@ -50,6 +59,46 @@ class ImageDataset(Dataset[tuple[int, Tensor, int]], ABC):
 
     @abstractmethod
     def __len__(self) -> int: ...
+
+    @cached_property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Short hex digest of the content, by which a run knows the data it was started on."""
+
+    @abstractmethod
+    def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
+        """Return the raw inputs of these rows, (b,) int64, by name.
+
+        Args:
+            rows: which ones.
+            draw: numbers, such as seed and epoch, from which a choice among several inputs of a row (one of its five
+                captions) follows together with the row alone; None takes the first.
+
+        Returns:
+            Of an image (b, 3, H, W) uint8, of a text a list of b strings, of a vector (b, F) float32.
+        """
+
+    def sample_ids(self, rows: Tensor) -> Tensor:
+        """Return the samples that these rows show."""
+        return rows if self.samples is None else self.samples[rows]
+
+    def held_out(self, limit: int | None = None) -> Samples | None:
+        """Return the test split that belongs to this dataset, None when there is none or this is it."""
+        return None
+
+
+class ImageDataset(Samples, Dataset[tuple[int, Tensor, int]]):
+    """Square uint8 RGB images with stable ids 0..n-1; also a map-style torch dataset of ``(id, image, label)``.
+
+    Attributes:
+        image_size: side H = W of the images.
+    """
+
+    image_size: int
+
+    def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
+        """Return the images of these rows, as `image`."""
+        return {"image": self.fetch(rows)}
 
     @abstractmethod
     def _images(self, ids: Tensor) -> Tensor:
