@@ -138,6 +138,7 @@ NAMES: dict[Kind, dict[str, Entry]] = {
             "antipodes.methods.hnssl.HNSSL",
             run={"optimizer": "adamw", "weight_decay": 0.0, "learning_rate": 0.16, "batch_size": 160, "warmup": 0.0},
         ),
+        "clip": Entry("antipodes.methods.clip.CLIP"),
         # Ring's own settings for CIFAR: rate 0.03, weight decay 1e-4, no blur
         "iring": Entry(
             "antipodes.methods.instance.InstanceDiscrimination",
