@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from antipodes import FNC, InfoNCE, Oracle, Rule
-from antipodes.runs.judging import count_flags, summarise_flags
 from antipodes.pairs import Group, Pairs, normalise
+from antipodes.runs.judging import count_flags, summarise_flags
 
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2, 0, -1])
 
