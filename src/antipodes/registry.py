@@ -74,6 +74,7 @@ _ENCODERS: dict[str, Entry] = {
     },
     "resnet18-slim": Entry(_RESNET, {**_SLIM, "blocks": (2, 2, 2, 2)}),
     "resnet8-slim": Entry(_RESNET, {**_SLIM, "blocks": (1, 1, 1)}),
+    "efficientnet-lite0": Entry("antipodes.encoders.efficientnet.EfficientNetLite0"),
 }
 
 _VIEW = "antipodes.data.augment.views.RandomView"
