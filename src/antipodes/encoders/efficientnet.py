@@ -143,3 +143,25 @@ class EfficientNetLite0(Encoder):
 
 def _norm(channels: int) -> nn.BatchNorm2d:
     return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01)
+
+
+def timm_names() -> dict[str, str]:
+    """Every prefix of this network's keys -> that of timm's ``tf_efficientnet_lite0``.
+
+    Example:
+        >>> timm_names()["_blocks.1._expand_conv"]
+        'blocks.1.0.conv_pw'
+    """
+    names = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2"}
+    number = 0
+    for stage, (blocks, _, _, expansion, _) in enumerate(STAGES):
+        parts = ["_depthwise_conv", "_bn1", "_project_conv", "_bn2"]
+        theirs = ["conv_dw", "bn1", "conv_pw", "bn2"]
+        if expansion != 1:
+            parts = ["_expand_conv", "_bn0", *parts]
+            theirs = ["conv_pw", "bn1", "conv_dw", "bn2", "conv_pwl", "bn3"]
+        for position in range(blocks):
+            for part, their in zip(parts, theirs, strict=True):
+                names[f"_blocks.{number}.{part}"] = f"blocks.{stage}.{position}.{their}"
+            number += 1
+    return names
