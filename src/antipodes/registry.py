@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["method", "negatives", "data", "encoder", "augmentation"]
+Kind = Literal["method", "objective", "negatives", "data", "encoder", "augmentation"]
 
 _BASES: dict[Kind, str] = {
     "method": "antipodes.methods.method.Method",
+    "objective": "antipodes.objectives.objective.Objective",
     "negatives": "antipodes.negatives.policy.Policy",
-    "data": "antipodes.data.dataset.ImageDataset",
+    "data": "antipodes.data.dataset.Samples",
     "encoder": "torch.nn.Module",
     "augmentation": "antipodes.data.augment.base.Augmentation",
 }
@@ -114,21 +115,60 @@ _AUGMENTATIONS: dict[str, Entry] = {
     "clsa": Entry(_VIEW, {"scale": (0.2, 1.0), **_MOCO_COLOUR, "strong": 5}),
 }
 
+_BANK_RUN: dict[str, Any] = {"head": {"kind": "linear"}, "objective": {"temperature": 0.07}}
+# its background ranks the bank
+_AGGREGATION: dict[str, Any] = {"objective": {"name": "local-aggregation"}, "head": {"centred": True}}
+
 NAMES: dict[Kind, dict[str, Entry]] = {
     "method": {
         "simclr": Entry("antipodes.methods.simclr.SimCLR"),
-        "sogclr": Entry("antipodes.methods.simclr.SogCLR"),
-        "supcon": Entry("antipodes.methods.simclr.SupCon"),
+        "sogclr": Entry("antipodes.methods.simclr.SimCLR", run={"objective": {"name": "global-contrastive"}}),
+        "supcon": Entry(
+            "antipodes.methods.simclr.SimCLR",
+            run={"negatives": "oracle", "treatment": "attract", "objective": {"temperature": 0.1}},
+        ),
         "moco": Entry("antipodes.methods.moco.MoCo"),
-        "moco-v1": Entry("antipodes.methods.moco.MoCoV1"),
+        "moco-v1": Entry("antipodes.methods.moco.MoCo", run={"augmentation": "moco-v1", **_BANK_RUN}),
         "moco-v2": Entry("antipodes.methods.moco.MoCo"),
         "sane": Entry("antipodes.methods.sane.SANE"),
-        "sane-imagenet": Entry("antipodes.methods.sane.SANEImageNet"),
+        # SANE-Single; SANE-Multi has crops [224, 192, 160, 128, 96]
+        "sane-imagenet": Entry(
+            "antipodes.methods.sane.SANE",
+            {"kappa": 0.1, "crops": (96,), "queue_size": 65536},
+            {"objective": {"tau_prime": 1.0, "mu": (0.5, 10.0)}},
+        ),
         "instance": Entry("antipodes.methods.instance.InstanceDiscrimination"),
         "cmc": Entry("antipodes.methods.cmc.CMC"),
-        "local-aggregation": Entry("antipodes.methods.local_aggregation.InstanceAggregation"),
-        "cmc-local-aggregation": Entry("antipodes.methods.local_aggregation.CMCAggregation"),
+        "local-aggregation": Entry("antipodes.methods.instance.InstanceDiscrimination", run=_AGGREGATION),
+        "cmc-local-aggregation": Entry("antipodes.methods.cmc.CMC", run=_AGGREGATION),
         "hnssl": Entry("antipodes.methods.hnssl.HNSSL"),
+        "hnssl-paper": Entry(
+            "antipodes.methods.hnssl.HNSSL",
+            run={"optimizer": "adamw", "weight_decay": 0.0, "learning_rate": 0.16, "batch_size": 160, "warmup": 0.0},
+        ),
+        # Ring's own settings for CIFAR: rate 0.03, weight decay 1e-4, no blur
+        "iring": Entry(
+            "antipodes.methods.instance.InstanceDiscrimination",
+            run={"negatives": "ring", "learning_rate": 0.03, "weight_decay": 1e-4},
+        ),
+        "moco-ring": Entry(
+            "antipodes.methods.moco.MoCo",
+            {"queue_size": 4096},
+            {
+                "negatives": "ring",
+                "augmentation": "moco-small",
+                "objective": {"temperature": 0.07},
+                "learning_rate": 0.03,
+                "weight_decay": 1e-4,
+            },
+        ),
+    },
+    "objective": {
+        "info-nce": Entry("antipodes.objectives.info_nce.InfoNCE"),
+        "global-contrastive": Entry("antipodes.objectives.global_contrastive.GlobalContrastive"),
+        "local-aggregation": Entry("antipodes.objectives.local_aggregation.local_aggregation"),
+        "hard-pairs": Entry("antipodes.objectives.hard_pairs.HardPairs"),
+        "soft-label": Entry("antipodes.objectives.soft_label.SoftLabel"),
     },
     "negatives": {
         "glofnd": Entry("antipodes.negatives.glofnd.GloFND"),
@@ -153,8 +193,9 @@ NAMES: dict[Kind, dict[str, Entry]] = {
 
 ELSE: dict[Kind, str] = {
     "method": "the dotted path of a Method",
+    "objective": "the dotted path of an Objective",
     "negatives": "the dotted path of a Policy",
-    "data": "a folder of images, an .npz file, or the dotted path of an ImageDataset",
+    "data": "a folder of images, an .npz file, or the dotted path of a Samples",
     "encoder": "timm:<model>, hf:<text model>, or the dotted path of an nn.Module",
     "augmentation": "the dotted path of an Augmentation",
 }
@@ -185,8 +226,23 @@ def find(kind: Kind, name: str) -> Component:
         base = _attribute(_BASES[kind])
         if not (isinstance(target, type) and issubclass(target, base)):
             raise ValueError(f"{name} cannot be the {kind}: it is not a subclass of {base.__module__}.{base.__name__}")
-        return Component(target)
-    return Component(target, entry.preset, entry.run)
+        return Component(target, run=getattr(target, "run", {}))
+    return Component(target, entry.preset, merged(getattr(target, "run", {}), entry.run))
+
+
+def merged(options: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with others laid over them, components inside likewise.
+
+    Example:
+        >>> merged({"head": {"kind": "mlp2", "dim": 128}}, {"head": {"dim": 64}, "epochs": 3})
+        {'head': {'kind': 'mlp2', 'dim': 64}, 'epochs': 3}
+    """
+    result = dict(options)
+    for name, value in others.items():
+        before = result.get(name)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        result[name] = {**before, **value} if both else value  # type: ignore[dict-item]
+    return result
 
 
 def _data_on_disk(name: str) -> Entry:
