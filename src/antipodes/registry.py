@@ -5,7 +5,7 @@ arguments that the name fixes (`preset`), and the options of a run that come wit
 Nothing heavy is imported before `find` loads a component, so listing names costs nothing.
 
 A name that is not in the table may be the dotted path of a class of one's own; data may also be a path on disk, and an
-encoder `timm:<model>`.
+encoder `timm:<model>` or `hf:<model>`.
 """
 
 from __future__ import annotations
@@ -75,6 +75,14 @@ _ENCODERS: dict[str, Entry] = {
     },
     "resnet18-slim": Entry(_RESNET, {**_SLIM, "blocks": (2, 2, 2, 2)}),
     "resnet8-slim": Entry(_RESNET, {**_SLIM, "blocks": (1, 1, 1)}),
+    "efficientnet-lite0": Entry("antipodes.encoders.efficientnet.EfficientNetLite0"),
+    # Texts: pretrained, CLIP's transformer from scratch, and the quickest.
+    "minilm": Entry("antipodes.encoders.minilm.MiniLM"),
+    "text-transformer": Entry("antipodes.encoders.text_transformer.TextTransformer"),
+    "bag-of-words": Entry("antipodes.encoders.bag_of_words.BagOfWords"),
+    # Vectors: as they are, or through a small network.
+    "identity": Entry("antipodes.encoders.vector.IdentityVector"),
+    "mlp": Entry("antipodes.encoders.vector.VectorMLP"),
 }
 
 _VIEW = "antipodes.data.augment.views.RandomView"
@@ -189,14 +197,14 @@ ELSE: dict[Kind, str] = {
     "objective": "the dotted path of an Objective",
     "negatives": "the dotted path of a Policy",
     "data": "a folder of images, an .npz file, or the dotted path of a Samples",
-    "encoder": "timm:<model>, or the dotted path of an nn.Module",
+    "encoder": "timm:<model>, hf:<text model>, or the dotted path of an nn.Module",
     "augmentation": "the dotted path of an Augmentation",
 }
 """What a name of each kind may be besides those in the table."""
 
 
 def find(kind: Kind, name: str) -> Component:
-    """Look a component up by its name, by a path on disk (data), by `timm:<model>` or by the dotted path of a class.
+    """Look a component up by its name, by a path on disk (data), by `timm:<model>`, `hf:<model>` or a dotted path.
 
     Raises:
         ValueError: if there is none; the sentence lists the names that exist.
@@ -208,6 +216,8 @@ def find(kind: Kind, name: str) -> Component:
     entry = NAMES[kind].get(name)
     if entry is None and kind == "encoder" and name.startswith("timm:"):
         entry = Entry("antipodes.encoders.timm_model", {"model": name.removeprefix("timm:")})
+    if entry is None and kind == "encoder" and name.startswith("hf:"):
+        entry = Entry("antipodes.encoders.hugging_face.HuggingFaceText", {"model": name.removeprefix("hf:")})
     if entry is None and kind == "data" and "." not in Path(name).name.rstrip("."):
         entry = _data_on_disk(name)
     if entry is None and kind == "data" and not _importable(name):
