@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from antipodes.data.loader import Loader, batches
     from antipodes.data.npz import Npz
     from antipodes.data.shapes import Shapes
+    from antipodes.data.tars import Tars
+    from antipodes.data.texts import Texts
+    from antipodes.data.vectors import Vectors
 
 _HOMES = {
     "adapters": ("HuggingFaceImages", "TorchImages"),
@@ -54,6 +57,9 @@ _HOMES = {
     "loader": ("Loader", "batches"),
     "npz": ("Npz",),
     "shapes": ("Shapes",),
+    "tars": ("Tars",),
+    "texts": ("Texts",),
+    "vectors": ("Vectors",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -73,8 +79,11 @@ __all__ = [
     "Samples",
     "Shapes",
     "Subset",
+    "Tars",
     "TensorImages",
+    "Texts",
     "TorchImages",
+    "Vectors",
     "batches",
     "open_dataset",
     "require_trainable",

@@ -1,7 +1,7 @@
 """Images with captions: what folders with a table and webdataset's tar files have in common."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -30,7 +30,7 @@ class CaptionedImages(Samples):
         decode: side H = W of the decoded images.
     """
 
-    modalities: dict[str, Modality] = {"image": "image", "text": "text"}
+    modalities: Mapping[str, Modality] = {"image": "image", "text": "text"}
     image_size: int
 
     def _open(
@@ -101,6 +101,8 @@ class CaptionedImages(Samples):
         Where a row is an image, its caption is drawn by ``draw`` and the row alone, so that every order of the rows,
         every rank and every resumed run reads the same; without ``draw`` it is the first.
         """
+        if "text" not in self.modalities:
+            return {"image": self.fetch(rows)}
         images = self.row_images[rows].tolist()
         which = self._which(rows.numpy(), draw)
         text = [self._texts[image][k] for image, k in zip(images, which.tolist(), strict=True)]
@@ -138,6 +140,8 @@ class CaptionedImages(Samples):
 
     def describe(self) -> list[str]:
         """Say how many images and captions were found, what a row is, and what was left out."""
+        if "text" not in self.modalities:
+            return super().describe()
         low, high = int(self._counts.min()), int(self._counts.max())
         each = f"{low}" if low == high else f"{low} to {high}"
         total = int(self._counts.sum())
