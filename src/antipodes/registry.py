@@ -5,7 +5,7 @@ arguments that the name fixes (`preset`), and the options of a run that come wit
 Nothing heavy is imported before `find` loads a component, so listing names costs nothing.
 
 A name that is not in the table may be the dotted path of a class of one's own; data may also be a path on disk, and an
-encoder `timm:<model>`.
+encoder `timm:<model>` or `hf:<model>`.
 """
 
 from __future__ import annotations
@@ -75,6 +75,14 @@ _ENCODERS: dict[str, Entry] = {
     },
     "resnet18-slim": Entry(_RESNET, {**_SLIM, "blocks": (2, 2, 2, 2)}),
     "resnet8-slim": Entry(_RESNET, {**_SLIM, "blocks": (1, 1, 1)}),
+    "efficientnet-lite0": Entry("antipodes.encoders.efficientnet.EfficientNetLite0"),
+    # Texts: pretrained, CLIP's transformer from scratch, and the quickest.
+    "minilm": Entry("antipodes.encoders.minilm.MiniLM"),
+    "text-transformer": Entry("antipodes.encoders.text_transformer.TextTransformer"),
+    "bag-of-words": Entry("antipodes.encoders.bag_of_words.BagOfWords"),
+    # Vectors: as they are, or through a small network.
+    "identity": Entry("antipodes.encoders.vector.IdentityVector"),
+    "mlp": Entry("antipodes.encoders.vector.VectorMLP"),
 }
 
 _VIEW = "antipodes.data.augment.views.RandomView"
@@ -178,6 +186,8 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "cifar10": Entry("antipodes.data.cifar.CIFAR10"),
         "cifar100": Entry("antipodes.data.cifar.CIFAR100"),
         "fashion-mnist": Entry("antipodes.data.fashion_mnist.FashionMNIST"),
+        "flickr8k": Entry("antipodes.data.captions.Captions"),
+        "coco-captions": Entry("antipodes.data.captions.Captions"),
         "shapes": Entry("antipodes.data.shapes.Shapes"),
     },
     "encoder": _ENCODERS,
@@ -188,15 +198,16 @@ ELSE: dict[Kind, str] = {
     "method": "the dotted path of a Method",
     "objective": "the dotted path of an Objective",
     "negatives": "the dotted path of a Policy",
-    "data": "a folder of images, an .npz file, or the dotted path of a Samples",
-    "encoder": "timm:<model>, or the dotted path of an nn.Module",
+    "encoder": "timm:<model>, hf:<text model>, or the dotted path of an nn.Module",
+    "data": "the path of a folder or archive of images, with or without captions, of a table or of .npz, .npy or .tar "
+    "files, or the dotted path of a dataset",
     "augmentation": "the dotted path of an Augmentation",
 }
 """What a name of each kind may be besides those in the table."""
 
 
 def find(kind: Kind, name: str) -> Component:
-    """Look a component up by its name, by a path on disk (data), by `timm:<model>` or by the dotted path of a class.
+    """Look a component up by its name, by a path on disk (data), by `timm:<model>`, `hf:<model>` or a dotted path.
 
     Raises:
         ValueError: if there is none; the sentence lists the names that exist.
@@ -208,6 +219,8 @@ def find(kind: Kind, name: str) -> Component:
     entry = NAMES[kind].get(name)
     if entry is None and kind == "encoder" and name.startswith("timm:"):
         entry = Entry("antipodes.encoders.timm_model", {"model": name.removeprefix("timm:")})
+    if entry is None and kind == "encoder" and name.startswith("hf:"):
+        entry = Entry("antipodes.encoders.hugging_face.HuggingFaceText", {"model": name.removeprefix("hf:")})
     if entry is None and kind == "data" and "." not in Path(name).name.rstrip("."):
         entry = _data_on_disk(name)
     if entry is None and kind == "data" and not _importable(name):
@@ -237,20 +250,19 @@ def merged(options: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, A
 
 
 def _data_on_disk(name: str) -> Entry:
-    """A folder of images or an `.npz` file as an entry.
+    """Data by its path: what lies there decides which dataset reads it.
 
     Raises:
         ValueError: if there is no such path, or it is something else.
     """
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return Entry("antipodes.data.folder.Folder", {"path": name})
-    if path.is_file() and path.suffix == ".npz":
-        return Entry("antipodes.data.npz.Npz", {"path": name})
-    problem = "is not a folder or an .npz file (unpack archives)" if path.exists() else "does not exist as a path"
+    from antipodes.data.on_disk import dataset_at
+
+    if (path := dataset_at(name)) is not None:
+        return Entry(path, {"path": name})
+    problem = "holds no data that can be read" if Path(name).expanduser().exists() else "does not exist as a path"
     raise ValueError(
         f"data {name!r} is not one of {', '.join(NAMES['data'])} and {problem}: "
-        "give one of these names, a folder of images or an .npz file"
+        f"give one of these names, or {ELSE['data']}"
     )
 
 
