@@ -58,6 +58,7 @@ class SANE(MoCo):
         "objective": {"name": "soft-label", "temperature": 0.2},
     }
     trains = ("soft-label",)
+    mixes = True
     accumulates = False  # keys of the batch are negatives, too
     steps: Tensor
 
