@@ -11,11 +11,11 @@ from antipodes.data.shapes import Shapes
 from antipodes.negatives import IFND
 from antipodes.pairs import normalise
 from antipodes.runs import snapshots
-from antipodes.runs.views import plain_view
 from antipodes.runs.embedding import embed
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.snapshots import discard_snapshots, load_snapshots, take_snapshot
+from antipodes.runs.views import plain_view
 from tests.cli.command import here, refused
 
 SMALL = ["--encoder", "resnet8-slim", "--head.hidden", 16, "--data.count", 128, "--batch_size", 32, "--epochs", 3]
