@@ -1,4 +1,4 @@
-"""What towers see: normalised as the run says, tokenised by their encoder, smaller crops, and the same for two ranks."""
+"""What towers see: normalised as the run says, tokenised by their encoder, smaller crops, alike on two ranks."""
 
 from __future__ import annotations
 
