@@ -29,12 +29,12 @@ from antipodes.functional.knn import knn
 from antipodes.methods import Method
 from antipodes.methods.method import Network
 from antipodes.negatives import Both, Policy
+from antipodes.negatives.judging import summarise_flags
 from antipodes.negatives.policy import Hears, Space
 from antipodes.runs.boards import BOARDS, require
 from antipodes.runs.build import build_data, build_method, build_views, plain_view
 from antipodes.runs.embedding import embed
 from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint
-from antipodes.runs.judging import summarise_flags
 from antipodes.runs.opening import load_model
 from antipodes.runs.records import Records, Totals
 from antipodes.runs.settings import Settings
