@@ -13,9 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from antipodes.functional.errors import NotFinite
 from antipodes.methods import SANE, MoCo, SANEImageNet
+from antipodes.negatives.judging import same_class_mass
 from antipodes.registry import NAMES
 from antipodes.runs.build import build_views
-from antipodes.runs.judging import same_class_mass
 from tests.methods.tiny import BATCH, LABELS, Tiny, Training, batch
 from tests.ranks import Ranks
 from tests.reference import sane as reference

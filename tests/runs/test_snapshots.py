@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from antipodes.data.shapes import Shapes
-from antipodes.runs.embedding import embed
-from antipodes.runs.opening import open_method
 from antipodes.negatives import IFND
 from antipodes.pairs import normalise
 from antipodes.runs import snapshots
 from antipodes.runs.build import plain_view
+from antipodes.runs.embedding import embed
 from antipodes.runs.folder import Run
+from antipodes.runs.opening import open_method
 from antipodes.runs.snapshots import discard_snapshots, load_snapshots, take_snapshot
 from tests.cli.command import here, refused
 

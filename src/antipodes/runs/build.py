@@ -23,7 +23,7 @@ Spec = Mapping[str, Any]
 """A component in a configuration: its name and its constructor's arguments."""
 
 GIVEN: dict[Kind, frozenset[str]] = {
-    "method": frozenset({"network", "objective", "num_samples", "dim", "seed"}),
+    "method": frozenset({"network", "objective", "num_samples", "identities", "dim", "seed"}),
     "objective": frozenset({"num_samples", "negatives", "treatment", "seed"}),
     "negatives": frozenset({"num_samples", "labels", "seed"}),
     "data": frozenset({"split"}),
@@ -54,7 +54,7 @@ def build_method(config: Spec, data: Samples) -> Method:
     towers = {name: Tower(encoder, head.build(encoder.num_features, ranked)) for name, encoder in parts.items()}
     objective = _build_objective(config, given, policy, method_class.trains)
     network = Towers(towers, plans)
-    given |= {"network": network, "objective": objective, "dim": head.dim}
+    given |= {"network": network, "objective": objective, "dim": head.dim, "identities": data.samples}
     method: Method = _call("method", config["method"], given)
     method.pixels = {name: config["augmentation"][name] for name in ("mean", "std") if name in config["augmentation"]}
     lock(method, config.get("freeze", ()))

@@ -21,8 +21,8 @@ from antipodes.distributed import gather
 from antipodes.encoders.export import export_backbone
 from antipodes.functional.errors import NotFinite
 from antipodes.methods import Batch
+from antipodes.negatives.judging import summarise_flags
 from antipodes.runs.folder import Run
-from antipodes.runs.judging import summarise_flags
 from antipodes.runs.records import Totals
 from antipodes.runs.settings import Settings
 from antipodes.runs.snapshots import save_snapshot, take_snapshot
