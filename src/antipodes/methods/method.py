@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from antipodes.methods.batch import Batch
-from antipodes.methods.towers import Joined, Network, TowerPlan, Towers
+from antipodes.methods.towers import Joined, Network, Tower, TowerPlan, Towers
 from antipodes.negatives.policy import Policy
 from antipodes.objectives import LossModule
 from antipodes.objectives.objective import Objective
@@ -31,6 +31,7 @@ class Method(nn.Module, ABC):
     crops: tuple[int, ...] = ()  # sizes of smaller views
     crop_recipe: str = "moco-v2"  # their augmentation
     normalised: ClassVar[bool] = True  # False: the method wants RGB in [0, 1]
+    mixes: ClassVar[bool] = False  # True: it mixes inputs, for which features of a frozen encoder cannot stand
     accumulates: ClassVar[bool] = False  # True: negatives do not come from the batch, so gradients may be accumulated
 
     network: Towers
@@ -71,6 +72,10 @@ class Method(nn.Module, ABC):
     def candidate_tower(self, direction: str) -> str:
         """The name of the tower whose embeddings are the candidates of a direction."""
         return self.anchor_tower(direction)
+
+    def copies(self, tower: str) -> list[Tower]:
+        """The tower of that name, and the slowly moving copies of it that see the same input."""
+        return [self.network[tower]]
 
     def objectives(self) -> dict[str, Objective]:
         """The directions whose negatives a policy may decide."""

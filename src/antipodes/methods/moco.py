@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from antipodes.candidates.queue import Queue
 from antipodes.methods.batch import Batch
 from antipodes.methods.method import Method
-from antipodes.methods.towers import Network, Towers, embed_supports, follow, frozen_copy
+from antipodes.methods.towers import Network, Tower, Towers, embed_supports, follow, frozen_copy
 from antipodes.objectives import Objective
 from antipodes.pairs import Pairs, normalise
 
@@ -55,6 +55,10 @@ class MoCo(Method):
         self.key_network = frozen_copy(network)
         self.queue = Queue(queue_size, dim)
         self._fresh: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def copies(self, tower: str) -> list[Tower]:
+        """The query tower and the key tower."""
+        return [self.network[tower], self.key_network[tower]]
 
     @torch.no_grad()
     def keys(self, images: Tensor) -> Tensor:
