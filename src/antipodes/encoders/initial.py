@@ -104,8 +104,8 @@ def initialise(module: nn.Module, source: str | Path, tower: str | None = None) 
     if found < LEAST * len(counted):
         theirs = next(iter(weights), "nothing")
         raise ValueError(
-            f"{source} has only {found} of the {len(counted)} tensors of this {type(module).__name__} (its names are like "
-            f"{theirs!r}, the encoder like {counted[0]!r}): it is of another network"
+            f"{source} has only {found} of the {len(counted)} tensors of this {type(module).__name__} (it has names "
+            f"like {theirs!r}, the encoder like {counted[0]!r}): it is of another network"
         )
     module.load_state_dict(fits, strict=False)
     return report
