@@ -184,16 +184,19 @@ def read_image(image: Any, size: int) -> Tensor:
 
 def normalised(images: Tensor, preprocessing: Preprocessing) -> Tensor:
     """Turn images (B, 3, H, W) uint8 into what the encoder takes: normalised RGB, or channels of Lab."""
-    pixels = images.float() / 255
     mean, std = (
         torch.tensor(part, device=images.device).view(3, 1, 1) for part in (preprocessing.mean, preprocessing.std)
     )
-    pixels = (pixels - mean) / std
+    return select_channels((images.float() / 255 - mean) / std, preprocessing)
+
+
+def select_channels(images: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Leave normalised RGB (B, 3, H, W) as it is, or convert RGB in [0, 1] to Lab and keep what the encoder sees."""
     if preprocessing.colour == "rgb":
-        return pixels
+        return images
     from antipodes.functional.colour import rgb_to_lab
 
-    lab = rgb_to_lab(pixels)
+    lab = rgb_to_lab(images)
     return lab[:, :1] if preprocessing.colour == "l" else lab[:, 1:]
 
 
