@@ -65,3 +65,14 @@ def test_missing_packages_are_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(ValueError, match=r"need onnx, onnxscript and onnxruntime .* pip install antipodes\[onnx\]"):
         export_onnx(image_encoder(), tmp_path / "a.onnx")
+
+
+def test_the_two_encoders_of_cmc_go_into_one_file(tmp_path):
+    plain = [Preprocessing(16, (0.0,) * 3, (1.0,) * 3, colour) for colour in ("l", "ab")]
+    loaded = LoadedEncoder([create("resnet8-slim", width=4, in_channels=number) for number in (1, 2)], plain)
+    export_onnx(loaded, tmp_path / "a.onnx")
+    images = torch.rand(2, 3, 16, 16)
+    with torch.no_grad():
+        expected = loaded.network(images)
+    assert expected.shape == (2, 32)
+    torch.testing.assert_close(run(tmp_path / "a.onnx", "images", images), expected, rtol=1e-5, atol=1e-5)

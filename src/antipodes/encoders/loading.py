@@ -20,6 +20,26 @@ Progress = Callable[[int, int], None]
 """Called with how many inputs are done, and of how many."""
 
 
+class SideBySide(nn.Module):
+    """One or several encoders behind one input, their features joined: what is exported to other formats.
+
+    Args:
+        encoders: the networks.
+        colours: of each, the channels it sees: rgb, l or ab.
+    """
+
+    def __init__(self, encoders: Sequence[Encoder], colours: Sequence[str]) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+        self.colours = list(colours)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the features (B, num_features) of normalised images, tokens or vectors."""
+        seen = split_colours(inputs, self.colours)
+        parts = [encoder(part) for encoder, part in zip(self.encoders, seen, strict=True)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
 class LoadedEncoder(nn.Module):
     """An encoder in evaluation mode that takes photos or texts as they are.
 
@@ -43,8 +63,8 @@ class LoadedEncoder(nn.Module):
         self, encoders: Sequence[Encoder], preprocessing: Sequence[Preprocessing | None], name: str = "encoder"
     ) -> None:
         super().__init__()
-        self.encoders = nn.ModuleList(encoders)
         self.preprocessing = list(preprocessing)
+        self.network = SideBySide(encoders, ["rgb" if each is None else each.colour for each in preprocessing])
         self.name = name
         self.modality: str = getattr(encoders[0], "modality", "image")
         self.num_features = sum(int(encoder.num_features) for encoder in encoders)
@@ -53,6 +73,11 @@ class LoadedEncoder(nn.Module):
                 f"{name} does not say how its images are made ready: load it with preprocessing=Preprocessing(size)"
             )
         self.eval().requires_grad_(False)
+
+    @property
+    def encoders(self) -> nn.ModuleList:
+        """The networks: one, or CMC's two."""
+        return self.network.encoders
 
     @property
     def size(self) -> int:
@@ -118,11 +143,10 @@ class LoadedEncoder(nn.Module):
         """Return the features (B, num_features) of what `prepare` made, on the encoder's own device."""
         parameter = next(self.parameters(), None)
         batch = batch if parameter is None else batch.to(parameter.device)
-        parts = [
-            encoder(batch if preprocessing is None or self.modality != "image" else normalised(batch, preprocessing))
-            for encoder, preprocessing in zip(self.encoders, self.preprocessing, strict=True)
-        ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        if self.modality == "image":
+            batch = normalised(batch, self._images())
+        features: Tensor = self.network(batch)
+        return features
 
     def _images(self) -> Preprocessing:
         preprocessing = self.preprocessing[0]
@@ -183,21 +207,21 @@ def read_image(image: Any, size: int) -> Tensor:
 
 
 def normalised(images: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Turn images (B, 3, H, W) uint8 into what the encoder takes: normalised RGB, or channels of Lab."""
+    """Turn images (B, 3, H, W) uint8 into normalised RGB."""
     mean, std = (
         torch.tensor(part, device=images.device).view(3, 1, 1) for part in (preprocessing.mean, preprocessing.std)
     )
-    return select_channels((images.float() / 255 - mean) / std, preprocessing)
+    return (images.float() / 255 - mean) / std
 
 
-def select_channels(images: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Leave normalised RGB (B, 3, H, W) as it is, or convert RGB in [0, 1] to Lab and keep what the encoder sees."""
-    if preprocessing.colour == "rgb":
-        return images
+def split_colours(images: Tensor, colours: Sequence[str]) -> list[Tensor]:
+    """Give every encoder its channels of normalised images (B, 3, H, W): all, or those of Lab for RGB in [0, 1]."""
+    if all(colour == "rgb" for colour in colours):
+        return [images] * len(colours)
     from antipodes.functional.colour import rgb_to_lab
 
-    lab = rgb_to_lab(images)
-    return lab[:, :1] if preprocessing.colour == "l" else lab[:, 1:]
+    lab = rgb_to_lab(images)  # once for all of them
+    return [{"rgb": images, "l": lab[:, :1], "ab": lab[:, 1:]}[colour] for colour in colours]
 
 
 def files_of_run(folder: Path, tower: str | None) -> list[Path]:
