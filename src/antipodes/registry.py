@@ -146,6 +146,7 @@ NAMES: dict[Kind, dict[str, Entry]] = {
             "antipodes.methods.hnssl.HNSSL",
             run={"optimizer": "adamw", "weight_decay": 0.0, "learning_rate": 0.16, "batch_size": 160, "warmup": 0.0},
         ),
+        "clip": Entry("antipodes.methods.clip.CLIP"),
         # Ring's own settings for CIFAR: rate 0.03, weight decay 1e-4, no blur
         "iring": Entry(
             "antipodes.methods.instance.InstanceDiscrimination",
@@ -185,6 +186,8 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "cifar10": Entry("antipodes.data.cifar.CIFAR10"),
         "cifar100": Entry("antipodes.data.cifar.CIFAR100"),
         "fashion-mnist": Entry("antipodes.data.fashion_mnist.FashionMNIST"),
+        "flickr8k": Entry("antipodes.data.captions.Captions"),
+        "coco-captions": Entry("antipodes.data.captions.Captions"),
         "shapes": Entry("antipodes.data.shapes.Shapes"),
     },
     "encoder": _ENCODERS,
@@ -195,8 +198,9 @@ ELSE: dict[Kind, str] = {
     "method": "the dotted path of a Method",
     "objective": "the dotted path of an Objective",
     "negatives": "the dotted path of a Policy",
-    "data": "a folder of images, an .npz file, or the dotted path of a Samples",
     "encoder": "timm:<model>, hf:<text model>, or the dotted path of an nn.Module",
+    "data": "the path of a folder or archive of images, with or without captions, of a table or of .npz, .npy or .tar "
+    "files, or the dotted path of a dataset",
     "augmentation": "the dotted path of an Augmentation",
 }
 """What a name of each kind may be besides those in the table."""
@@ -246,20 +250,19 @@ def merged(options: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, A
 
 
 def _data_on_disk(name: str) -> Entry:
-    """A folder of images or an `.npz` file as an entry.
+    """Data by its path: what lies there decides which dataset reads it.
 
     Raises:
         ValueError: if there is no such path, or it is something else.
     """
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return Entry("antipodes.data.folder.Folder", {"path": name})
-    if path.is_file() and path.suffix == ".npz":
-        return Entry("antipodes.data.npz.Npz", {"path": name})
-    problem = "is not a folder or an .npz file (unpack archives)" if path.exists() else "does not exist as a path"
+    from antipodes.data.on_disk import dataset_at
+
+    if (path := dataset_at(name)) is not None:
+        return Entry(path, {"path": name})
+    problem = "holds no data that can be read" if Path(name).expanduser().exists() else "does not exist as a path"
     raise ValueError(
         f"data {name!r} is not one of {', '.join(NAMES['data'])} and {problem}: "
-        "give one of these names, a folder of images or an .npz file"
+        f"give one of these names, or {ELSE['data']}"
     )
 
 

@@ -26,7 +26,7 @@ def test_flat_folder_in_natural_order(tmp_path):
         save(tmp_path / name, value)
     (tmp_path / "notes.txt").write_text("not an image")
     (tmp_path / ".hidden.png").write_bytes(b"not shown")
-    data = open_dataset(str(tmp_path), size=4)
+    data = open_dataset(str(tmp_path), size=4, decode=4)
     assert isinstance(data, Folder)
     assert data.files == ("img1.png", "img2.png", "img10.png", "IMG11.png", "img100.bmp")
     assert values(data) == [0, 1, 2, 3, 4]
@@ -121,7 +121,7 @@ def test_shorter_side_is_scaled_and_the_centre_kept(tmp_path):
     picture = np.zeros((20, 60, 3), dtype=np.uint8)
     picture[:, 20:40, 0] = 200
     Image.fromarray(picture).save(tmp_path / "wide.png")
-    image = Folder(str(tmp_path), size=10).fetch(torch.tensor([0]))[0]
+    image = Folder(str(tmp_path), size=10, decode=10).fetch(torch.tensor([0]))[0]
     assert image.shape == (3, 10, 10)
     assert image[0, :, 1:-1].min() > 195
     assert image[0].min() > 150  # the edge columns mix with what was cut off

@@ -18,6 +18,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from antipodes.data.describe import Described
+from antipodes.data.problems import DataError as DataError
+
 Split = Literal["train", "test"]
 Modality = Literal["image", "text", "vector"]
 Raw = Tensor | list[str]
@@ -28,11 +31,7 @@ _SAMPLED = 64  # images that stand for the content of a dataset which is not in 
 _CHUNK = 4096
 
 
-class DataError(ValueError):
-    """Data that is missing, unreachable or unreadable, in one sentence that says what to do."""
-
-
-class Samples(ABC):
+class Samples(Described, ABC):
     """Rows 0..n-1 of named inputs: what training, evaluation and tables go by.
 
     Attributes:

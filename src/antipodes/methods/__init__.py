@@ -1,6 +1,7 @@
-"""How a batch of named inputs runs through towers: SimCLR, MoCo, SANE, instance discrimination, CMC, HNSSL."""
+"""How a batch of named inputs runs through towers: SimCLR, MoCo, SANE, instance discrimination, CMC, HNSSL, CLIP."""
 
 from antipodes.methods.batch import Batch, Inputs
+from antipodes.methods.clip import CLIP
 from antipodes.methods.cmc import CMC
 from antipodes.methods.hnssl import HNSSL
 from antipodes.methods.instance import InstanceDiscrimination
@@ -11,6 +12,7 @@ from antipodes.methods.simclr import SimCLR
 from antipodes.methods.towers import Tower, TowerPlan, Towers
 
 __all__ = [
+    "CLIP",
     "CMC",
     "HNSSL",
     "SANE",

@@ -69,7 +69,9 @@ def lock(method: Method, towers: Sequence[str]) -> None:
     """
     for name in towers:
         if name not in method.network.names():
-            raise ValueError(f"there is no tower {name!r} to freeze: the method has {', '.join(method.network.names())}")
+            raise ValueError(
+                f"there is no tower {name!r} to freeze: the method has {', '.join(method.network.names())}"
+            )
         method.network[name].freeze()
 
 
@@ -103,7 +105,9 @@ def _build_objective(config: Spec, given: Spec, policy: Policy | None, trains: S
         raise ValueError(f"objective {name} decides itself whom it pulls: leave --treatment out")
     if treatment == "refine":
         treatment = Refine(config["refine_mu"], config["refine_tau_prime"])
-    objective: Objective = _call("objective", config["objective"], {**given, "negatives": policy, "treatment": treatment})
+    objective: Objective = _call(
+        "objective", config["objective"], {**given, "negatives": policy, "treatment": treatment}
+    )
     return objective
 
 

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from antipodes.data import Samples
 from antipodes.data.dataset import subset
-from antipodes.runs.embedding import embed
 from antipodes.methods import Method
 from antipodes.negatives import IFND
 from antipodes.pairs import normalise
-from antipodes.seeding import generator
-from antipodes.runs.views import plain_view
+from antipodes.runs.embedding import embed
 from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint
+from antipodes.runs.views import plain_view
+from antipodes.seeding import generator
 
 SAMPLES = 1000
 

@@ -109,6 +109,8 @@ def prepare(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: 
     data = build_data(config["data"])
     method = build_method(config, data)
     _refuse(config, settings, method, data)
+    if resume is None or not resume.last.exists():
+        _learn_vocabularies(method, data)
     views = Views(config, data, method, fabric.device, fabric.global_rank, fabric.world_size)
     loader = Loader(
         data,
@@ -153,8 +155,7 @@ def prepare(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: 
     if fabric.is_global_zero:
         discard_snapshots(run, done // steps)
     bar = TrainingProgress(settings.epochs * steps, done, enabled=fabric.is_global_zero)
-    folder = run.folder / "features" if fabric.is_global_zero else None
-    lookup_locked(views, method, data, config, folder, bar.say)
+    lookup_locked(views, method, data, config, bar.say)
     return Training(
         config,
         settings,
@@ -209,6 +210,15 @@ def rate_of(settings: Settings, step: int, steps: int) -> float:
         settings.schedule,
         settings.milestones,
     )
+
+
+def _learn_vocabularies(method: Method, data: Samples) -> None:
+    """Let text encoders without a vocabulary of their own see the texts of the training data."""
+    for name, plan in method.network.plans.items():
+        if plan.modality == "text":
+            learn = getattr(method.network[name].encoder, "fit_tokenizer", None)
+            if learn is not None:
+                learn(data.corpus(plan.input))
 
 
 def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data: Samples) -> None:

@@ -1,0 +1,59 @@
+"""What a dataset tells about itself: what was found, what was left out and why, which rows are the same."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from antipodes.files import replacing
+
+if TYPE_CHECKING:
+    from antipodes.data.dataset import Samples
+
+
+class Described:
+    """The part of every dataset that speaks to people.
+
+    Attributes:
+        skipped: (path, reason) of everything that was left out.
+    """
+
+    skipped: Sequence[tuple[str, str]] = ()
+
+    def describe(self) -> list[str]:
+        """Return a few lines for people: how many samples and classes, of which size, and what was left out."""
+        data = cast("Samples", self)
+        lines = [f"{len(data):,} rows of {' and '.join(data.modalities)}"]
+        if data.samples is not None:
+            lines.append(f"{int(data.samples.unique().numel()):,} samples")
+        if data.labels is not None:
+            lines.append(f"{len(data.classes) if data.classes else int(data.labels.unique().numel()):,} classes")
+        return lines + self._skipped_lines()
+
+    def write_skipped(self, path: str | Path) -> None:
+        """Write what was left out as a table of path and reason, ``skipped.csv``; it appears whole or not at all."""
+        with (
+            replacing(Path(path)) as partial,
+            partial.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
+        ):
+            writer = csv.writer(file)
+            writer.writerow(("path", "reason"))
+            writer.writerows(self.skipped)
+
+    def _skipped_lines(self) -> list[str]:
+        """One line for every reason, the most frequent first, with an example."""
+        reasons = Counter(reason for _, reason in self.skipped)
+        first = {reason: path for path, reason in reversed(self.skipped)}
+        return [
+            f"left out {count:,}: {printable(reason)} ({printable(first[reason])}{', ...' if count > 1 else ''})"
+            for reason, count in reasons.most_common()
+        ]
+
+
+def printable(text: str) -> str:
+    """Return a text that every terminal and file can take: bytes that are no UTF-8 are shown as such."""
+    return os.fsencode(text).decode("utf-8", errors="backslashreplace")
