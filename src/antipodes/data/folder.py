@@ -168,7 +168,7 @@ class Folder(ImageDataset):
             lines.append("no labels")
         if self._others:
             lines.append(f"passed over {self._others:,} other files")
-        return lines + self._skipped_lines()
+        return lines + self._closing_lines()
 
 
 def open_folder(path: str) -> Path:
