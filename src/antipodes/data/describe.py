@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from antipodes.files import replacing
 
@@ -23,9 +23,14 @@ class Described:
 
     Attributes:
         skipped: (path, reason) of everything that was left out.
+        metric: by which a classifier on this dataset is customarily judged: the share of right answers, its mean over
+            classes, or the mean average precision of several labels a row.
+        targets: (n, classes) int8 where a row may have several labels: 1 has it, 0 has it not, -1 is not counted.
     """
 
     skipped: Sequence[tuple[str, str]] = ()
+    metric: Literal["top1", "mean_per_class", "map"] = "top1"
+    targets: Tensor | None = None
 
     def describe(self) -> list[str]:
         """Return a few lines for people: how many samples and classes, of which size, and what was left out."""
