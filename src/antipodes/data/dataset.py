@@ -12,7 +12,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -41,6 +41,7 @@ class Samples(Described, ABC):
             ``{"image": "image", "text": "text"}``.
         samples: (n,) int64, the sample that every row shows, or None where each row is a sample of its own. Rows of one
             sample (five captions of an image, two records of a patient) are never negatives of each other.
+        image_size: side H = W of its images; 0 where it has none.
         in_memory: True when ``inputs`` is an index into memory, False when it decodes (see ``Loader``'s workers).
         labels: (n,) int64 or None.
         coarse_labels: (n,) int64 or None, the level above ``labels`` where the dataset has one.
@@ -51,6 +52,7 @@ class Samples(Described, ABC):
     name: str
     modalities: Mapping[str, Modality] = {"image": "image"}
     samples: Tensor | None = None
+    image_size: int = 0
     in_memory: bool = False
     labels: Tensor | None = None
     coarse_labels: Tensor | None = None
@@ -78,6 +80,13 @@ class Samples(Described, ABC):
             Of an image (b, 3, H, W) uint8, of a text a list of b strings, of a vector (b, F) float32.
         """
 
+    def corpus(self, name: str) -> list[str]:
+        """Return every text that the input of that name can show, for vocabularies and for locked encoders."""
+        texts: dict[str, None] = {}
+        for rows in torch.arange(len(self)).split(_CHUNK):
+            texts |= dict.fromkeys(self.inputs(rows)[name])
+        return list(texts)
+
     def sample_ids(self, rows: Tensor) -> Tensor:
         """Return the samples that these rows show."""
         return rows if self.samples is None else self.samples[rows]
@@ -88,13 +97,7 @@ class Samples(Described, ABC):
 
 
 class ImageDataset(Samples, Dataset[tuple[int, Tensor, int]]):
-    """Square uint8 RGB images with stable ids 0..n-1; also a map-style torch dataset of ``(id, image, label)``.
-
-    Attributes:
-        image_size: side H = W of the images.
-    """
-
-    image_size: int
+    """Square uint8 RGB images with stable ids 0..n-1; also a map-style torch dataset of ``(id, image, label)``."""
 
     def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
         """Return the images of these rows, as `image`."""
@@ -223,13 +226,49 @@ class Subset(ImageDataset):
         return self.dataset.held_out(limit)
 
 
-def subset(dataset: ImageDataset, ids: Tensor) -> ImageDataset:
-    """Return the samples with these ids, (m,) int64, as a dataset of their own with ids 0..m-1.
+class SomeRows(Samples):
+    """Some rows of a dataset of any modalities, numbered anew 0..m-1; made by ``subset``."""
+
+    def __init__(self, dataset: Samples, rows: Tensor) -> None:
+        _check_ids(rows, len(dataset))
+        self.dataset, self.rows = dataset, rows
+        self.name, self.modalities, self.in_memory = dataset.name, dataset.modalities, dataset.in_memory
+        self.samples = dataset.sample_ids(rows)
+        self.labels = None if dataset.labels is None else dataset.labels[rows]
+        self.coarse_labels = None if dataset.coarse_labels is None else dataset.coarse_labels[rows]
+        self.classes, self.coarse_classes = dataset.classes, dataset.coarse_classes
+        self.image_size = dataset.image_size
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Short hex digest of the whole and of the rows."""
+        digest = hashlib.blake2b(self.dataset.fingerprint.encode(), digest_size=8)
+        digest.update(self.rows.numpy().tobytes())
+        return digest.hexdigest()
+
+    def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
+        """Return the inputs of these rows, as the whole dataset has them."""
+        return self.dataset.inputs(self.rows[rows], draw)
+
+    def held_out(self, limit: int | None = None) -> Samples | None:
+        """Return the test split of the dataset this was taken from."""
+        return self.dataset.held_out(limit)
+
+
+@overload
+def subset(dataset: ImageDataset, ids: Tensor) -> ImageDataset: ...
+@overload
+def subset(dataset: Samples, ids: Tensor) -> Samples: ...
+def subset(dataset: Samples, ids: Tensor) -> Samples:
+    """Return the rows with these ids, (m,) int64, as a dataset of their own with ids 0..m-1.
 
     Raises:
         ValueError: if an id lies outside the dataset.
     """
-    return Subset(dataset, ids)
+    return Subset(dataset, ids) if isinstance(dataset, ImageDataset) else SomeRows(dataset, ids)
 
 
 def limited(count: int, limit: int | None) -> Tensor | None:
@@ -254,11 +293,11 @@ def check_split(split: str) -> None:
         raise ValueError(f'split must be "train" or "test", got {split!r}')
 
 
-def require_trainable(dataset: ImageDataset, batch_size: int) -> None:
+def require_trainable(dataset: Samples, batch_size: int) -> None:
     """Refuse a dataset that is too small to contrast anything, or smaller than one batch.
 
     Raises:
-        ValueError: if there are fewer than two images, or fewer than ``batch_size``.
+        ValueError: if there are fewer than two samples, or fewer than ``batch_size``.
     """
     if len(dataset) < 2:
         raise ValueError(

@@ -15,10 +15,10 @@ from antipodes.evaluation.names import LABELS_ARE_NEEDED, ProtocolOptions
 from antipodes.evaluation.thresholds import errors, measure
 from antipodes.methods import Method
 from antipodes.pairs import Pairs, normalise
-from antipodes.runs.build import plain_view
 from antipodes.runs.embedding import embed
 from antipodes.runs.judging import count_flags, summarise_flags
 from antipodes.runs.records import Totals
+from antipodes.runs.views import plain_view
 from antipodes.seeding import generator
 
 

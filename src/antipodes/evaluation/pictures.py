@@ -23,12 +23,12 @@ from antipodes.evaluation.thresholds import errors, measure
 from antipodes.methods import Method
 from antipodes.negatives import FNC, GloFND, Policy
 from antipodes.pairs import Pairs, Rule, normalise
-from antipodes.runs.build import build_augmentation, plain_view
 from antipodes.runs.embedding import embed
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.records import read_epochs
 from antipodes.runs.snapshots import Snapshot, load_snapshots, pseudo_labels, sample
+from antipodes.runs.views import build_augmentation, plain_view
 from antipodes.seeding import generator
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,7 @@ class Objective(nn.Module, ABC):
             positives, `refine` pulls each as much as the anchor's positive resembles it, with the numbers of `Refine`.
     """
 
+    whole: ClassVar[bool] = False  # True: on a bank it wants every entry, not a draw
     stats: dict[str, float]
 
     def __init__(

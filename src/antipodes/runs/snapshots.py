@@ -11,15 +11,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from antipodes.data import ImageDataset
+from antipodes.data import Samples
 from antipodes.data.dataset import subset
-from antipodes.runs.embedding import embed
 from antipodes.methods import Method
 from antipodes.negatives import IFND
 from antipodes.pairs import normalise
-from antipodes.seeding import generator
-from antipodes.runs.build import plain_view
+from antipodes.runs.embedding import embed
 from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint
+from antipodes.runs.views import plain_view
+from antipodes.seeding import generator
 
 SAMPLES = 1000
 
@@ -42,7 +42,7 @@ class Snapshot:
 
 
 def take_snapshot(
-    method: Method, data: ImageDataset, epoch: int, progress: float, device: torch.device | str = "cpu"
+    method: Method, data: Samples, epoch: int, progress: float, device: torch.device | str = "cpu"
 ) -> Snapshot:
     """Look at a method as it stands; neither it nor any generator is changed."""
     ids = sample(len(data), SAMPLES)
@@ -59,7 +59,7 @@ def sample(count: int, size: int, seed: int = 0) -> Tensor:
 def pseudo_labels(method: Method, ids: Tensor, progress: float) -> dict[int, Tensor]:
     """The pseudo labels of ids by the number of clusters, -1 where none is accepted; none before a clustering."""
     found: dict[int, Tensor] = {}
-    for part in method.objective.modules():
+    for _, part in method.policies():
         if isinstance(part, IFND) and part.fitted_at >= 0:
             labels = part.accepted(ids.to(part.labels.device), progress).cpu()
             found |= dict(zip(part.clusters, labels, strict=True))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from antipodes.data import ImageDataset
+from antipodes.data import Samples
 from antipodes.methods import Method
 from antipodes.objectives import HardPairs, Objective, SoftLabel
 from antipodes.pairs import Pairs, Rule
@@ -20,7 +20,7 @@ class Watch:
     Of HNSSL, which flags nothing, the share of its hard pairs that have the same label.
     """
 
-    def __init__(self, method: Method, data: ImageDataset) -> None:
+    def __init__(self, method: Method, data: Samples) -> None:
         self.active = False
         self._labels = {"": data.labels, "coarse_": data.coarse_labels}
         self._seen = Totals()
