@@ -180,9 +180,9 @@ def test_worker_processes_change_nothing(tmp_path):
     assert not lazy.in_memory
     assert here.fingerprint == there.fingerprint == lazy.fingerprint
     loaded = list(Loader(lazy, 50, seed=0, workers=2).epoch(0))
-    for (ids, images), (ids_here, images_here) in zip(loaded, Loader(here, 50, seed=0).epoch(0), strict=True):
-        assert torch.equal(ids, ids_here)
-        assert torch.equal(images, images_here)
+    for (rows, inputs), (rows_here, inputs_here) in zip(loaded, Loader(here, 50, seed=0).epoch(0), strict=True):
+        assert torch.equal(rows, rows_here)
+        assert torch.equal(inputs["image"], inputs_here["image"])
 
 
 def test_a_file_lost_after_the_scan_is_named(tmp_path):
