@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from antipodes.functional.contrast import contrast
-from antipodes.functional.own import Own
 from antipodes.functional.ranks import bounded
 from antipodes.functional.refine import Refined, refine
 from antipodes.functional.rule import Group, Listed, Ranks, Rule
+from antipodes.functional.same_sample import SameSample
 from antipodes.functional.sums import Sums
 
 __all__ = ["Group", "Listed", "Pairs", "Ranks", "Rule", "normalise"]
@@ -92,8 +92,7 @@ class Pairs:
 
     def available(self) -> Tensor:
         """How many candidates every anchor has before any rule, (A,): filled slots of other samples."""
-        ids = self.keys()[1]
-        return (ids >= 0).sum() - Own(self.anchor_ids, ids).count
+        return SameSample(self.anchor_ids, self.keys()[1]).available
 
 
 def normalise(embeddings: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
 import pytest
 import torch
+from antipodes.runs.embedding import embed
 from torch import nn
 
 from antipodes.data.dataset import TensorImages
 from antipodes.evaluation.features import FeatureSet, split_features
-from antipodes.runs.embedding import embed
 
 
 def images(count: int = 7) -> TensorImages:

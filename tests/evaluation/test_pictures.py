@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from antipodes.runs.opening import open_method
 from PIL import Image
 
 from antipodes.data.shapes import Shapes
@@ -22,7 +23,6 @@ from antipodes.negatives import IFND, GloFND
 from antipodes.pairs import Pairs
 from antipodes.runs.build import build_augmentation
 from antipodes.runs.folder import Run
-from antipodes.runs.opening import open_method
 from antipodes.runs.snapshots import Snapshot, load_snapshots, save_snapshot
 from tests.cli.command import here, refused
 from tests.reference.contrast import judge

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from antipodes.runs.opening import open_method
 from torch import Tensor, nn
 
 from antipodes.cli.train import parse
 from antipodes.encoders.export import load_backbone
 from antipodes.negatives import FNC, IFND, Both, GloFND
 from antipodes.runs.folder import Run, load_checkpoint
-from antipodes.runs.opening import open_method
 from antipodes.runs.records import read_records
 from antipodes.training.loop import TrainingFailed, train
 from tests.cli.command import ENVIRONMENT, antipodes
