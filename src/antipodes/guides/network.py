@@ -65,5 +65,5 @@ class MomentumGuide(NetworkGuide):
             return
         for ours, theirs in zip(self.network.parameters(), network.parameters(), strict=True):
             ours.lerp_(theirs.to(ours), 1 - self.momentum)
-        for ours, theirs in zip(self.network.buffers(), network.buffers(), strict=True):
-            ours.copy_(theirs)
+        for kept, fresh in zip(self.network.buffers(), network.buffers(), strict=True):
+            kept.copy_(fresh)
