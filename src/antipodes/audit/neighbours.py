@@ -139,7 +139,7 @@ def nearest_large(vectors: Tensor, k: int, progress: Progress | None = None) -> 
     index = faiss.index_factory(width, f"IVF{int(4 * n**0.5)},Flat", faiss.METRIC_INNER_PRODUCT)
     index.train(unit[:: max(1, n // 200_000)])
     index.add(unit)
-    index.nprobe = 32
+    faiss.ParameterSpace().set_index_parameter(index, "nprobe", 32)
     similarities, rows = torch.full((n, k), -torch.inf), torch.full((n, k), -1)
     for start in range(0, n, BLOCK):
         values, found = map(torch.from_numpy, index.search(unit[start : start + BLOCK], k + 1))
