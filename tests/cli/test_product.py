@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import ImageOps
 
+from tests.audit.scenes import scene
 from tests.cli.command import here, refused
+from tests.report.browser import opened
 
 
 @pytest.fixture
@@ -21,7 +25,7 @@ def archive(tmp_path: Path) -> Path:
     return tmp_path / "photos.npz"
 
 
-@pytest.mark.parametrize("command", ["neighbours"])
+@pytest.mark.parametrize("command", ["neighbours", "audit"])
 def test_help_teaches(command: str) -> None:
     code, text, _ = here(command, "--help")
     assert code == 0
@@ -87,3 +91,85 @@ def test_embeddings_that_are_not(tmp_path: Path) -> None:
     assert "does not exist" in refused("neighbours", tmp_path / "none.npz")
     np.savez(tmp_path / "nan.npz", embeddings=np.full((3, 2), np.nan))
     assert "NaN" in refused("neighbours", tmp_path / "nan.npz")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Twelve pictures, one copied, one mirrored, one damaged, one with a hostile name."""
+    place = tmp_path / "photos"
+    place.mkdir()
+    for number in range(12):
+        scene(number).save(place / f"{number}.png")
+    scene(12).save(place / "<script>alert(1)<.png")
+    shutil.copy(place / "3.png", place / "copy.png")
+    ImageOps.mirror(scene(5)).save(place / "mirror.jpg", quality=70)
+    (place / "broken.jpg").write_bytes(b"no picture")
+    return place
+
+
+def test_audit_of_a_folder(folder: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    out = folder.with_name("audit")
+    code, text, errors = here("audit", folder, "--encoder", "descriptor", "--out", out, "--json")
+    assert code == 0, errors
+    summary = json.loads(text)
+    assert summary["samples"] == 15
+    pairs = parquet.read_table(out / "pairs.parquet").to_pylist()
+    kinds = {(Path(pair["path_a"]).name, Path(pair["path_b"]).name): pair["kind"] for pair in pairs}
+    assert kinds == {("3.png", "copy.png"): "exact duplicate", ("5.png", "mirror.jpg"): "near duplicate"}
+    groups = parquet.read_table(out / "groups.parquet")
+    assert groups.column_names == ["row", "path", "group"]
+    assert groups["row"].to_pylist() == list(range(15))
+    by_name = {Path(row["path"]).name: row["group"] for row in groups.to_pylist()}
+    assert by_name["3.png"] == by_name["copy.png"] >= 0
+    assert by_name["5.png"] == by_name["mirror.jpg"] not in (by_name["3.png"], -1)
+    assert by_name["0.png"] == -1
+    with opened(out / "report.html") as page:
+        assert page.locator("section.gallery .card:visible img").count() == 4
+        assert page.locator(".card:visible img").first.evaluate("image => image.naturalWidth") > 50
+
+
+def test_audit_of_embeddings(archive: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    out = archive.with_name("audit")
+    code, text, errors = here("audit", archive, "--out", out, "--options.k", 3)
+    assert code == 0, errors
+    assert "near duplicate pairs" in text
+    pairs = parquet.read_table(out / "pairs.parquet").to_pylist()
+    assert {(pair["row_a"], pair["row_b"]) for pair in pairs if pair["kind"] == "near duplicate"} == {
+        (0, 1),
+        (2, 3),
+        (4, 5),
+        (6, 7),
+    }
+    assert sorted(file.name for file in out.iterdir()) == [
+        "groups.parquet",
+        "pairs.parquet",
+        "report.html",
+        "samples.parquet",
+        "summary.json",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["/nonexistent"], "nonexistent"),
+        (["none.npz"], "does not exist"),
+        (["."], "holds no images"),
+        (["PHOTOS", "--out", "missing/audit"], "the folder missing does not exist"),
+        (["PHOTOS", "--out", ""], "--out is empty"),
+        (["PHOTOS", "--encoder", "nonexistent"], "nonexistent"),
+        (["PHOTOS", "--options.k", "0"], "k must be at least 1"),
+        (["PHOTOS", "--options.alpha", "2"], "alpha must be in"),
+        (["PHOTOS", "--batch_size", "1"], "batch_size must be at least 2"),
+    ],
+)
+def test_wrong_calls_of_audit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
+) -> None:
+    (folder.parent / "empty").mkdir()
+    monkeypatch.chdir(folder.parent / "empty")
+    (folder / "broken.jpg").unlink()
+    assert sentence in refused("audit", *(str(folder) if each == "PHOTOS" else each for each in arguments))
+    assert list(Path().iterdir()) == []
