@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import ImageOps
 
+from antipodes.audit.embeddings import read_embeddings
 from tests.audit.scenes import scene
 from tests.cli.command import here, refused
 from tests.report.browser import opened
@@ -25,7 +26,7 @@ def archive(tmp_path: Path) -> Path:
     return tmp_path / "photos.npz"
 
 
-@pytest.mark.parametrize("command", ["neighbours", "audit"])
+@pytest.mark.parametrize("command", ["embed", "neighbours", "audit"])
 def test_help_teaches(command: str) -> None:
     code, text, _ = here(command, "--help")
     assert code == 0
@@ -172,4 +173,67 @@ def test_wrong_calls_of_audit(
     monkeypatch.chdir(folder.parent / "empty")
     (folder / "broken.jpg").unlink()
     assert sentence in refused("audit", *(str(folder) if each == "PHOTOS" else each for each in arguments))
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("ending", ["npz", "parquet", "npy"])
+def test_embed_a_folder(folder: Path, ending: str) -> None:
+    out = folder.with_name(f"photos.{ending}")
+    code, text, errors = here("embed", "descriptor", folder, "--out", out, "--json")
+    assert code == 0, errors
+    assert json.loads(text)["images"] == 15
+    read = read_embeddings(out)
+    assert read.vectors.shape == (15, json.loads(text)["dimensions"])
+    if ending != "npy":
+        assert [Path(path).name for path in read.paths[:2]] == ["0.png", "1.png"]
+        assert all(Path(path).is_file() for path in read.paths)
+        _, text, _ = here("neighbours", out, "--queries", "mirror.jpg", "--k", 1, "--json")
+        assert Path(next(iter(json.loads(text)["neighbours"].values()))[0]["path"]).name == "5.png"
+    left = {file.name for file in folder.parent.iterdir()} - {"photos", out.name, "photos.skipped.csv"}
+    assert left == set()
+
+
+def test_embed_continues_where_it_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from antipodes.audit import parts, vectors
+
+    seen: list[int] = []
+
+    def describe(pictures):
+        seen.append(len(pictures))
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return real(pictures)
+
+    real = vectors.describe
+    monkeypatch.setattr(vectors, "describe", describe)
+    monkeypatch.setattr(parts.compute_in_parts, "__defaults__", (None, 4))
+    out = folder.with_name("photos.npz")
+    assert here("embed", "descriptor", folder, "--out", out)[0] == 1
+    assert not out.exists()
+    code, text, _ = here("embed", "descriptor", folder, "--out", out, "--json")
+    assert code == 0
+    assert json.loads(text)["taken from an earlier call"] == 8
+    assert seen == [4, 4, 4, 4, 3]
+    with np.load(out) as arrays:
+        assert arrays["embeddings"].shape[0] == len(arrays["paths"]) == 15
+    assert not folder.with_name(".photos.npz.parts").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["descriptor", "PHOTOS", "--out", "x.csv"], "should end in .npz"),
+        (["descriptor", "PHOTOS", "--out", "missing/x.npz"], "does not exist"),
+        (["descriptor", "--out", "x.npz"], "say which folder"),
+        (["descriptor", "/nonexistent", "--out", "x.npz"], "nonexistent"),
+        (["nonexistent", "PHOTOS", "--out", "x.npz"], "nonexistent"),
+        (["descriptor", "PHOTOS", "--out", "x.npz", "--batch_size", "0"], "batch_size must be at least 1"),
+    ],
+)
+def test_wrong_calls_of_embed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
+) -> None:
+    (folder.parent / "empty").mkdir()
+    monkeypatch.chdir(folder.parent / "empty")
+    assert sentence in refused("embed", *(str(folder) if each == "PHOTOS" else each for each in arguments))
     assert list(Path().iterdir()) == []
