@@ -31,6 +31,7 @@ class InstanceDiscrimination(Method):
             sum scaled to `samples`, which is the mean over draws.
         bank_momentum: Share of a bank entry that stays when it is written.
         seed: The bank's first entries and its draws follow from it.
+        identities: (n,) the sample that each row shows; None where each is one of its own.
     """
 
     run = {
@@ -52,12 +53,13 @@ class InstanceDiscrimination(Method):
         draw: Draw = "each",
         bank_momentum: float = 0.5,
         seed: int = 0,
+        identities: Tensor | None = None,
     ) -> None:
         super().__init__(network, {network.names()[0]: objective})
         check_draw(draw, samples)
         self.draw: Draw = draw
         self.samples = samples
-        self.bank = MemoryBank(num_samples, dim, bank_momentum, seed)
+        self.bank = MemoryBank(num_samples, dim, bank_momentum, seed, identities)
         self._fresh: list[tuple[Tensor, Tensor]] = []
 
     def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from antipodes.data.loader import Loaded
 from antipodes.distributed import gather
-from antipodes.encoders.export import export_backbone
 from antipodes.functional.errors import NotFinite
 from antipodes.methods import Batch
+from antipodes.negatives.judging import summarise_flags
+from antipodes.runs.exporting import export_encoders, facts
 from antipodes.runs.folder import Run
-from antipodes.runs.judging import summarise_flags
 from antipodes.runs.records import Totals
 from antipodes.runs.settings import Settings
 from antipodes.runs.snapshots import save_snapshot, take_snapshot
@@ -86,8 +86,8 @@ def _loop(training: Training) -> Run:
             row = _end_of_epoch(training, epoch + 1, seen / (time.perf_counter() - started))
             training.bar.say(_sentence(row, settings.epochs))
     if training.records is not None:
-        for name, encoder in method.exports().items():
-            export_backbone(encoder, training.run.folder / f"{name}.safetensors")
+        run = training.run
+        export_encoders(method, training.data.image_size, run.folder, facts(run.config()))
         training.records.close()
     training.fabric.barrier()
     return training.run
