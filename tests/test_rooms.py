@@ -17,7 +17,7 @@ ALLOWED: dict[str, set[str]] = {
     "candidates": {"functional", "pairs", "state"},
     "negatives": {"functional", "pairs", "state"},
     "objectives": {"functional", "pairs", "state", "candidates", "negatives"},
-    "encoders": set(),
+    "encoders": {"functional", "data"},  # data only to read photos: nothing there knows encoders
     "data": set(),
     "methods": {"functional", "pairs", "state", "candidates", "negatives", "objectives", "encoders"},
 }

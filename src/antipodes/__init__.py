@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from antipodes.encoders.loading import load
     from antipodes.negatives import DCL, FNC, HCL, IFND, Cave, GloFND, Hardest, Oracle, Policy, Ring
     from antipodes.objectives import GlobalContrastive, HardPairs, InfoNCE, LocalAggregation, Refine
     from antipodes.pairs import Group, Listed, Pairs, Ranks, Rule
@@ -37,6 +38,7 @@ _HOMES = {
     "Ring": "negatives",
     "Rule": "pairs",
     "SampleTable": "state",
+    "load": "encoders.loading",
 }
 
 __all__ = [
@@ -61,6 +63,7 @@ __all__ = [
     "Ring",
     "Rule",
     "SampleTable",
+    "load",
 ]
 
 

@@ -14,6 +14,7 @@ COMMANDS = {
     "audit": "find duplicates, likely false negatives and outliers in photos, embeddings or a run",
     "compare": "compare finished runs over seeds with a baseline",
     "study": "run a grid of variants and seeds, or a theorem's experiment, and compare with a baseline",
+    "export": "write the encoder of a run for other programs: ONNX, detectron2, safetensors",
     "pictures": "draw a run: thresholds, flags over epochs and in images, a map of the features",
     "demo": "train SimCLR on real images in a few minutes, and show what it learned",
 }

@@ -18,9 +18,9 @@ from antipodes.evaluation.report import Row, results_dictionary, scores_table
 from antipodes.evaluation.run import Progress, score
 from antipodes.evaluation.scores import fingerprint, keep_scores
 from antipodes.evaluation.transfer import open_others
-from antipodes.runs.build import build_augmentation
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
+from antipodes.runs.views import build_augmentation
 
 PROTOCOLS = PROTOCOL_NAMES | RUN_PROTOCOL_NAMES | TRANSFER_NAMES
 DESCRIPTION = f"""Score the frozen encoder of a run on the test split of its dataset (or on a fifth of it, where there

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from itertools import count
 
@@ -14,11 +13,11 @@ from antipodes.data.augment import Augmentation
 from antipodes.evaluation.names import LABELS_ARE_NEEDED, ProtocolOptions
 from antipodes.evaluation.thresholds import errors, measure
 from antipodes.methods import Method
+from antipodes.negatives.judging import count_flags, summarise_flags
 from antipodes.pairs import Pairs, normalise
-from antipodes.runs.build import plain_view
 from antipodes.runs.embedding import embed
-from antipodes.runs.judging import count_flags, summarise_flags
 from antipodes.runs.records import Totals
+from antipodes.runs.views import plain_view
 from antipodes.seeding import generator
 
 
@@ -49,12 +48,11 @@ def false_negatives(
     if len(method.channels) > 1:
         raise ValueError("false-negatives looks at methods with one encoder")
     embeddings = judged_embeddings(method, data, recipe, options.seed)
-    judge = copy.deepcopy(policy)  # judging moves GloFND's thresholds
     counts = Totals()
     for ids in torch.randperm(len(data), generator=generator("false negatives", options.seed)).split(batch_size):
         if len(ids) == batch_size:
             pairs = Pairs(embeddings[ids], ids, torch.ones(len(ids)))
-            counts.add(count_flags(pairs, judge.judge(pairs, 1.0), data.labels))
+            counts.add(count_flags(pairs, policy.judge(pairs, 1.0, learn=False), data.labels))
     scores = {f"flags {name}": 100 * value for name, value in summarise_flags(counts.means()).items()}
     for _, truth, found in measure(policy, embeddings, batch_size, options.seed):
         for name, thresholds in found.items():

@@ -5,7 +5,6 @@ Each picture is a function of a `Subject` that returns a figure, or raises `Skip
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,12 +22,12 @@ from antipodes.evaluation.thresholds import errors, measure
 from antipodes.methods import Method
 from antipodes.negatives import FNC, GloFND, Policy
 from antipodes.pairs import Pairs, Rule, normalise
-from antipodes.runs.build import build_augmentation, plain_view
 from antipodes.runs.embedding import embed
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.records import read_epochs
 from antipodes.runs.snapshots import Snapshot, load_snapshots, pseudo_labels, sample
+from antipodes.runs.views import build_augmentation, plain_view
 from antipodes.seeding import generator
 
 if TYPE_CHECKING:
@@ -184,11 +183,11 @@ def flags(subject: Subject) -> Figure:
 
 def strongest_flags(subject: Subject) -> list[Flags]:
     """What the first anchors of a random batch flag among its samples; one flag of several rules is enough."""
-    policy = copy.deepcopy(subject.require_policy())  # GloFND moves its thresholds when it judges
+    policy = subject.require_policy()
     order = torch.randperm(len(subject.data), generator=generator("pictures", subject.seed))
     ids = order[: subject.config["batch_size"]]
     pairs = Pairs(subject.embeddings[ids], ids, torch.ones(len(ids)))
-    rules = policy.judge(pairs, subject.progress)
+    rules = policy.judge(pairs, subject.progress, learn=False)
     found = []
     for row in range(min(subject.anchors, len(ids))):
         similarity = pairs.anchors @ pairs.anchors[row]

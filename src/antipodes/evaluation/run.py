@@ -11,8 +11,8 @@ from antipodes.evaluation.features import FeatureSet, split_features
 from antipodes.evaluation.names import ProtocolOptions
 from antipodes.evaluation.protocols import evaluate, of_features, transfer
 from antipodes.methods import Method
-from antipodes.runs.build import plain_view
 from antipodes.runs.embedding import embed
+from antipodes.runs.views import plain_view
 
 Progress = Callable[[int, int], None]
 

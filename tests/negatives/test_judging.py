@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from antipodes import FNC, InfoNCE, Oracle, Rule
-from antipodes.runs.judging import count_flags, summarise_flags
+from antipodes.negatives.judging import count_flags, summarise_flags
 from antipodes.pairs import Group, Pairs, normalise
 
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2, 0, -1])
@@ -15,7 +15,8 @@ LABELS = torch.tensor([0, 0, 1, 1, 2, 2, 0, -1])
 def by_loops(pairs: Pairs, rules: list[Rule], labels: torch.Tensor) -> dict[str, float]:
     """The same numbers, one pair at a time; rules may have a ceiling and groups of false negatives."""
     keys, ids = pairs.keys()
-    sums: dict[str, list[float]] = {name: [] for name in ("true", "flagged", "found", "mtpr", "mtnr")}
+    names = ("true", "flagged", "found", "mtpr", "mtnr", "anchor_precision", "anchor_recall")
+    sums: dict[str, list[float]] = {name: [] for name in names}
     for rule in rules:
         for i, own in enumerate(pairs.anchor_ids.tolist()):
             true = flagged = found = available = 0
@@ -31,6 +32,8 @@ def by_loops(pairs: Pairs, rules: list[Rule], labels: torch.Tensor) -> dict[str,
                 flagged, found = flagged + false, found + (false and same)
             for name, value in (("true", true), ("flagged", flagged), ("found", found)):
                 sums[name].append(value)
+            sums["anchor_precision"].append(found / flagged if flagged else 1.0)
+            sums["anchor_recall"].append(found / true if true else 1.0)
             if true:
                 sums["mtpr"].append(found / true)
             if available > true:
@@ -56,12 +59,12 @@ def test_counts_equal_loops(queue: bool) -> None:
 def test_the_oracle_is_perfect() -> None:
     seen = []
     loss_fn = InfoNCE(0.1, Oracle(LABELS))
-    loss_fn.observer = lambda pairs, rules: seen.append(count_flags(pairs, rules, LABELS))
+    loss_fn.observer = lambda observation: seen.append(observation.score(LABELS))
     z1, z2 = torch.randn(2, 7, 4, generator=torch.Generator().manual_seed(0))
     loss_fn(z1, z2, torch.arange(7))
     summary = summarise_flags(seen[0])
-    assert {name: summary[name] for name in ("precision", "recall", "f1", "mtpr", "mtnr")} == {
-        "precision": 1.0, "recall": 1.0, "f1": 1.0, "mtpr": 1.0, "mtnr": 1.0
+    assert {name: summary[name] for name in ("precision", "recall", "f1", "mtpr", "mtnr", "anchor_f1")} == {
+        "anchor_f1": 1.0, "precision": 1.0, "recall": 1.0, "f1": 1.0, "mtpr": 1.0, "mtnr": 1.0
     }  # fmt: skip
 
 
@@ -71,7 +74,7 @@ def test_a_policy_that_knows_nothing_has_the_precision_of_chance() -> None:
     for seed in range(10):
         z1, z2 = torch.randn(2, 200, 4, generator=torch.Generator().manual_seed(seed))
         loss_fn = InfoNCE(0.1, FNC(0.2))
-        loss_fn.observer = lambda pairs, rules: counts.append(count_flags(pairs, rules, labels, "x_"))
+        loss_fn.observer = lambda observation: counts.append(observation.score(labels, "x_"))
         loss_fn(z1, z2, torch.arange(200))
     means = {name: sum(one[name] for one in counts) / len(counts) for name in counts[0]}
     summary = summarise_flags(means, "x_")
