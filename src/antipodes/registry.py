@@ -147,6 +147,14 @@ NAMES: dict[Kind, dict[str, Entry]] = {
             run={"optimizer": "adamw", "weight_decay": 0.0, "learning_rate": 0.16, "batch_size": 160, "warmup": 0.0},
         ),
         "clip": Entry("antipodes.methods.clip.CLIP"),
+        "siglip": Entry("antipodes.methods.clip.CLIP", run={"objective": {"name": "sigmoid", "temperature": 0.1}}),
+        "fastclip": Entry(
+            "antipodes.methods.clip.CLIP",
+            run={
+                "objective": {"name": "global-contrastive", "gamma": 0.2, "gamma_until": 0.6, "rho": 6.5},
+                "temperature": {"form": "linear", "rate": 2e-4},
+            },
+        ),
         # Ring's own settings for CIFAR: rate 0.03, weight decay 1e-4, no blur
         "iring": Entry(
             "antipodes.methods.instance.InstanceDiscrimination",
@@ -169,6 +177,7 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "global-contrastive": Entry("antipodes.objectives.global_contrastive.GlobalContrastive"),
         "local-aggregation": Entry("antipodes.objectives.local_aggregation.local_aggregation"),
         "hard-pairs": Entry("antipodes.objectives.hard_pairs.HardPairs"),
+        "sigmoid": Entry("antipodes.objectives.sigmoid.Sigmoid"),
         "soft-label": Entry("antipodes.objectives.soft_label.SoftLabel"),
     },
     "negatives": {
@@ -180,6 +189,11 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "hardest": Entry("antipodes.negatives.hardest.Hardest"),
         "dcl": Entry("antipodes.negatives.debiased.DCL"),
         "hcl": Entry("antipodes.negatives.debiased.HCL"),
+        "bcl": Entry("antipodes.negatives.bcl.BCL"),
+        "known": Entry("antipodes.negatives.known.Known"),
+        "positive-aware": Entry("antipodes.negatives.positive_aware.PositiveAware"),
+        "guided": Entry("antipodes.negatives.guided.Guided"),
+        "neighbours": Entry("antipodes.negatives.neighbours.Neighbours"),
         "oracle": Entry("antipodes.negatives.oracle.Oracle"),
     },
     "data": {
@@ -188,6 +202,16 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "fashion-mnist": Entry("antipodes.data.fashion_mnist.FashionMNIST"),
         "flickr8k": Entry("antipodes.data.captions.Captions"),
         "coco-captions": Entry("antipodes.data.captions.Captions"),
+        "stl10": Entry("antipodes.data.stl10.STL10"),
+        "dtd": Entry("antipodes.data.transfer_sets.DTD"),
+        "pets": Entry("antipodes.data.transfer_sets.Pets"),
+        "flowers102": Entry("antipodes.data.transfer_sets.Flowers102"),
+        "food101": Entry("antipodes.data.transfer_sets.Food101"),
+        "caltech101": Entry("antipodes.data.transfer_sets.Caltech101"),
+        "cars": Entry("antipodes.data.transfer_sets.Cars"),
+        "aircraft": Entry("antipodes.data.transfer_sets.Aircraft"),
+        "sun397": Entry("antipodes.data.transfer_sets.SUN397"),
+        "voc2007": Entry("antipodes.data.transfer_sets.VOC2007"),
         "shapes": Entry("antipodes.data.shapes.Shapes"),
     },
     "encoder": _ENCODERS,

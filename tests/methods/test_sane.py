@@ -15,8 +15,8 @@ from antipodes.cli.train import parse
 from antipodes.encoders.heads import Head
 from antipodes.functional.errors import NotFinite
 from antipodes.methods import SANE, Batch, Inputs, Tower, Towers
+from antipodes.negatives.judging import same_class_mass
 from antipodes.objectives import SoftLabel
-from antipodes.runs.judging import same_class_mass
 from tests.methods.calls import built
 from tests.methods.tiny import BATCH, DIM, LABELS, Tiny, Training, batch
 from tests.ranks import Ranks

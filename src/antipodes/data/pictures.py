@@ -5,7 +5,9 @@
 3. The pixels go into the cache, else into memory; when they fit neither, ``fetch`` decodes.
 """
 
+import hashlib
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -69,6 +71,12 @@ class Pictures:
             return self._pixels[self._rows[ids]]
         return torch.stack([self._decode(self._sources[i]) for i in ids.tolist()])
 
+    def fingerprint(self, names: Sequence[str], *facts: object) -> str:
+        """Return a short hex digest of the readable images' content and size, of their names, and of other facts."""
+        listing = "\n".join(f"{name} {digest}" for name, digest in zip(names, self.digests, strict=True))
+        content = f"{facts} {self._size}\n{listing}".encode(errors="surrogateescape")
+        return hashlib.blake2b(content, digest_size=8).hexdigest()
+
     def _decode(self, source: Source) -> Tensor:
         decoded = decode_source(source, self._size)
         if decoded.pixels is None:
@@ -99,15 +107,29 @@ def decode_all(
         memory_limit: bytes of pixels up to which they are kept in memory where the cache does not hold them.
         cache: whether to keep the pixels in the user's cache folder.
     """
-    kept = PixelCache(base, size) if cache and len(sources) >= WORTH_KEEPING else None
+    if not cache or len(sources) < WORTH_KEEPING:
+        return _decode_all(None, names, sources, size, workers, memory_limit)
+    kept = PixelCache(base, size)
+    states = [_state(source) for source in sources]
+    if all(_is_known(kept.entries.get(name), state) for name, state in zip(names, states, strict=True)):
+        return _decode_all(kept, names, sources, size, workers, memory_limit)
+    with kept.locked():  # a second process, such as another rank, waits here and then finds the images decoded
+        return _decode_all(PixelCache(base, size), names, sources, size, workers, memory_limit)
+
+
+def _decode_all(
+    kept: PixelCache | None,
+    names: Sequence[str],
+    sources: Sequence[Source],
+    size: int,
+    workers: int | None,
+    memory_limit: int,
+) -> Pictures:
     states = [_state(source) for source in sources]
     known: list[Entry | None] = [None] * len(sources)
     if kept is not None:
         found = (kept.entries.get(name) for name in names)
-        known = [
-            entry if entry is not None and (entry.bytes, entry.changed) == state else None
-            for entry, state in zip(found, states, strict=True)
-        ]
+        known = [entry if _is_known(entry, state) else None for entry, state in zip(found, states, strict=True)]
     old = None if kept is None else kept.pixels
     fits_memory = len(sources) * 3 * size**2 <= memory_limit
     complete = [entry for entry in known if entry is not None]
@@ -128,6 +150,10 @@ def decode_all(
             kept.discard(pixels)
         raise
     return Pictures(sources, size, entries, pixels)
+
+
+def _is_known(entry: Entry | None, state: tuple[int, int]) -> bool:
+    return entry is not None and (entry.bytes, entry.changed) == state
 
 
 def usual_side(sources: Sequence[Source]) -> int | None:
@@ -178,9 +204,17 @@ def _decode(sources: list[Source], size: int, keep: bool, workers: int | None) -
         with shown:
             yield from chain.from_iterable(shown.track(map(decode, tasks), len(tasks), description="decoding images"))
         return
-    with ProcessPoolExecutor(count) as pool, shown:
-        done = pool.map(decode, tasks)
-        yield from chain.from_iterable(shown.track(done, len(tasks), description="decoding images"))
+    pool = ProcessPoolExecutor(count, initializer=_leave_interrupts_to_the_parent)
+    try:
+        with shown:
+            done = pool.map(decode, tasks)
+            yield from chain.from_iterable(shown.track(done, len(tasks), description="decoding images"))
+    finally:
+        pool.shutdown(cancel_futures=True)  # after an interrupt nobody waits for the rest
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _cores() -> int:

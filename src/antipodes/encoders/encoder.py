@@ -21,14 +21,17 @@ class Preprocessing:
         size: height and width of the square that is left.
         mean: of every channel of RGB in [0, 1]; it is taken away.
         std: of every channel; it is divided by.
+        colour: what of it the encoder sees: all of "rgb", or after a conversion to Lab only "l" or "ab", as CMC's two
+            encoders do.
 
     Raises:
-        ValueError: the size is below 1, or mean and std are not three numbers each, std above 0.
+        ValueError: the size is below 1, mean and std are not three numbers each, std above 0, or colour is another.
     """
 
     size: int = 224
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
+    colour: Literal["rgb", "l", "ab"] = "rgb"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
@@ -37,6 +40,8 @@ class Preprocessing:
             raise ValueError(f"size must be at least 1, got {self.size}: it is the side of the images")
         if len(self.mean) != 3 or len(self.std) != 3 or not min(self.std) > 0:
             raise ValueError(f"mean and std must be three numbers each, std above 0, got {self.mean} and {self.std}")
+        if self.colour not in ("rgb", "l", "ab"):
+            raise ValueError(f"colour must be rgb, l or ab, got {self.colour!r}")
 
 
 class Encoder(nn.Module):

@@ -104,7 +104,7 @@ class SANE(MoCo):
         (tower,) = self.network.names()
         inputs, ids = batch[self.network.plans[tower].input], batch.ids
         fresh = self.keys(inputs.views[1])
-        self._fresh.append((fresh, ids))
+        self._fresh.append((fresh, ids, batch.rows))
         keys, key_ids, own = self._key_set(fresh, ids)
         partners, theta = self._draw(len(own), fresh)
         here = slice(rank() * len(ids), (rank() + 1) * len(ids))

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from antipodes.data.loader import Loaded
 from antipodes.distributed import gather
-from antipodes.encoders.export import export_backbone
 from antipodes.functional.errors import NotFinite
 from antipodes.methods import Batch
+from antipodes.negatives.judging import summarise_flags
+from antipodes.runs.exporting import export_encoders, facts
 from antipodes.runs.folder import Run
-from antipodes.runs.judging import summarise_flags
 from antipodes.runs.records import Totals
 from antipodes.runs.settings import Settings
 from antipodes.runs.snapshots import save_snapshot, take_snapshot
@@ -86,8 +86,8 @@ def _loop(training: Training) -> Run:
             row = _end_of_epoch(training, epoch + 1, seen / (time.perf_counter() - started))
             training.bar.say(_sentence(row, settings.epochs))
     if training.records is not None:
-        for name, encoder in method.exports().items():
-            export_backbone(encoder, training.run.folder / f"{name}.safetensors")
+        run = training.run
+        export_encoders(method, training.data.image_size, run.folder, facts(run.config()))
         training.records.close()
     training.fabric.barrier()
     return training.run
@@ -99,7 +99,7 @@ def _step(training: Training, batches: Iterator[Loaded], rate: float) -> dict[st
     optimizer, done = training.optimizer, training.done
     training.watch.active = (done + 1) % settings.log_every == 0 or (done + 1) % training.steps == 0
     for group in optimizer.param_groups:
-        group["lr"] = rate * group.get("rate_scale", 1.0)
+        group["lr"] = training.rate_of_group(group, rate)
     loss = 0.0
     for part in range(settings.accumulate):
         rows, raw = next(batches)
@@ -110,7 +110,6 @@ def _step(training: Training, batches: Iterator[Loaded], rate: float) -> dict[st
         loss += value.item() / settings.accumulate
     if settings.clip_gradient is not None:
         fabric.clip_gradients(training.network, optimizer, max_norm=settings.clip_gradient)
-    training.average_objective_gradients()
     optimizer.step()
     optimizer.zero_grad()
     method.after_step()
