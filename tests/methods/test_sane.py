@@ -190,8 +190,8 @@ def test_one_sample_and_an_empty_queue_stay_finite() -> None:
 
 def test_statistics_are_those_of_the_labels() -> None:
     method = build(crops=(3, 2))
-    seen: list[tuple[Any, ...]] = []
-    method.refinery.observer = lambda *what: seen.append(what)
+    seen: list[Any] = []
+    method.refinery.observer = seen.append
     ids, images = batch(0, 2)[0], views(method)
     method.loss(method.network, ids, images, 1.0)
     fresh = F.normalize(method.key_network(images[1]), dim=1)
@@ -211,8 +211,8 @@ def test_statistics_are_those_of_the_labels() -> None:
     assert numbers["refined_mass"] == pytest.approx(off / BATCH, rel=1e-9)
     assert numbers["refined_p"] == pytest.approx(weights_p / BATCH, rel=1e-9)
 
-    (pairs, mass, temperature) = seen[0]
-    assert same_class_mass(pairs, mass, temperature, LABELS) == pytest.approx(right / off, rel=1e-9)
+    pairs, mass, temperature = seen[0].pairs, seen[0].mass, seen[0].temperature
+    assert seen[0].score(LABELS)["refined_mass_same_class"] == pytest.approx(right / off, rel=1e-9)
     assert math.isnan(same_class_mass(pairs, 0 * mass, temperature, LABELS))
 
 
