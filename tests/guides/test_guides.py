@@ -23,7 +23,7 @@ def test_a_table_from_memory_and_from_files(tmp_path: Path) -> None:
     table = noise(9, 4)
     np.save(tmp_path / "table.npy", table.numpy())
     save_file({"embeddings": table}, tmp_path / "table.safetensors")
-    save_file({"embeddings": table, "other": table}, tmp_path / "two.safetensors")
+    save_file({"embeddings": table, "other": table.clone()}, tmp_path / "two.safetensors")
     rows = torch.tensor([4, 0, 4])
     sources = [
         TableGuide(table),
