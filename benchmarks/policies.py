@@ -16,13 +16,13 @@ import time
 from typing import Any
 
 import torch
-from antipodes.runs.embedding import embed
 
 from antipodes.cli.train import parse
 from antipodes.data import Loader
 from antipodes.methods import Method
 from antipodes.negatives import IFND
 from antipodes.runs.build import build_augmentation, build_data, build_method, plain_view
+from antipodes.runs.embedding import embed
 from antipodes.seeding import generator
 from antipodes.training.optimizers import optimizer
 

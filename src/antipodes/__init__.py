@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from antipodes.encoders.loading import load
     from antipodes.guides import HistoryGuide, MomentumGuide, NetworkGuide, TableGuide
     from antipodes.negatives import (
         BCL,
@@ -77,6 +78,7 @@ _HOMES = {
     "TableGuide": "guides",
     "Temperature": "objectives",
     "TwoWay": "objectives",
+    "load": "encoders.loading",
 }
 
 __all__ = [
@@ -115,6 +117,7 @@ __all__ = [
     "TableGuide",
     "Temperature",
     "TwoWay",
+    "load",
 ]
 
 

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +65,7 @@ class Objective(LossModule, ABC):
             may be left out.
     """
 
+    whole: ClassVar[bool] = False  # True: on a bank it wants every entry, not a draw
     steps: Tensor
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antipodes.data import ImageDataset
+from antipodes.data import Samples
 from antipodes.methods import Method
 from antipodes.objectives import LossModule, Observation
 from antipodes.runs.records import Totals
@@ -11,7 +11,7 @@ from antipodes.runs.records import Totals
 class Watch:
     """Judges what objectives decide by the true labels, where there are any, on the steps for which it is active."""
 
-    def __init__(self, method: Method, data: ImageDataset) -> None:
+    def __init__(self, method: Method, data: Samples) -> None:
         self.active = False
         self._labels = {"": data.labels, "coarse_": data.coarse_labels}
         self._seen = Totals()
