@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from antipodes.candidates.cross import cross_pairs
 from antipodes.distributed import world_size
+from antipodes.functional._compiling import outside_graphs
 from antipodes.negatives.policy import Policy
 from antipodes.objectives.base import LossModule
 from antipodes.objectives.inputs import Ids, check_shapes, view_guide, whole_numbers
@@ -52,6 +53,7 @@ class TwoWay(LossModule):
             raise ValueError(f"names must be two different ones, got {tuple(names)}")
         self.directions = nn.ModuleDict({names[0]: objective, names[1]: other_direction(objective)})
 
+    @outside_graphs
     def forward(
         self,
         first: Tensor,
