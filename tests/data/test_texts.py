@@ -39,7 +39,7 @@ def test_labels_classes_and_splits(tmp_path):
     assert test.labels.tolist() == [0, 1]
     assert len(Texts(str(tmp_path), limit=4)) == 4
     assert Texts(str(tmp_path), limit=4).labels.shape == (4,)
-    assert data.describe() == ["6 rows of text", "3 classes"]
+    assert data.describe() == ["6 rows of text", "3 classes", "no exact duplicates"]
 
 
 def test_what_cannot_be_used(tmp_path):

@@ -25,7 +25,7 @@ def test_one_file_is_one_input(tmp_path):
     taken = data.inputs(torch.tensor([5, 0]))["vector"]
     assert taken.dtype == torch.float32
     assert taken.tolist() == [[15, 16, 17], [0, 1, 2]]
-    assert data.describe() == ["6 rows of vectors: vector (3)", "3 classes"]
+    assert data.describe() == ["6 rows of vectors: vector (3)", "3 classes", "no exact duplicates"]
     assert isinstance(data._arrays["vector"], np.memmap)
 
 

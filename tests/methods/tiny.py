@@ -111,7 +111,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "fnc": {"negatives": lambda: FNC(0.2), "treatment": "attract"},
     "supports": {"negatives": lambda: FNC(0.2, supports=2)},
     "ifnd": {"negatives": lambda: _fitted(IFND(N, (3, 5), acceptance="constant"))},
-    "ring": {"negatives": lambda: Ring((0.9, 0.5)) & GloFND(N, alpha=0.2, initial="quantile", lr=0.2)},
+    "ring": {"negatives": lambda: Ring((0.9, 0.5)) & GloFND(N, alpha=0.2, initial="quantile", lr=0.05)},
     "hardest": {"negatives": lambda: Hardest(3)},
     "dcl": {"negatives": lambda: DCL(0.02)},
     "hcl": {"negatives": lambda: Ring((0.9, 0.5)) & HCL(0.02, beta=0.5)},

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         require_trainable,
         subset,
     )
+    from antipodes.data.exact_duplicates import duplicates
     from antipodes.data.fashion_mnist import FashionMNIST
     from antipodes.data.folder import Folder
     from antipodes.data.loader import Loader, batches
@@ -52,6 +53,7 @@ _HOMES = {
         "require_trainable",
         "subset",
     ),
+    "exact_duplicates": ("duplicates",),
     "fashion_mnist": ("FashionMNIST",),
     "folder": ("Folder",),
     "loader": ("Loader", "batches"),
@@ -85,6 +87,7 @@ __all__ = [
     "TorchImages",
     "Vectors",
     "batches",
+    "duplicates",
     "open_dataset",
     "require_trainable",
     "subset",

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from antipodes.data.dataset import DataError
-from antipodes.data.download import cache_root, make_folder, progress
+from antipodes.data.download import cache_root, check, make_folder, progress
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 """How the names of archives end."""
@@ -39,14 +39,19 @@ def is_archive(path: Path) -> bool:
     return path.name.lower().endswith(SUFFIXES)
 
 
-def unpacked(archive: Path) -> Path:
+def unpacked(archive: Path, checksum: str | None = None, descend: bool = True) -> Path:
     """Return the folder with the files of an archive, unpacked into the cache folder unless that was done before.
 
-    A changed archive (another size or time of change) is unpacked anew. When everything lies in one folder, that one is
-    returned.
+    A changed archive (another size or time of change) is unpacked anew.
+
+    Args:
+        archive: the zip or tar file.
+        checksum: what its digest has to be before it is unpacked, "md5:..." or "sha256:..."; None asks for none.
+        descend: whether to return the one folder in which everything lies, when there is such a one.
 
     Raises:
-        DataError: if it cannot be read, is larger than any dataset, or holds a file that would land elsewhere.
+        DataError: if it cannot be read, is larger than any dataset, has another checksum, or holds a file that would
+            land elsewhere.
     """
     try:
         stat = archive.stat()
@@ -56,6 +61,8 @@ def unpacked(archive: Path) -> Path:
     stem = archive.name.split(".")[0]
     target = cache_root() / "unpacked" / f"{stem}-{hashlib.blake2b(key, digest_size=6).hexdigest()}"
     if not target.is_dir():
+        if checksum is not None:
+            check(archive, checksum, str(archive))
         make_folder(target.parent)
         partial = Path(tempfile.mkdtemp(prefix=f".{stem}-", dir=target.parent))
         try:
@@ -69,7 +76,7 @@ def unpacked(archive: Path) -> Path:
             raise DataError(f"{archive} cannot be unpacked into {target.parent} ({error}): make room there") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-    return _only_folder(target)
+    return _only_folder(target) if descend else target
 
 
 def safe_name(name: str) -> PurePosixPath | None:

@@ -92,7 +92,7 @@ def read_captions(tables: Iterable[Path], root: Path) -> list[Caption]:
         split = _SPLITS.get(inside) or _split_in_name(table.stem)
         if inside in _SPLITS:  # a table beside its images, in the folder of a split
             found = [caption._replace(image=f"{inside}/{caption.image}") for caption in found]
-        captions += [caption._replace(split=caption.split or split) for caption in found]
+        captions += [caption._replace(split=caption.split or split) for caption in found] if split else found
     if not any(caption.split for caption in captions):
         captions = _by_files(captions, [root, root / "Flickr8k_text"])
     if not any(caption.split for caption in captions):

@@ -152,7 +152,7 @@ class CaptionedImages(Samples):
             if self.rows == "image"
             else "a row is a caption; those of one image are one sample",
         ]
-        return lines + self._skipped_lines()
+        return lines + self._closing_lines()
 
     def _which(self, rows: NDArray[np.int64], draw: tuple[int, ...] | None) -> NDArray[np.int64]:
         """Return which caption each of these rows shows, (b,)."""

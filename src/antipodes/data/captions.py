@@ -69,17 +69,17 @@ class Captions(CaptionedImages):
         for caption in captions:
             texts.setdefault(caption.image, []).append(caption.text)
         listing = list_images(root)
-        found = {image: _locate(image, files, root) for files in [_by_name(listing.files)] for image in texts}
-        present = {image: source for image, source in found.items() if source is not None}
-        used = {os.path.relpath(source, root) for source in present.values()}
-        named = {Path(caption.image).name for caption in everything}
-        self._uncaptioned = sum(file not in used and Path(file).name not in named for file in listing.files)
+        by_name = _by_name(listing.files)
+        found = {image: _locate(image, by_name) for image in texts}
+        present = {image: file for image, file in found.items() if file is not None}
+        named = {_last(caption.image) for caption in everything}
+        self._uncaptioned = sum(_last(file) not in named for file in listing.files)
         self._options: dict[str, Any] = {"rows": rows, "longest": longest, "strict": strict, "cache": cache}
         self._options |= {"workers": workers, "memory_limit": memory_limit}
         self._open(
             root,
-            [os.path.relpath(source, root) for source in present.values()],
-            [Source(source) for source in present.values()],
+            list(present.values()),
+            [Source(os.path.join(root, file)) for file in present.values()],
             [texts[image] for image in present],
             rows=rows,
             size=size,
@@ -91,7 +91,7 @@ class Captions(CaptionedImages):
             workers=workers,
             memory_limit=memory_limit,
             skipped=[
-                *((image or "(no name)", "missing image") for image, source in found.items() if source is None),
+                *((image or "(no name)", "missing image") for image, file in found.items() if file is None),
                 *listing.skipped,
             ],
         )
@@ -131,13 +131,16 @@ def _find(path: str) -> tuple[Path, list[Path]]:
 
 def _by_name(files: list[str]) -> dict[str, str]:
     """Files by their whole path and by their last name; the first of several of one name."""
-    return {**{file.rpartition("/")[2]: file for file in reversed(files)}, **{file: file for file in files}}
+    return {**{_last(file): file for file in reversed(files)}, **{file: file for file in files}}
 
 
-def _locate(image: str, files: dict[str, str], root: Path) -> str | None:
-    """Return the path of an image as a table names it: within the folder, or anywhere if the table gives it in full."""
+def _locate(image: str, files: dict[str, str]) -> str | None:
+    """Return the file that a table names: within the folder, or anywhere if the table gives its whole path."""
     if os.path.isabs(image) and os.path.isfile(image):
         return image
     wanted = image.removeprefix("./").replace("\\", "/")
-    file = files.get(wanted) or files.get(wanted.rpartition("/")[2])
-    return None if file is None else os.path.join(root, file)
+    return files.get(wanted) or files.get(_last(wanted))
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]

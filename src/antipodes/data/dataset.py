@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from antipodes.data.classes import Classes, choose_classes
 from antipodes.data.describe import Described
 from antipodes.data.problems import DataError as DataError
 
@@ -78,6 +79,18 @@ class Samples(Described, ABC):
         Returns:
             Of an image (b, 3, H, W) uint8, of a text a list of b strings, of a vector (b, F) float32.
         """
+
+    def fetch(self, ids: Tensor) -> Tensor:
+        """Return the images of these rows, (b,) int64 -> (b, 3, H, W) uint8.
+
+        Raises:
+            ValueError: if the rows have none.
+        """
+        if self.modalities.get("image") != "image":
+            raise ValueError(f"dataset {self.name} has no images, only {', '.join(self.modalities)}")
+        images = self.inputs(ids)["image"]
+        assert isinstance(images, Tensor)
+        return images
 
     def corpus(self, name: str) -> list[str]:
         """Return every text that the input of that name can show, for vocabularies and for locked encoders."""
@@ -149,9 +162,11 @@ class TensorImages(ImageDataset):
         coarse_classes: names of the coarse labels.
         name: what the dataset calls itself.
         limit: keep only this many samples, as described at ``limited``.
+        only: keep only so many classes, or those with these names, as described at ``choose_classes``.
+        size: side of the views that are made of the images, None for the images' own.
 
     Raises:
-        ValueError: if a shape or type is another one, or the limit is below 1.
+        ValueError: if a shape or type is another one, the limit or size is below 1, or there are no such classes.
 
     Example:
         >>> data = TensorImages(torch.zeros(5, 3, 8, 8, dtype=torch.uint8), labels=torch.arange(5))
@@ -171,10 +186,20 @@ class TensorImages(ImageDataset):
         coarse_classes: Sequence[str] | None = None,
         name: str = "tensor",
         limit: int | None = None,
+        only: Classes = None,
+        size: int | None = None,
     ) -> None:
         square_rgb = images.ndim == 4 and images.shape[1] == 3 and images.shape[2] == images.shape[3]
         if images.dtype != torch.uint8 or not square_rgb:
             raise ValueError(f"images must be (n, 3, H, H) uint8, got {tuple(images.shape)} {images.dtype} in {name}")
+        if size is not None and size < 1:
+            raise ValueError(f"size must be at least 1 pixel, got {size}")
+        if only is not None:
+            chosen, numbers, classes = choose_classes(
+                [] if labels is None else labels.tolist(), classes or _numbers(labels), only, name
+            )
+            images, labels = images[chosen], torch.tensor(numbers)
+            coarse_labels = None if coarse_labels is None else coarse_labels[chosen]
         keep = limited(len(images), limit)
         self.images = images if keep is None else images[keep]
         self.labels = _take_labels(labels, len(images), keep, f"labels of {name}")
@@ -182,7 +207,7 @@ class TensorImages(ImageDataset):
         self.classes = None if classes is None else tuple(classes)
         self.coarse_classes = None if coarse_classes is None else tuple(coarse_classes)
         self.name = name
-        self.image_size = images.shape[2]
+        self.image_size = images.shape[2] if size is None else size
 
     def __len__(self) -> int:
         return len(self.images)
@@ -302,6 +327,11 @@ def _check_ids(ids: Tensor, count: int) -> None:
         raise ValueError(f"ids must be a vector of int64, got {tuple(ids.shape)} {ids.dtype}")
     if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < count):
         raise ValueError(f"ids must lie in 0..{count - 1}, got {int(ids.min())}..{int(ids.max())}")
+
+
+def _numbers(labels: Tensor | None) -> list[str]:
+    """The numbers of the classes as their names."""
+    return [] if labels is None or not len(labels) else [str(number) for number in range(int(labels.max()) + 1)]
 
 
 def _take_labels(labels: Tensor | None, count: int, keep: Tensor | None, what: str) -> Tensor | None:

@@ -1,6 +1,5 @@
 """A folder of images (or a zip or tar file of one), with or without class subfolders."""
 
-import hashlib
 import os
 import warnings
 from functools import cached_property
@@ -141,9 +140,7 @@ class Folder(ImageDataset):
     @cached_property
     def fingerprint(self) -> str:
         """Short hex digest of the files' names and content and the size they are scaled to."""
-        listing = "\n".join(f"{file} {digest}" for file, digest in zip(self.files, self.pictures.digests, strict=True))
-        content = f"{self.image_size} {self.decode}\n{listing}".encode(errors="surrogateescape")
-        return hashlib.blake2b(content, digest_size=8).hexdigest()
+        return self.pictures.fingerprint(self.files, self.image_size)
 
     def held_out(self, limit: int | None = None) -> ImageDataset | None:
         """Return the test split, None when the folder has none or this is it."""
@@ -168,7 +165,7 @@ class Folder(ImageDataset):
             lines.append("no labels")
         if self._others:
             lines.append(f"passed over {self._others:,} other files")
-        return lines + self._skipped_lines()
+        return lines + self._closing_lines()
 
 
 def open_folder(path: str) -> Path:

@@ -31,18 +31,18 @@ def list_images(root: Path) -> Listing:
 
     for folder, subfolders, names in os.walk(root, onerror=unreadable):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        inside = Path(os.path.relpath(folder, root)).as_posix()
+        prefix = "" if inside == "." else f"{inside}/"
         for name in names:
             if name.startswith("."):
                 continue
             if os.path.splitext(name)[1].lower() not in EXTENSIONS:
                 others += 1
                 continue
-            path = os.path.join(folder, name)
-            relative = Path(os.path.relpath(path, root)).as_posix()
-            if problem := _not_a_file(path):
-                skipped.append((relative, problem))
+            if problem := _not_a_file(os.path.join(folder, name)):
+                skipped.append((prefix + name, problem))
             else:
-                files.append(relative)
+                files.append(prefix + name)
     return Listing(sorted(files, key=natural), sorted(skipped), others)
 
 

@@ -5,6 +5,7 @@
 3. The pixels go into the cache, else into memory; when they fit neither, ``fetch`` decodes.
 """
 
+import hashlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -68,6 +69,12 @@ class Pictures:
         if self._pixels is not None:
             return self._pixels[self._rows[ids]]
         return torch.stack([self._decode(self._sources[i]) for i in ids.tolist()])
+
+    def fingerprint(self, names: Sequence[str], *facts: object) -> str:
+        """Return a short hex digest of the readable images' content and size, of their names, and of other facts."""
+        listing = "\n".join(f"{name} {digest}" for name, digest in zip(names, self.digests, strict=True))
+        content = f"{facts} {self._size}\n{listing}".encode(errors="surrogateescape")
+        return hashlib.blake2b(content, digest_size=8).hexdigest()
 
     def _decode(self, source: Source) -> Tensor:
         decoded = decode_source(source, self._size)

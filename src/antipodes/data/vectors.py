@@ -126,7 +126,7 @@ class Vectors(Samples):
         """Say how many vectors there are, of which length, and whether they have labels."""
         inputs = ", ".join(f"{name} ({features:,})" for name, features in self.features.items())
         classes = "no labels" if self.labels is None else f"{self.labels.unique().numel():,} classes"
-        return [f"{len(self):,} rows of vectors: {inputs}", classes]
+        return [f"{len(self):,} rows of vectors: {inputs}", classes, *self._closing_lines()]
 
 
 def _files(path: str) -> dict[str, Path]:

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from antipodes.distributed import gather
+from antipodes.candidates.cross import cross_pairs
 from antipodes.methods.batch import Batch
 from antipodes.methods.method import Method
 from antipodes.methods.towers import Network, TowerPlan, Towers, embed_supports
 from antipodes.objectives import Objective
-from antipodes.pairs import Pairs, normalise
+from antipodes.pairs import normalise
 
 
 class CLIP(Method):
@@ -60,13 +60,10 @@ class CLIP(Method):
         """Both directions, each against the other modality's embeddings on all ranks."""
         inputs = {name: batch[plan.input].views[0] for name, plan in self.network.plans.items()}
         embeddings = {name: normalise(part) for name, part in network(inputs).items()}
-        ids = gather(batch.ids)
         losses = []
         for direction, objective in self.objectives().items():
             tower = self.anchor_tower(direction)
-            anchors, others = embeddings[tower], embeddings[self.candidate_tower(direction)]
-            positives = (anchors * others).sum(1)
-            pairs = Pairs(anchors, batch.ids, positives, gather(others), ids, others.detach())
+            pairs = cross_pairs(embeddings[tower], embeddings[self.candidate_tower(direction)], batch.ids, batch.rows)
             supports = embed_supports(self.network, tower, batch[self.network.plans[tower].input].supports)
             losses.append(objective.evaluate(pairs.with_supports(supports), progress))
         return torch.stack(losses).mean()

@@ -48,6 +48,7 @@ class CMC(Method):
         draw: Where the entries come from: `each`, `once` or `expected`, as in `InstanceDiscrimination`.
         bank_momentum: Share of a bank entry that stays when it is written.
         seed: The banks' first entries and their draws follow from it.
+        identities: (n,) the sample that each row shows; None where each is one of its own.
     """
 
     run = {
@@ -70,13 +71,15 @@ class CMC(Method):
         draw: Draw = "each",
         bank_momentum: float = 0.5,
         seed: int = 0,
+        identities: Tensor | None = None,
     ) -> None:
         super().__init__(network, {"l_to_ab": objective, "ab_to_l": copy.deepcopy(objective)})
         check_draw(draw, samples)
         self.draw: Draw = draw
         self.samples = samples
-        banks = [MemoryBank(num_samples, dim, bank_momentum, 2 * seed + number) for number in range(len(CHANNELS))]
-        self.banks = nn.ModuleDict(dict(zip(CHANNELS, banks, strict=True)))
+        self.banks = nn.ModuleDict()
+        for number, name in enumerate(CHANNELS):
+            self.banks[name] = MemoryBank(num_samples, dim, bank_momentum, 2 * seed + number, identities)
         self._fresh: list[tuple[Tensor, dict[str, Tensor]]] = []
 
     @classmethod
@@ -113,6 +116,12 @@ class CMC(Method):
             total = loss if total is None else total + loss
         assert total is not None
         return total
+
+    def compared(self, direction: str) -> tuple[nn.Module, nn.Module | Tensor]:
+        """Embeddings of one channel group, and the bank of the other."""
+        bank = self.banks[self.candidate_tower(direction)]
+        assert isinstance(bank, MemoryBank)
+        return self.evaluated(self.anchor_tower(direction), head=True), bank.entries()[0]
 
     def after_step(self) -> None:
         """Both banks take the embeddings of this step."""

@@ -50,24 +50,30 @@ def against_bank(
         samples: How many entries are drawn.
         progress: Share of training done.
     """
-    policy, ids = objective.negatives, batch.ids
+    policy = objective.negatives
     shared = draw == "once" or (draw == "each" and policy is None) or (policy is not None and policy.reweighs)
     once = shared and not objective.whole
     own = bank.read(batch.rows)
-    keys, key_ids = bank.draw(samples) if once else bank.entries()
-    pairs = Pairs(anchors, ids, (anchors * own).sum(1), keys, key_ids, own).with_supports(supports)
+    keys, key_rows = bank.draw(samples) if once else bank.entries()
+    key_ids = bank.identities(key_rows)
+    positives = (anchors * own).sum(1)
+    pairs = Pairs(
+        anchors, batch.ids, positives, keys, key_ids, own, anchor_rows=batch.rows, candidate_rows=key_rows
+    ).with_supports(supports)
     if once or objective.whole:
         return objective.evaluate(pairs, progress)
 
-    def contrast(pairs: Pairs, temperature: float, rules: Sequence[Rule]) -> Sums:
+    def contrast(pairs: Pairs, temperature: float | Tensor, rules: Sequence[Rule]) -> Sums:
         if draw == "expected":
             return expected_sums(pairs.contrast(temperature, rules), samples)
+        if isinstance(temperature, Tensor) and temperature.requires_grad:
+            raise ValueError("draws from a bank need a fixed temperature: let it not be learned, or use draw expected")
         return drawn_sums(
             pairs.anchors,
             keys,
             anchor_ids=pairs.anchor_ids,
             candidate_ids=key_ids,
-            temperature=temperature,
+            temperature=float(temperature),
             rules=rules,
             samples=samples,
             generator=bank.generator(),

@@ -69,6 +69,10 @@ class HNSSL(Method):
         """The target encoder."""
         return self.network[TARGET] if self.target_gradient else self._target
 
+    def copies(self, tower: str) -> list[Tower]:
+        """The online tower and the target."""
+        return [self.network[tower], self.target]
+
     def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
         """Online features of the view against target features of the plain image."""
         name = self.network.names()[0]

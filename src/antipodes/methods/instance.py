@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from antipodes.candidates.bank import MemoryBank
 from antipodes.methods.batch import Batch
@@ -31,6 +31,7 @@ class InstanceDiscrimination(Method):
             sum scaled to `samples`, which is the mean over draws.
         bank_momentum: Share of a bank entry that stays when it is written.
         seed: The bank's first entries and its draws follow from it.
+        identities: (n,) the sample that each row shows; None where each is one of its own.
     """
 
     run = {
@@ -52,12 +53,13 @@ class InstanceDiscrimination(Method):
         draw: Draw = "each",
         bank_momentum: float = 0.5,
         seed: int = 0,
+        identities: Tensor | None = None,
     ) -> None:
         super().__init__(network, {network.names()[0]: objective})
         check_draw(draw, samples)
         self.draw: Draw = draw
         self.samples = samples
-        self.bank = MemoryBank(num_samples, dim, bank_momentum, seed)
+        self.bank = MemoryBank(num_samples, dim, bank_momentum, seed, identities)
         self._fresh: list[tuple[Tensor, Tensor]] = []
 
     def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
@@ -69,6 +71,10 @@ class InstanceDiscrimination(Method):
         supports = embed_supports(self.network, tower, inputs.supports)
         (objective,) = self.objectives().values()
         return against_bank(objective, self.bank, anchors, batch, supports, self.draw, self.samples, progress)
+
+    def compared(self, direction: str) -> tuple[nn.Module, nn.Module | Tensor]:
+        """Embeddings, and the bank."""
+        return self.evaluated(self.anchor_tower(direction), head=True), self.bank.entries()[0]
 
     def after_step(self) -> None:
         """The bank takes the embeddings of this step."""

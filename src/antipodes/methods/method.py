@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from antipodes.methods.batch import Batch
-from antipodes.methods.towers import Joined, Network, TowerPlan, Towers
-from antipodes.negatives.policy import Both, Policy
+from antipodes.methods.towers import Joined, Network, Tower, TowerPlan, Towers
+from antipodes.negatives.policy import Policy
+from antipodes.objectives import LossModule
 from antipodes.objectives.objective import Objective
 
 
@@ -30,6 +31,7 @@ class Method(nn.Module, ABC):
     crops: tuple[int, ...] = ()  # sizes of smaller views
     crop_recipe: str = "moco-v2"  # their augmentation
     normalised: ClassVar[bool] = True  # False: the method wants RGB in [0, 1]
+    mixes: ClassVar[bool] = False  # True: it mixes inputs, for which features of a frozen encoder cannot stand
     accumulates: ClassVar[bool] = False  # True: negatives do not come from the batch, so gradients may be accumulated
 
     network: Towers
@@ -71,16 +73,23 @@ class Method(nn.Module, ABC):
         """The name of the tower whose embeddings are the candidates of a direction."""
         return self.anchor_tower(direction)
 
+    def copies(self, tower: str) -> list[Tower]:
+        """The tower of that name, and the slowly moving copies of it that see the same input."""
+        return [self.network[tower]]
+
     def objectives(self) -> dict[str, Objective]:
         """The directions whose negatives a policy may decide."""
         return {name: part for name, part in self.directions.items() if isinstance(part, Objective)}
 
+    def losses(self) -> dict[str, LossModule]:
+        """All directions."""
+        return {name: part for name, part in self.directions.items() if isinstance(part, LossModule)}
+
     def policies(self) -> Iterator[tuple[str, Policy]]:
         """Every policy with its direction, each part of a joined one by itself."""
-        for name, direction in self.directions.items():
-            for part in direction.modules():
-                if isinstance(part, Policy) and not isinstance(part, Both):
-                    yield name, part
+        for name, loss in self.losses().items():
+            for policy in loss.policies():
+                yield name, policy
 
     @property
     def supports(self) -> int:
@@ -105,6 +114,18 @@ class Method(nn.Module, ABC):
         found += [part.head] if head else []
         return found[0] if len(found) == 1 else nn.Sequential(*found)
 
+    def compared(self, direction: str) -> tuple[nn.Module, nn.Module | Tensor]:
+        """What a direction compares, for those who look at whole datasets.
+
+        Returns:
+            The module that makes anchors of the anchor tower's input as evaluation sees it, and the one that makes
+            candidates, or a table of them by row (n, D).
+        """
+        return (
+            self.evaluated(self.anchor_tower(direction), head=True),
+            self.evaluated(self.candidate_tower(direction), head=True),
+        )
+
     def exports(self) -> dict[str, nn.Module]:
         """Encoders to write as files when the run ends, by file name without ending."""
         names = [name for name in self.network.names() if self.network.plans[name].input]
@@ -117,7 +138,7 @@ class Method(nn.Module, ABC):
 
     def statistics(self) -> dict[str, float]:
         """Numbers of the last step for the log: the mean over directions and, where there are several, each one's."""
-        every: dict[str, dict[str, float]] = {name: part.stats for name, part in self.directions.items()}  # type: ignore[misc]
+        every = {name: loss.stats for name, loss in self.losses().items()}
         found: dict[str, list[float]] = {}
         for stats in every.values():
             for name, value in stats.items():

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from antipodes.candidates.queue import Queue
 from antipodes.methods.batch import Batch
 from antipodes.methods.method import Method
-from antipodes.methods.towers import Network, Towers, embed_supports, follow, frozen_copy
+from antipodes.methods.towers import Network, Tower, Towers, embed_supports, follow, frozen_copy
 from antipodes.objectives import Objective
 from antipodes.pairs import Pairs, normalise
 
@@ -54,7 +54,11 @@ class MoCo(Method):
         self.momentum = momentum
         self.key_network = frozen_copy(network)
         self.queue = Queue(queue_size, dim)
-        self._fresh: list[tuple[Tensor, Tensor]] = []
+        self._fresh: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def copies(self, tower: str) -> list[Tower]:
+        """The query tower and the key tower."""
+        return [self.network[tower], self.key_network[tower]]
 
     @torch.no_grad()
     def keys(self, images: Tensor) -> Tensor:
@@ -71,15 +75,31 @@ class MoCo(Method):
         keys = self.keys(inputs.views[1])
         with self.precision():
             supports = embed_supports(self.key_network, tower, inputs.supports)
-        self._fresh.append((keys, batch.ids))
-        pairs = Pairs(queries, batch.ids, (queries * keys).sum(1), self.queue.keys, self.queue.ids, keys)
+        self._fresh.append((keys, batch.ids, batch.rows))
+        queue = self.queue
+        pairs = Pairs(
+            queries,
+            batch.ids,
+            (queries * keys).sum(1),
+            queue.keys,
+            queue.ids,
+            keys,
+            anchor_rows=batch.rows,
+            candidate_rows=queue.rows,
+        )
         (objective,) = self.directions.values()
         assert isinstance(objective, Objective)
         return objective.evaluate(pairs.with_supports(supports), progress)
 
+    def compared(self, direction: str) -> tuple[nn.Module, nn.Module | Tensor]:
+        """Queries, and keys of the momentum network."""
+        tower = self.anchor_tower(direction)
+        assert isinstance(self.key_network, Towers)
+        return self.evaluated(tower, head=True), self.key_network[tower]
+
     def after_step(self) -> None:
         """The key network follows, the queue takes the keys of this step (of all its accumulated parts)."""
         follow(self.key_network, self.network, self.momentum)
-        for keys, ids in self._fresh:
-            self.queue.push(keys, ids)
+        for keys, ids, rows in self._fresh:
+            self.queue.push(keys, ids, rows)
         self._fresh.clear()

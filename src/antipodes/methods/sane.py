@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn.functional import interpolate
 from antipodes.distributed import gather, rank
 from antipodes.methods.batch import Batch, Inputs
 from antipodes.methods.moco import MoCo
-from antipodes.methods.towers import Network, Towers
+from antipodes.methods.towers import Network, TowerPlan, Towers
 from antipodes.objectives import InfoNCE, SoftLabel
 from antipodes.pairs import Pairs, normalise
 from antipodes.seeding import generator
@@ -57,6 +58,7 @@ class SANE(MoCo):
         "objective": {"name": "soft-label", "temperature": 0.2},
     }
     trains = ("soft-label",)
+    mixes = True
     accumulates = False  # keys of the batch are negatives, too
     steps: Tensor
 
@@ -90,12 +92,19 @@ class SANE(MoCo):
         self.seed = seed
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
+    @classmethod
+    def plan(cls, modalities: Mapping[str, str]) -> dict[str, TowerPlan]:
+        """One tower, for the image."""
+        if modalities.get("image") != "image":
+            raise ValueError(f"SANE mixes images and the data has {', '.join(modalities)}: use moco")
+        return super().plan(modalities)
+
     def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
         """Queries against their keys, and mixed queries against their mixed labels."""
         (tower,) = self.network.names()
         inputs, ids = batch[self.network.plans[tower].input], batch.ids
         fresh = self.keys(inputs.views[1])
-        self._fresh.append((fresh, ids))
+        self._fresh.append((fresh, ids, batch.rows))
         keys, key_ids, own = self._key_set(fresh, ids)
         partners, theta = self._draw(len(own), fresh)
         here = slice(rank() * len(ids), (rank() + 1) * len(ids))

@@ -34,5 +34,5 @@ class SimCLR(Method):
         first, second = network({tower: torch.cat(tuple(inputs.views))})[tower].chunk(2)
         supports = embed_supports(self.network, tower, inputs.supports)
         (objective,) = self.directions.values()
-        loss: Tensor = objective(first, second, batch.ids, supports=supports, progress=progress)
+        loss: Tensor = objective(first, second, batch.ids, rows=batch.rows, supports=supports, progress=progress)
         return loss

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+Module = TypeVar("Module", bound=nn.Module)
 Network = Callable[[Mapping[str, "Tensor | Sequence[Tensor]"]], dict[str, Tensor]]
 """What a method's network is: inputs by tower to embeddings by tower."""
 
@@ -117,7 +119,7 @@ def embed_supports(network: Network, tower: str, views: Sequence[Tensor]) -> Ten
     return torch.stack([network({tower: view})[tower] for view in views]) if views else None
 
 
-def frozen_copy(network: nn.Module) -> nn.Module:
+def frozen_copy(network: Module) -> Module:
     """A copy of a network that takes no gradient: the start of a momentum encoder."""
     return copy.deepcopy(network).requires_grad_(False)
 

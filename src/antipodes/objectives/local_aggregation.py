@@ -14,6 +14,8 @@ from antipodes.negatives.hardest import Hardest
 from antipodes.negatives.policy import Policy, Space
 from antipodes.negatives.ring import Ring
 from antipodes.objectives.objective import Objective
+from antipodes.objectives.step import Step
+from antipodes.objectives.temperature import Temperature
 from antipodes.pairs import Pairs, Rule
 
 
@@ -39,7 +41,11 @@ class LocalAggregation(Objective):
     whole = True  # both sets are of all the bank
 
     def __init__(
-        self, close: Clustered, temperature: float = 0.07, negatives: Policy | None = None, start: float = 0.0
+        self,
+        close: Clustered,
+        temperature: float | Temperature = 0.07,
+        negatives: Policy | None = None,
+        start: float = 0.0,
     ) -> None:
         super().__init__(temperature, negatives)
         if not 0 <= start <= 1:
@@ -51,22 +57,31 @@ class LocalAggregation(Objective):
         self.close = close
         self.start = start
 
-    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+    def policies(self) -> list[Policy]:
+        """The policies of the background, and that of the close sets."""
+        return [*super().policies(), self.close]
+
+    @property
+    def uses_progress(self) -> bool:
+        """Whether there is a time before the start, or a policy that moves with training."""
+        return self.start > 0 or super().uses_progress
+
+    def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """The background."""
-        return super().judge(pairs, progress) if progress >= self.start else [Rule()]
+        return super().judge(pairs, progress, learn) if progress >= self.start else [Rule()]
 
-    def beside(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+    def extra_rules(self, pairs: Pairs, progress: float, learn: bool) -> Sequence[Rule]:
         """The close sets; none before the start."""
-        self.close.look(pairs)
-        return self.close.together(pairs) if progress >= self.start else ()
+        self.close.observe(pairs, learn)
+        return self.close.same_cluster(pairs) if progress >= self.start else ()
 
-    def value(self, pairs: Pairs, sums: Sums, progress: float) -> Tensor:
+    def value(self, step: Step, sums: Sums) -> Tensor:
         """The loss per anchor, (1, A)."""
-        own = pairs.positives[None] / self.temperature
+        own = step.pairs.positives[None] / step.temperature
         log_mean = torch.logaddexp(sums.log_sum, own) - sums.kept.to(own).log1p()
-        sets = len(self.close.clusters) if progress >= self.start else 0
+        sets = len(step.extra_rules)
         background, close = log_mean.tensor_split([len(log_mean) - sets])
-        self.stats["close_per_anchor"] = 1 + (sums.kept[-sets:].float().mean().item() if sets else 0)
+        self._numbers["close_per_anchor"] = 1 + (sums.kept[-sets:].float().mean() if sets else 0)
         target: Tensor = close.mean(0, keepdim=True) if sets else own
         return background.mean(0, keepdim=True) - target
 

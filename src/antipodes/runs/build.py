@@ -23,7 +23,7 @@ Spec = Mapping[str, Any]
 """A component in a configuration: its name and its constructor's arguments."""
 
 GIVEN: dict[Kind, frozenset[str]] = {
-    "method": frozenset({"network", "objective", "num_samples", "dim", "seed"}),
+    "method": frozenset({"network", "objective", "num_samples", "identities", "dim", "seed"}),
     "objective": frozenset({"num_samples", "negatives", "treatment", "seed"}),
     "negatives": frozenset({"num_samples", "labels", "seed"}),
     "data": frozenset({"split"}),
@@ -54,25 +54,23 @@ def build_method(config: Spec, data: Samples) -> Method:
     towers = {name: Tower(encoder, head.build(encoder.num_features, ranked)) for name, encoder in parts.items()}
     objective = _build_objective(config, given, policy, method_class.trains)
     network = Towers(towers, plans)
-    given |= {"network": network, "objective": objective, "dim": head.dim}
+    freeze(network, config.get("freeze", ()))  # before the method copies any of them
+    given |= {"network": network, "objective": objective, "dim": head.dim, "identities": data.samples}
     method: Method = _call("method", config["method"], given)
     method.pixels = {name: config["augmentation"][name] for name in ("mean", "std") if name in config["augmentation"]}
-    lock(method, config.get("freeze", ()))
     return method
 
 
-def lock(method: Method, towers: Sequence[str]) -> None:
+def freeze(network: Towers, towers: Sequence[str]) -> None:
     """Take the encoders of these towers out of training: no gradient, and no batch statistics.
 
     Raises:
-        ValueError: for a tower that the method has not.
+        ValueError: for a tower that there is not.
     """
     for name in towers:
-        if name not in method.network.names():
-            raise ValueError(
-                f"there is no tower {name!r} to freeze: the method has {', '.join(method.network.names())}"
-            )
-        method.network[name].freeze()
+        if name not in network.names():
+            raise ValueError(f"there is no tower {name!r} to freeze: the method has {', '.join(network.names())}")
+        network[name].freeze()
 
 
 def policy_names(name: str) -> list[str]:

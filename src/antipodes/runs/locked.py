@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,8 @@ def lookup_locked(
     """Let a run read the features of its frozen towers instead of computing them at every step.
 
     They are embedded once and kept in the user's cache folder, by the encoder's weights and the data, so that the runs
-    of a study share them. A frozen image tower is only looked up where its views are not random, with the augmentation
-    `plain`.
+    of a study share them; where that cannot be written to, in memory. A frozen image tower is only looked up where its
+    views are not random, with the augmentation `plain`.
 
     Args:
         views: What makes the batches; it looks features up from now on.
@@ -56,26 +57,37 @@ def lookup_locked(
     """
     for name, plan in method.network.plans.items():
         random = plan.modality == "image" and config["augmentation"]["name"] != "plain"
-        if not plan.input or not method.network[name].frozen or random or len(method.network.seeing(plan.input)) > 1:
+        shared = not plan.input or len(method.network.seeing(plan.input)) > 1
+        if not method.network[name].frozen or method.mixes or random or shared:
             continue
         texts = data.corpus(plan.input) if plan.modality == "text" else None
         seen = repr((data.fingerprint, plan.input, data.image_size, sorted(method.pixels.items())))
         file = cache_root(None) / "features" / f"{digest(method.network[name].encoder, seen)}.npy"
-        if not file.is_file():
+        if file.is_file():
+            known = torch.from_numpy(np.load(file, mmap_mode="c"))
+        else:
             count = len(data) if texts is None else len(texts)
             say(f"embedding {count:,} inputs of the frozen tower {name} once")
-            features = _embed(method, data, views, name, texts)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(file) as temporary, temporary.open("wb") as stream:
-                np.save(stream, features.numpy())
-        known = torch.from_numpy(np.load(file, mmap_mode="c"))
+            known = _kept(file, _embed(method, data, views, name, texts))
         places = None if texts is None else {text: place for place, text in enumerate(texts)}
         views.locked[plan.input] = LockedFeatures(known, places)
-        method.network[name].cached = True
+        for tower in method.copies(name):
+            tower.cached = True
+
+
+def _kept(file: Path, features: Tensor) -> Tensor:
+    """The same features from a file, or as they are where it cannot be written."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as temporary, temporary.open("wb") as stream:
+            np.save(stream, features.numpy())
+        return torch.from_numpy(np.load(file, mmap_mode="c"))
+    except OSError:
+        return features
 
 
 def digest(module: nn.Module, *also: str) -> str:
-    """Short hex digest of a module's weights and tables, and of what else is given.
+    """Short hex digest of a module's layers, weights and tables, and of what else is given.
 
     Example:
         >>> layer = nn.Linear(2, 2)
@@ -84,7 +96,7 @@ def digest(module: nn.Module, *also: str) -> str:
         >>> before == digest(layer)
         False
     """
-    found = hashlib.blake2b(digest_size=8)
+    found = hashlib.blake2b(repr(module).encode(), digest_size=8)  # what it is made of: some have no weights
     for name, tensor in module.state_dict().items():
         found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

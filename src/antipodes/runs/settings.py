@@ -40,8 +40,8 @@ class Settings:
             draws maps; 0 for none.
         log_every: Steps between lines in metrics.jsonl.
         tensorboard: Also write TensorBoard files (the tensorboard extra).
-        freeze: Names of towers whose encoders are not trained; where their inputs are not random either (texts, vectors,
-            images with the augmentation plain) they are embedded once and looked up.
+        freeze: Names of towers whose encoders are not trained; where their inputs are not random either (texts,
+            vectors, images with the augmentation plain) they are embedded once and looked up.
         wandb: Also report to Weights & Biases (the wandb extra); with WANDB_MODE=offline into files of the run.
     """
 

@@ -47,8 +47,9 @@ def take_snapshot(
     """Look at a method as it stands; neither it nor any generator is changed."""
     ids = sample(len(data), SAMPLES)
     view = plain_view(method, data.image_size)
-    features = normalise(embed(method.backbone(), subset(data, ids), preprocess=view, device=device))
-    return Snapshot(epoch, ids, features.half(), pseudo_labels(method, ids, progress))
+    seen = method.network.plans[method.network.names()[0]].input
+    features = embed(method.backbone(), subset(data, ids), preprocess=view, input_name=seen, device=device)
+    return Snapshot(epoch, ids, normalise(features).half(), pseudo_labels(method, ids, progress))
 
 
 def sample(count: int, size: int, seed: int = 0) -> Tensor:

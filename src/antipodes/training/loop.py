@@ -20,9 +20,9 @@ from antipodes.data.loader import Loaded
 from antipodes.distributed import gather
 from antipodes.functional.errors import NotFinite
 from antipodes.methods import Batch
+from antipodes.negatives.judging import summarise_flags
 from antipodes.runs.exporting import export_encoders, facts
 from antipodes.runs.folder import Run
-from antipodes.runs.judging import summarise_flags
 from antipodes.runs.records import Totals
 from antipodes.runs.settings import Settings
 from antipodes.runs.snapshots import save_snapshot, take_snapshot
