@@ -10,8 +10,8 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,6 +75,17 @@ class PixelCache:
             self.pixels = np.memmap(path, np.uint8, "c", shape=(rows, 3, self.size, self.size))
         self.entries = entries
         os.utime(index)  # used just now
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the cache for this process alone, where the system can; the lock of a process that ends goes with it."""
+        with ExitStack() as stack:
+            with suppress(OSError, ImportError):
+                import fcntl
+
+                self.folder.mkdir(parents=True, exist_ok=True)
+                fcntl.flock(stack.enter_context((self.folder / "lock").open("w")), fcntl.LOCK_EX)
+            yield
 
     def room(self, rows: int) -> NDArray[np.uint8] | None:
         """Return zeros (rows, 3, size, size) in a new file, None when there is no room for them."""
