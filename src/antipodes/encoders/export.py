@@ -1,7 +1,6 @@
 """Encoders as safetensors files: torchvision's names inside, and in the metadata how to build and feed them again."""
 
 import hashlib
-import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -14,12 +13,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from antipodes.encoders import create
+from antipodes.encoders import create, without_pretrained
 from antipodes.encoders.encoder import Encoder, Preprocessing
 from antipodes.encoders.heads import build_head, describe_head
 from antipodes.encoders.text import VOCABULARY
 from antipodes.files import replacing
-from antipodes.registry import find
 
 CLASSIFIER = ("fc.weight", "fc.bias")
 """What torchvision's and timm's ResNets have and a backbone has not."""
@@ -130,11 +128,8 @@ def load_backbone(path: str | Path) -> Encoder:
     description = read_description(path)
     if description.name is None:
         raise ValueError(f"{path} does not say which encoder it holds: build the module yourself and use load_weights")
-    arguments = dict(description.arguments)
-    if "pretrained" in inspect.signature(find("encoder", description.name).target).parameters:
-        arguments["pretrained"] = False  # weights that would be replaced at once
-    encoder = create(description.name, **arguments)
-    encoder.origin = (description.name, dict(description.arguments))
+    with without_pretrained():
+        encoder = create(description.name, **description.arguments)
     if description.preprocessing is not None:
         encoder.preprocessing = description.preprocessing
     load_weights(encoder, path)
