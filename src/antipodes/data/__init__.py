@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from antipodes.registry import find
 
 if TYPE_CHECKING:
-    from antipodes.data.adapters import HuggingFaceImages, TorchImages
+    from antipodes.data.adapters import HuggingFaceCaptions, HuggingFaceImages, TorchImages
     from antipodes.data.captions import Captions
     from antipodes.data.cifar import CIFAR10, CIFAR100
     from antipodes.data.dataset import (
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from antipodes.data.vectors import Vectors
 
 _HOMES = {
-    "adapters": ("HuggingFaceImages", "TorchImages"),
+    "adapters": ("HuggingFaceCaptions", "HuggingFaceImages", "TorchImages"),
     "captions": ("Captions",),
     "cifar": ("CIFAR10", "CIFAR100"),
     "dataset": (
@@ -72,6 +72,7 @@ __all__ = [
     "DataError",
     "FashionMNIST",
     "Folder",
+    "HuggingFaceCaptions",
     "HuggingFaceImages",
     "ImageDataset",
     "Loader",
