@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from antipodes.data.exact_duplicates import duplicates
     from antipodes.data.fashion_mnist import FashionMNIST
     from antipodes.data.folder import Folder
+    from antipodes.data.label_table import LabelTable
     from antipodes.data.loader import Loader, batches
     from antipodes.data.npz import Npz
     from antipodes.data.shapes import Shapes
@@ -56,6 +57,7 @@ _HOMES = {
     "exact_duplicates": ("duplicates",),
     "fashion_mnist": ("FashionMNIST",),
     "folder": ("Folder",),
+    "label_table": ("LabelTable",),
     "loader": ("Loader", "batches"),
     "npz": ("Npz",),
     "shapes": ("Shapes",),
@@ -75,6 +77,7 @@ __all__ = [
     "HuggingFaceCaptions",
     "HuggingFaceImages",
     "ImageDataset",
+    "LabelTable",
     "Loader",
     "Modality",
     "Npz",
