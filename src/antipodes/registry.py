@@ -147,6 +147,14 @@ NAMES: dict[Kind, dict[str, Entry]] = {
             run={"optimizer": "adamw", "weight_decay": 0.0, "learning_rate": 0.16, "batch_size": 160, "warmup": 0.0},
         ),
         "clip": Entry("antipodes.methods.clip.CLIP"),
+        "siglip": Entry("antipodes.methods.clip.CLIP", run={"objective": {"name": "sigmoid", "temperature": 0.1}}),
+        "fastclip": Entry(
+            "antipodes.methods.clip.CLIP",
+            run={
+                "objective": {"name": "global-contrastive", "gamma": 0.2, "gamma_until": 0.6, "rho": 6.5},
+                "temperature": {"form": "linear", "rate": 2e-4},
+            },
+        ),
         # Ring's own settings for CIFAR: rate 0.03, weight decay 1e-4, no blur
         "iring": Entry(
             "antipodes.methods.instance.InstanceDiscrimination",
@@ -169,6 +177,7 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "global-contrastive": Entry("antipodes.objectives.global_contrastive.GlobalContrastive"),
         "local-aggregation": Entry("antipodes.objectives.local_aggregation.local_aggregation"),
         "hard-pairs": Entry("antipodes.objectives.hard_pairs.HardPairs"),
+        "sigmoid": Entry("antipodes.objectives.sigmoid.Sigmoid"),
         "soft-label": Entry("antipodes.objectives.soft_label.SoftLabel"),
     },
     "negatives": {

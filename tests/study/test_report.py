@@ -60,7 +60,7 @@ def test_the_page_begins_with_an_overview_that_marks_single_seeds(tmp_path: Path
         "once": {1: {"a": 50.5, **records}},
     }
     of = replace(study(tmp_path), records=["precision", "recall", "f1"])
-    lines = shown(summarise(results, "plain"), of, ())
+    lines = shown(summarise(results, "plain"), of, lambda score: False)
     report = study_report(of, {variant: {} for variant in results}, {}, results, lines, {})
     page = markdown(report, lines, [], {"A caption": "mine.png"})
     table = page[page.index("## Overview") : page.index("## a\n")].splitlines()
@@ -100,14 +100,15 @@ def test_the_terminal_shows_the_same_and_names_with_brackets() -> None:
 
 def test_a_study_may_choose_its_scores_and_their_order(tmp_path: Path) -> None:
     every, lines = study(tmp_path), summarise(RESULTS, "plain")
-    assert [(line.variant, line.score) for line in shown(lines, every, {"rate"})] == [
+    assert [(line.variant, line.score) for line in shown(lines, every, lambda score: score == "rate")] == [
         ("plain", "knn top-1"),
         ("fnc", "knn top-1"),
     ]
-    assert [line.score for line in shown(lines, replace(every, scores=["rate"]), {"rate"})] == ["rate", "rate"]
-    both = shown(lines, replace(every, scores=["rate", "knn top-1"]), ())
+    asked = shown(lines, replace(every, scores=["rate"]), lambda score: score == "rate")
+    assert [line.score for line in asked] == ["rate", "rate"]
+    both = shown(lines, replace(every, scores=["rate", "knn top-1"]), lambda score: False)
     assert [line.score for line in both] == ["rate", "rate", "knn top-1", "knn top-1"]
-    assert shown(lines, replace(every, scores=["knn top-1"], records=["rate"]), ()) == lines
+    assert shown(lines, replace(every, scores=["knn top-1"], records=["rate"]), lambda score: False) == lines
 
 
 def test_small_rates_keep_their_digits_beside_a_large_one() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from antipodes.data import Folder, ImageDataset, open_dataset
+from antipodes.data import Folder, Samples, open_dataset
 
 SIZE = 64
 
@@ -32,7 +32,7 @@ class Photos:
         skipped: files that cannot be read, with the reason where it is known.
     """
 
-    parts: tuple[ImageDataset, ...]
+    parts: tuple[Samples, ...]
     paths: tuple[str, ...]
     splits: tuple[str, ...]
     are_files: bool
@@ -89,12 +89,12 @@ def open_photos(place: str, limit: int | None = None) -> Photos:
     """
     is_folder = Path(place).expanduser().is_dir()
     dataset = Folder(place, size=SIZE, limit=limit) if is_folder else open_dataset(place, **_limit(limit))
-    if not isinstance(dataset, ImageDataset):
+    if dataset.modalities.get("image") != "image":
         raise ValueError(f"{place} holds no images but {', '.join(dataset.modalities)}")
     return photos_of(dataset, place)
 
 
-def photos_of(dataset: ImageDataset, name: str | None = None) -> Photos:
+def photos_of(dataset: Samples, name: str | None = None) -> Photos:
     """The pictures of a dataset and of the test split that belongs to it."""
     held_out = dataset.held_out() if isinstance(dataset, Folder) else None
     parts = (dataset,) if held_out is None else (dataset, held_out)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from antipodes.cli.evaluate import config_name
 from antipodes.cli.train import MAY_CHANGE
-from antipodes.evaluation.names import SETTINGS
+from antipodes.evaluation.names import is_setting
 from antipodes.evaluation.scores import read_scores
 from antipodes.runs.folder import Run
 from antipodes.study.definition import Options
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> None:
     results = {
         name: {seed: read_scores(run.folder) for seed, run in group.runs.items()} for name, group in groups.items()
     }
-    lines = [line for line in summarise(results, reference) if line.score not in SETTINGS]
+    lines = [line for line in summarise(results, reference) if not is_setting(line.score)]
     if call.json:
         members = {name: {seed: str(run.folder) for seed, run in group.runs.items()} for name, group in groups.items()}
         print(json.dumps({"baseline": reference, "groups": members, "summary": [asdict(line) for line in lines]}))

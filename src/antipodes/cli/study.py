@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from antipodes.evaluation.names import SETTINGS
+from antipodes.evaluation.names import is_setting
 from antipodes.study.definition import FULL, Options, Study, Trial, load, shipped
 from antipodes.study.report import markdown, shown, sources, study_report, tables
 from antipodes.study.statistics import Histories, Line, Results, summarise
 
 if TYPE_CHECKING:
-    from antipodes.data import ImageDataset
+    from antipodes.data import Samples
 
 DESCRIPTION = """Run a study: every variant with every seed is trained and evaluated in a folder of its own, several
 side by side, each on one thread. Stopped or killed, the same call goes on where it was. At the end: mean, spread,
@@ -101,7 +101,7 @@ def _report(
     from antipodes.files import replacing
 
     folder.mkdir(parents=True, exist_ok=True)
-    lines = shown(summarise(results, study.baseline, study.against), study, SETTINGS)
+    lines = shown(summarise(results, study.baseline, study.against), study, is_setting)
     report = study_report(study, configurations, facts, results, lines, failed)
     console = Console()
     for table in tables(lines, study.paper):
@@ -168,11 +168,12 @@ def complete(trial: Trial, runner: str | None = None) -> Options:
 
 def _facts(study: Study, configurations: Mapping[Trial, Options], parallel: int) -> dict[str, str]:
     """What the numbers were measured with, after looking at data and protocols: what is missing is refused here."""
-    from antipodes.evaluation.protocols import of_features
-    from antipodes.evaluation.transfer import open_others
+    from antipodes.evaluation.protocol import find_protocol
+    from antipodes.evaluation.protocols.transfer import open_others
     from antipodes.runs.build import build_data
 
-    of_features(study.protocols)
+    for name in study.protocols:
+        find_protocol(name)
     specs = _different(configuration["data"] for configuration in configurations.values())
     trained = [build_data(spec) for spec in specs]
     others = open_others(study.transfer, trained[0].image_size, study.transfer_limit)
@@ -208,7 +209,7 @@ def _made_by(study: Study) -> dict[str, str]:
     }
 
 
-def _size(data: ImageDataset, test_limit: int | None) -> str:
+def _size(data: Samples, test_limit: int | None) -> str:
     test = data.held_out(test_limit)
     tested = "tested on a fifth of them" if test is None else f"{len(test):,} test images"
     return f"{data.name}, {len(data):,} training images, {tested}"

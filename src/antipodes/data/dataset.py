@@ -80,6 +80,18 @@ class Samples(Described, ABC):
             Of an image (b, 3, H, W) uint8, of a text a list of b strings, of a vector (b, F) float32.
         """
 
+    def fetch(self, ids: Tensor) -> Tensor:
+        """Return the images of these rows, (b,) int64 -> (b, 3, H, W) uint8.
+
+        Raises:
+            ValueError: if the rows have none.
+        """
+        if self.modalities.get("image") != "image":
+            raise ValueError(f"dataset {self.name} has no images, only {', '.join(self.modalities)}")
+        images = self.inputs(ids)["image"]
+        assert isinstance(images, Tensor)
+        return images
+
     def corpus(self, name: str) -> list[str]:
         """Return every text that the input of that name can show, for vocabularies and for locked encoders."""
         texts: dict[str, None] = {}

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from antipodes.evaluation.names import RUN_PROTOCOL_NAMES
+from antipodes.evaluation.protocol import find_protocol
 from antipodes.evaluation.scores import read_scores
 from antipodes.files import replacing
 from antipodes.runs.folder import Run
@@ -126,7 +126,7 @@ class Grid:
         """How a trial is scored: protocols that look at a policy are left out where there is none."""
         negatives = trial.options.get("negatives", "none")
         has_policy = (negatives["name"] if isinstance(negatives, dict) else negatives) != "none"
-        protocols = [name for name in self.study.protocols if has_policy or name not in RUN_PROTOCOL_NAMES]
+        protocols = [name for name in self.study.protocols if has_policy or "policy" not in find_protocol(name).needs]
         evaluation = {"protocols": protocols, "test_limit": self.study.test_limit}
         if self.study.transfer:
             evaluation |= {"transfer": self.study.transfer, "transfer_limit": self.study.transfer_limit}

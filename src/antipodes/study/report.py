@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from statistics import median
 from typing import Any
@@ -74,10 +74,10 @@ def sources(paper: Sequence[Paper]) -> list[str]:
     return [f"({number}) {entry.source}: {entry.measured}" for number, entry in enumerate(paper, 1)]
 
 
-def shown(lines: Sequence[Line], study: Study, hidden: Iterable[str]) -> list[Line]:
+def shown(lines: Sequence[Line], study: Study, hidden: Callable[[str], bool]) -> list[Line]:
     """What the study's tables show: the scores and records it names, in its order, else all but the hidden scores."""
     if study.scores is None:
-        return [line for line in lines if line.score not in hidden]
+        return [line for line in lines if not hidden(line.score)]
     order = [*study.scores, *study.records]
     return sorted((line for line in lines if line.score in order), key=lambda line: order.index(line.score))
 
@@ -151,7 +151,7 @@ def _overview(lines: Sequence[Line], records: Sequence[str]) -> Cells:
     every = dict(_by_score(lines))
     scores = important_scores(every, records)
     for name in ("f1", "precision"):
-        scores += [found for found in (name, f"flags {name}") if found in every and found not in scores][:1]
+        scores += [found for found in (name, f"flags pooled {name}") if found in every and found not in scores][:1]
     against = ["against"] if _several(lines) else []
     header = ["variant", *scores[:1], "difference", "p", *against, *scores[1:]]
     rows = []

@@ -10,13 +10,13 @@ from antipodes.evaluation.figures import (
     COLOURS,
     GREEN,
     GREY,
-    MARKERS,
     ORANGE,
     RED,
     finish,
     new_figure,
     shared_legend,
 )
+from antipodes.evaluation.map_figures import MARKERS
 from antipodes.study.definition import Study
 from antipodes.study.statistics import Line
 
