@@ -2,7 +2,7 @@ import pytest
 import torch
 from PIL import Image
 
-from antipodes.data import LabelTable, open_dataset
+from antipodes.data import LabelTable, open_dataset, subset
 
 
 @pytest.fixture
@@ -38,6 +38,9 @@ def test_several_labels_a_row(folder):
     assert data.targets.tolist() == [[1, 1, 0], [0, 0, 1], [0, 1, 1]]
     assert data.metric == "map"
     assert data.labels is None
+    assert "3 classes, several a row" in data.describe()
+    assert subset(data, torch.tensor([2])).targets.tolist() == [[0, 1, 1]]
+    assert subset(data, torch.tensor([2])).metric == "map"
     fingerprint = data.fingerprint
     (folder / "labels.csv").write_text("image,tags\n0.png,cat;dog\n1.png,dog;owl\n2.png,dog; owl\n")
     assert LabelTable(str(folder)).fingerprint != fingerprint
