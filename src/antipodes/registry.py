@@ -212,6 +212,7 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "cars": Entry("antipodes.data.transfer_sets.Cars"),
         "aircraft": Entry("antipodes.data.transfer_sets.Aircraft"),
         "sun397": Entry("antipodes.data.transfer_sets.SUN397"),
+        "places205": Entry("antipodes.data.transfer_sets.Places205"),
         "voc2007": Entry("antipodes.data.transfer_sets.VOC2007"),
         "shapes": Entry("antipodes.data.shapes.Shapes"),
     },
