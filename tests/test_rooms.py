@@ -16,6 +16,7 @@ ALLOWED: dict[str, set[str]] = {
     "state": {"distributed"},
     "candidates": {"functional", "pairs", "state"},
     "negatives": {"functional", "pairs", "state"},
+    "guides": {"pairs", "state"},
     "objectives": {"functional", "pairs", "state", "candidates", "negatives"},
     "encoders": {"functional", "data"},  # data only to read photos: nothing there knows encoders
     "data": set(),

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from antipodes.functional.contrast import contrast
-from antipodes.functional.own import Own
 from antipodes.functional.ranks import bounded
 from antipodes.functional.refine import Refined, refine
-from antipodes.functional.rule import Group, Listed, Ranks, Rule
+from antipodes.functional.rule import Bounds, Group, Listed, Ranks, Rule
+from antipodes.functional.same_sample import SameSample
+from antipodes.functional.sigmoid import SigmoidSums, sigmoid_sums
 from antipodes.functional.sums import Sums
 
-__all__ = ["Group", "Guide", "Listed", "Pairs", "Ranks", "Rule", "normalise"]
+__all__ = ["Bounds", "Group", "Guide", "Listed", "Pairs", "Ranks", "Rule", "normalise"]
 
 
 @dataclass(frozen=True)
@@ -97,11 +99,42 @@ class Pairs:
             candidate_ids=self.candidate_ids,
             temperature=temperature,
             rules=rules,
+            offsets=self.log_weights,
+            guide=self._guides(rules),
+            same_sample=self.same_sample,
         )
+
+    def sigmoid(self, temperature: float | Tensor, bias: float | Tensor, rules: Rule | Sequence[Rule]) -> SigmoidSums:
+        """The sums of SigLIP's loss over these pairs: per rule and anchor of what is kept, and of what is pulled."""
+        return sigmoid_sums(
+            self.anchors,
+            self.candidates,
+            anchor_ids=self.anchor_ids,
+            candidate_ids=self.candidate_ids,
+            temperature=temperature,
+            bias=bias,
+            rules=rules,
+            guide=self._guides(rules),
+            same_sample=self.same_sample,
+        )
+
+    @cached_property
+    def same_sample(self) -> SameSample:
+        """Which candidates show the anchors' own samples, found once for all who ask."""
+        return SameSample(self.anchor_ids, self.candidate_ids)
+
+    def _guides(self, rules: Rule | Sequence[Rule]) -> tuple[Tensor, Tensor | None] | None:
+        """The guide's vectors, if a rule looks at them."""
+        rules = (rules,) if isinstance(rules, Rule) else rules
+        if self.guide is None or not any(rule.needs_guide for rule in rules):
+            return None
+        return self.guide.anchors, self.guide.candidates
 
     def bounded(self, rules: Sequence[Rule]) -> Sequence[Rule]:
         """The rules with their ranks as bounds, for those who apply them more than once."""
-        return bounded(rules, self.anchors, self.keys()[0], self.anchor_ids, self.keys()[1])
+        keys, ids = self.keys()
+        guide = None if self.guide is None else (self.guide.anchors, self.guide.keys())
+        return bounded(rules, self.anchors, keys, self.anchor_ids, ids, guide=guide, same_sample=self.same_sample)
 
     def with_supports(self, supports: Tensor | None) -> Pairs:
         """The same pairs with the embeddings (S, B, D) of further views, if any; both views of a sample share them."""
@@ -123,6 +156,8 @@ class Pairs:
             temperature=temperature,
             teacher_temperature=teacher_temperature,
             rules=rules,
+            guide=self._guides(rules),
+            same_sample=self.same_sample,
         )
 
     def detached(self) -> Pairs:
@@ -132,8 +167,7 @@ class Pairs:
 
     def available(self) -> Tensor:
         """How many candidates every anchor has before any rule, (A,): filled slots of other samples."""
-        ids = self.keys()[1]
-        return (ids >= 0).sum() - Own(self.anchor_ids, ids).count
+        return self.same_sample.available
 
 
 def normalise(embeddings: Tensor) -> Tensor:

@@ -180,6 +180,11 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "hardest": Entry("antipodes.negatives.hardest.Hardest"),
         "dcl": Entry("antipodes.negatives.debiased.DCL"),
         "hcl": Entry("antipodes.negatives.debiased.HCL"),
+        "bcl": Entry("antipodes.negatives.bcl.BCL"),
+        "known": Entry("antipodes.negatives.known.Known"),
+        "positive-aware": Entry("antipodes.negatives.positive_aware.PositiveAware"),
+        "guided": Entry("antipodes.negatives.guided.Guided"),
+        "neighbours": Entry("antipodes.negatives.neighbours.Neighbours"),
         "oracle": Entry("antipodes.negatives.oracle.Oracle"),
     },
     "data": {

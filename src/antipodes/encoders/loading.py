@@ -196,10 +196,10 @@ def read_image(image: Any, size: int) -> Tensor:
     Raises:
         ValueError: it cannot be read; the sentence names the path.
     """
-    from antipodes.data.decode import decode_file, square, to_pillow
+    from antipodes.data.decode import Source, decode_source, square, to_pillow
 
     if isinstance(image, (str, Path)):
-        decoded = decode_file(Path(image).expanduser(), size)
+        decoded = decode_source(Source(str(Path(image).expanduser())), size)
         if decoded.pixels is None:
             raise ValueError(f"{image} cannot be read as an image ({decoded.problem})")
         return torch.from_numpy(decoded.pixels.copy())

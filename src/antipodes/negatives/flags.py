@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from antipodes.functional.own import Own
+from antipodes.functional.judge import flagged_block
 from antipodes.pairs import Pairs, Rule
 
 _BLOCK = 512  # anchors whose similarities are in memory at once
@@ -42,7 +42,7 @@ def find_flags(pairs: Pairs, rules: Sequence[Rule]) -> Flags:
     """List what the rules flag, a block of anchors at a time; what they only ignore is not flagged."""
     keys, key_ids = pairs.keys()
     anchors, keys = pairs.anchors.detach(), keys.detach()
-    same_sample = Own(pairs.anchor_ids, key_ids)
+    guide = None if pairs.guide is None else (pairs.guide.anchors, pairs.guide.keys())
     found: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     thresholds = anchors.new_full((len(rules), len(anchors)), torch.inf)
     for number, rule in enumerate(rules):
@@ -51,25 +51,11 @@ def find_flags(pairs: Pairs, rules: Sequence[Rule]) -> Flags:
         for start in range(0, len(anchors), _BLOCK):
             block = slice(start, min(start + _BLOCK, len(anchors)))
             similarities = anchors[block] @ keys.T
-            flagged = _flagged(rule, pairs, block, similarities)
-            flagged[same_sample.pairs(block)] = False
+            looked = guide[0][block] @ guide[1].T if guide is not None and rule.needs_guide else None
+            flagged = flagged_block(rule, similarities, block, guide_similarities=looked)
+            flagged[pairs.same_sample.pairs(block)] = False
             flagged[:, key_ids < 0] = False
             row, column = flagged.nonzero(as_tuple=True)
             found.append((row + start, column, similarities[row, column], torch.full_like(row, number)))
     columns = [torch.cat(parts) for parts in zip(*found, strict=True)]
     return Flags(columns[0], columns[1], columns[2], columns[3], thresholds)
-
-
-def _flagged(rule: Rule, pairs: Pairs, block: slice, similarities: Tensor) -> Tensor:
-    """Which pairs of a block of anchors the rule calls false negatives, (b, C)."""
-    flagged = torch.zeros_like(similarities, dtype=torch.bool)
-    if rule.ceiling is not None:
-        flagged |= similarities > rule.ceiling[block, None]
-    for group in rule.groups:
-        if group.same != "only":
-            mine = group.anchors[block, None]
-            flagged |= (mine == group.candidates) & (mine >= 0)
-    for listed in rule.lists:
-        here = (listed.anchors >= block.start) & (listed.anchors < block.stop)
-        flagged[listed.anchors[here] - block.start, listed.candidates[here]] = True
-    return flagged

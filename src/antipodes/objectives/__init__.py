@@ -7,8 +7,10 @@ from antipodes.objectives.info_nce import InfoNCE
 from antipodes.objectives.local_aggregation import LocalAggregation
 from antipodes.objectives.objective import Objective, Reduction, Refine, Treatment, TreatmentName
 from antipodes.objectives.observation import Observation
+from antipodes.objectives.sigmoid import Sigmoid
 from antipodes.objectives.soft_label import SoftLabel, Targets
 from antipodes.objectives.temperature import Temperature
+from antipodes.objectives.two_way import TwoWay
 
 __all__ = [
     "GlobalContrastive",
@@ -20,9 +22,11 @@ __all__ = [
     "Observation",
     "Reduction",
     "Refine",
+    "Sigmoid",
     "SoftLabel",
     "Targets",
     "Temperature",
     "Treatment",
     "TreatmentName",
+    "TwoWay",
 ]

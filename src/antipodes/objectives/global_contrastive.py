@@ -136,5 +136,6 @@ class GlobalContrastive(Objective):
     def _table_rows(self) -> int:
         return self.num_samples
 
-    def _numbers_of_its_own(self, z1: Tensor, candidates: Tensor | None) -> Tensor:
+    def own_ids(self, z1: Tensor, candidates: Tensor | None = None) -> Tensor:
+        """Refuse to go without ids."""
         raise ValueError("ids are missing: the global loss keeps a number for every sample, give dataset indices (B,)")

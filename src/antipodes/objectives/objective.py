@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from antipodes.candidates.batch import batch_pairs
 from antipodes.distributed import gather, world_size
+from antipodes.functional.contrast import contrast_both
 from antipodes.functional.errors import NotFinite
 from antipodes.functional.sums import Sums
 from antipodes.negatives.policy import Policy
@@ -147,7 +148,7 @@ class Objective(LossModule, ABC):
         numbers = None if ids is None else whole_numbers(ids, z1)
         check_shapes(z1, z2, numbers)
         if numbers is None:
-            numbers = self._numbers_of_its_own(z1, candidates)
+            numbers = self.own_ids(z1, candidates)
         places = None if rows is None else whole_numbers(rows, z1, "rows")
         if places is not None and places.shape != numbers.shape:
             raise ValueError(f"rows must be one per sample, ({len(z1)},), got {tuple(places.shape)}")
@@ -166,7 +167,7 @@ class Objective(LossModule, ABC):
                 first, second, numbers, candidates, key_ids, places, key_rows, vectors, candidate_guide,
                 candidate_log_weights, gathered,
             )  # fmt: skip
-        self._check_views(first, second, numbers, pairs)
+        self.check_views(first, second, numbers, pairs)
         if weights is not None:
             weights = weights.repeat(len(pairs.anchors) // len(z1))
         return self._evaluate(pairs.with_supports(supports), progress, Pairs.contrast, weights)
@@ -192,7 +193,30 @@ class Objective(LossModule, ABC):
 
     def _evaluate(self, pairs: Pairs, progress: float | None, contrast: Contrast, weights: Tensor | None) -> Tensor:
         step = self.begin(pairs, progress)
-        return self.finish(step, contrast(pairs, step.temperature, step.all_rules), weights)
+        return self.finish(step, self.sums(step, contrast), weights)
+
+    def sums(self, step: Step, contrast: Contrast = Pairs.contrast) -> Sums:
+        """The kernel's sums over what the rules keep."""
+        return contrast(step.pairs, step.temperature, step.all_rules)
+
+    def sums_both(self, step: Step, other: Step) -> tuple[Sums, Sums]:
+        """The sums of two directions, whose anchors are each other's candidates, from one product of similarities."""
+        pairs, guide = step.pairs, step.pairs.guide
+        return contrast_both(
+            pairs.anchors,
+            other.pairs.anchors,
+            first_ids=pairs.anchor_ids,
+            second_ids=other.pairs.anchor_ids,
+            temperature=step.temperature,
+            first_rules=step.all_rules,
+            second_rules=other.all_rules,
+            guide=None if guide is None else (guide.anchors, guide.keys()),
+        )
+
+    def shared_parts(self) -> list[nn.Module | nn.Parameter]:
+        """What two directions of one loss have in common: a temperature, unless every sample has its own."""
+        learned = isinstance(self.temperature, Temperature) and self.temperature.per_sample is None
+        return [self.temperature] if learned else []  # type: ignore[list-item]
 
     def begin(self, pairs: Pairs, progress: float | None = None) -> Step:
         """Judge the pairs: what `evaluate` does before the kernel sums."""
@@ -295,7 +319,7 @@ class Objective(LossModule, ABC):
         total = gather(weights.sum()[None]).sum() / world_size()  # so that the mean over ranks is the global one
         return (weights * losses).sum() / torch.where(total > 0, total, 1.0)
 
-    def _numbers_of_its_own(self, z1: Tensor, candidates: Tensor | None) -> Tensor:
+    def own_ids(self, z1: Tensor, candidates: Tensor | None = None) -> Tensor:
         """Ids where none were given, if nobody needs to know them."""
         per_sample = isinstance(self.temperature, Temperature) and self.temperature.per_sample is not None
         if candidates is not None or per_sample or any(policy.by_row for policy in self.policies()):
@@ -303,7 +327,7 @@ class Objective(LossModule, ABC):
             raise ValueError(f"ids are missing: {who} must know which sample is which, give dataset indices (B,)")
         return own_numbers(len(z1), z1)
 
-    def _check_views(self, first: Tensor, second: Tensor, ids: Tensor, pairs: Pairs) -> None:
+    def check_views(self, first: Tensor, second: Tensor, ids: Tensor, pairs: Pairs) -> None:
         """Refuse ids and embeddings that make no sense, and warn of odd ones; everything in one read."""
         with torch.no_grad():
             lowest, highest = torch.aminmax(ids)

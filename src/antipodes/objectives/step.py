@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from antipodes.functional.own import Own
 from antipodes.functional.sums import Sums
 from antipodes.negatives.policy import Numbers
 from antipodes.pairs import Pairs, Rule
@@ -58,8 +57,8 @@ def statistics(pairs: Pairs, sums: Sums, rules: Sequence[Rule]) -> tuple[Numbers
         return numbers, None
     if pairs.candidates is not None:
         return numbers | _flagged_share(pairs.available(), kept, pulled), None
-    ids = pairs.anchor_ids  # not the pairs, whose embeddings hold on to the graph
-    return numbers, lambda: _flagged_share(len(ids) - Own(ids, ids).count, kept, pulled)
+    same_sample = pairs.same_sample  # not the pairs, whose embeddings hold on to the graph
+    return numbers, lambda: _flagged_share(same_sample.available, kept, pulled)
 
 
 def _flagged_share(available: Tensor, kept: Tensor, pulled: Tensor) -> Numbers:

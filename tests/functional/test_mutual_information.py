@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from antipodes.functional import NotFinite, cnce, nce, ring
-from tests.reference.bound import estimate, expected, moments, mutual_information
+from tests.reference.mutual_information import estimate, expected, moments, mutual_information
 
 CORRELATION = 0.2  # of the toy of Ring's appendix B: (X, Y) = Z + noise has covariance [[2, 0.4], [0.4, 2]]
 INFORMATION = -0.5 * math.log(1 - CORRELATION**2)
@@ -126,7 +126,7 @@ def test_theorem_1_a_band_above_the_mean_gives_a_looser_bound(problem: Any, data
 @settings(max_examples=60)
 @given(problem=problems(), place=st.floats(0, 1))
 def test_a_ball_gives_a_looser_bound_wherever_the_mean_is(problem: Any, place: float) -> None:
-    """The second condition of antipodes.functional.bound, which the paper does not have."""
+    """The second condition of antipodes.functional.mutual_information, which the paper does not have."""
     joint, critic, draws = problem
     kept = [{v for v, f in enumerate(row) if f >= min(row) + place * (max(row) - min(row))} for row in critic]
     assume(all(kept))

@@ -1,70 +1,68 @@
 """Which candidates an anchor may choose from, and their similarities in blocks of rows.
 
-1. The similarities of 64 anchors (128, if there are at most 65,536 candidates, and more, if there are few) with all
-   candidates are computed; the full matrix never exists.
-2. Candidates that an anchor may not choose (its own id) are set to -inf at their few positions; candidates of id -1
-   (empty queue slots) are left out before the product.
+1. The similarities of 64 anchors (more, if there are few candidates) with all candidates are computed; the full matrix
+   never exists.
+2. Candidates that an anchor may not choose (its own id) are set to -inf at their few positions; candidates of a
+   negative id (empty queue slots) are left out before the product.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from antipodes.functional.errors import NotFinite
-from antipodes.functional.own import Own
+from antipodes.functional.same_sample import SameSample
 
-ROWS, CELLS = 64, 2**17  # a block has at least so many rows, and more while it has fewer cells
-KEPT = 2**23  # blocks have twice the rows up to so many cells, 32 MB in float32, and a CPU keeps that memory
-
-
-class _Workspace(threading.local):
-    """The memory of a block, kept between calls: fresh pages take nearly as long as the product that fills them."""
-
-    kept: Tensor | None = None
-
-    @contextmanager
-    def lend(self, cells: int, like: Tensor) -> Iterator[Tensor]:
-        """Lend memory for so many numbers; whoever asks while it is out gets some of their own."""
-        buffer, self.kept = self.kept, None
-        if buffer is None or len(buffer) < cells or (buffer.dtype, buffer.device) != (like.dtype, like.device):
-            with torch.inference_mode(mode=False):
-                buffer = torch.empty(cells, dtype=like.dtype, device=like.device)
-        try:
-            yield buffer
-        finally:
-            if buffer.device.type == "cpu" and len(buffer) <= KEPT:  # other devices have their own way to do this
-                self.kept = buffer
+ROWS, CELLS = 64, 2**17  # a block has so many rows, and more while it has fewer cells
 
 
-_workspace = _Workspace()
+class RowBlocks:
+    """The candidates that every anchor may choose from: their number, and their similarities in blocks of rows.
 
+    Args:
+        anchors: (A, D).
+        candidates: (C, D).
+        anchor_ids: (A,) integers.
+        candidate_ids: (C,) integers, negative for empty slots.
+        same_sample: which candidates are of the anchors' own samples, if somebody found them already.
+    """
 
-class Allowed:
-    """The candidates that every anchor may choose from: their number, and their similarities in blocks of rows."""
-
-    def __init__(self, anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor) -> None:
+    def __init__(
+        self,
+        anchors: Tensor,
+        candidates: Tensor,
+        anchor_ids: Tensor,
+        candidate_ids: Tensor,
+        same_sample: SameSample | None = None,
+    ) -> None:
         if anchors.ndim != 2 or candidates.ndim != 2 or anchors.shape[1] != candidates.shape[1]:
             shapes = f"{(*anchors.shape,)} and {(*candidates.shape,)}"
             raise ValueError(f"anchors (A, D) and candidates (C, D) must be matrices of one width, got {shapes}")
         if anchor_ids.shape != anchors.shape[:1] or candidate_ids.shape != candidates.shape[:1]:
             shapes = f"{(*anchor_ids.shape,)} for {len(anchors)} and {(*candidate_ids.shape,)} for {len(candidates)}"
             raise ValueError(f"every anchor and every candidate needs one id, got {shapes}")
-        self.columns: Tensor | None = None
-        if bool((candidate_ids == -1).any()):
-            self.columns = (candidate_ids != -1).nonzero().squeeze(1)
-            candidates, candidate_ids = candidates[self.columns], candidate_ids[self.columns]
+        self.same_sample = SameSample(anchor_ids, candidate_ids) if same_sample is None else same_sample
         dtype = torch.promote_types(torch.promote_types(anchors.dtype, candidates.dtype), torch.float32)
         self.anchors, self.candidates = anchors.detach().to(dtype), candidates.detach().to(dtype)
-        for name, embeddings in (("anchors", self.anchors), ("candidates", self.candidates)):
-            if not bool(embeddings.sum().isfinite()):  # one pass and no mask: a NaN or an infinity reaches the sum
-                raise NotFinite(f"{name} contain a value that is not finite: check the encoder's output")
-        self.own = Own(anchor_ids, candidate_ids)
-        self.count = len(candidates) - self.own.count
+        filled = self.same_sample.filled
+        # one pass and no mask: a NaN or an infinity of a candidate that counts reaches the sum
+        broken = [
+            ~self.anchors.sum().isfinite(),
+            ~torch.where(filled, self.candidates.sum(1), 0.0).sum().isfinite(),
+        ]
+        empty, *not_finite = torch.stack([~filled.all(), *broken]).tolist()
+        for name, refused in zip(("anchors", "candidates"), not_finite, strict=True):
+            if refused:
+                raise NotFinite(f"{name} hold NaN or infinite numbers: check the encoder's output before the loss")
+        self.columns: Tensor | None = None
+        if empty:
+            self.columns = filled.nonzero().squeeze(1)
+            self.candidates = self.candidates[self.columns]
+            self.same_sample = SameSample(anchor_ids, candidate_ids[self.columns])
+        self.count = len(self.candidates) - self.same_sample.count
 
     def per_anchor(self, number: float | Tensor, name: str) -> Tensor:
         """The number for every anchor, (A,); a float is a share of its candidates."""
@@ -90,14 +88,14 @@ class Allowed:
         if len(self.candidates) == 0:
             return
         width = len(self.candidates)
-        height = min(max(ROWS, min(KEPT // width, 2 * ROWS), CELLS // width), len(self.anchors))
-        with _workspace.lend(height * width, self.anchors) as buffer:
-            for start in range(0, len(self.anchors), max(height, 1)):
-                rows = slice(start, min(start + height, len(self.anchors)))
-                similarities = buffer[: (rows.stop - start) * width].view(-1, width)
-                torch.mm(self.anchors[rows], self.candidates.T, out=similarities)
-                similarities[self.own.pairs(rows)] = -torch.inf
-                yield rows, similarities
+        height = min(max(ROWS, CELLS // width), len(self.anchors))
+        buffer = self.anchors.new_empty(height * width)
+        for start in range(0, len(self.anchors), max(height, 1)):
+            rows = slice(start, min(start + height, len(self.anchors)))
+            similarities = buffer[: (rows.stop - start) * width].view(-1, width)
+            torch.mm(self.anchors[rows], self.candidates.T, out=similarities)
+            similarities[self.same_sample.pairs(rows)] = -torch.inf
+            yield rows, similarities
 
     def places(self, first: Tensor, last: Tensor) -> Tensor:
         """Where the ranks [first, last) of every anchor end and begin, (A, 2) as `edges` takes it; 0, 0 if nowhere."""
