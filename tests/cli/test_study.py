@@ -75,7 +75,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     result = antipodes("study", folder / "tiny.yaml", "--out", folder / "out")
     assert result.returncode == 0, result.stderr
     said = latest.with_name(f"{latest.name}.log").read_text()
-    assert (said.count("$ antipodes train --data"), said.count("$ antipodes train --resume")) == (1, 1)
+    assert (said.count("$ antipodes train --config"), said.count("$ antipodes train --resume")) == (1, 1)
     return folder, left, result.stdout, result.stderr
 
 
@@ -105,8 +105,8 @@ def test_the_table_is_complete(finished: Any) -> None:
             assert Run.open(run).config()["seed"] == int(seed)
             scores = json.loads((run / "evaluation.json").read_text())[run.name]
             assert results[variant][seed] == {**scores, "flagged_share": results[variant][seed]["flagged_share"]}
-    assert "flags precision" in results["fnc"]["0"]
-    assert "flags precision" not in results["plain"]["0"]  # which has no policy
+    assert "flags pooled precision" in results["fnc"]["0"]
+    assert "flags pooled precision" not in results["plain"]["0"]  # which has no policy
     assert results["fnc"]["0"]["flagged_share"] == pytest.approx(6 / 62)
     line = next(line for line in report["summary"] if (line["variant"], line["score"]) == ("fnc", "knn top-1"))
     differences = [results["fnc"][seed]["knn top-1"] - results["plain"][seed]["knn top-1"] for seed in ("0", "1")]
@@ -115,7 +115,7 @@ def test_the_table_is_complete(finished: Any) -> None:
     assert report["facts"]["data"] == "shapes, 128 training images, 64 test images"
     assert report["variants"]["fnc"]["negatives.alpha"] == 0.1
     page = (folder / "out" / "tiny.md").read_text()
-    for fact in ("resnet8-slim", "**epochs**: 1", "**batch**: 32", "antipodes 0", "| fnc |", "61.5 (1)"):
+    for fact in ("resnet8-slim", "**epochs**: 1", "**batch**: 32", "<details>", "antipodes 0", "| fnc |", "61.5 (1)"):
         assert fact in page
 
 
@@ -126,7 +126,10 @@ def test_the_page_shows_the_figures(finished: Any) -> None:
         assert f"]({name})" in page
         assert (folder / "out" / name).stat().st_size > 10_000
         assert f"A figure of it: {folder / 'out' / name}" in out
-    assert "| fnc |" in page[page.index("## Overview") :].split("##")[1]
+    short, _, rest = page.partition("<details>")
+    assert "| fnc |" in short
+    assert "tiny.png" in short
+    assert "tiny-detection.png" in rest
 
 
 def test_without_matplotlib_one_line_says_so(finished: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +195,7 @@ def test_a_failed_run_does_not_stop_the_others(finished: Any) -> None:
     [
         ({"baseline": "simclr"}, "the baseline 'simclr' is not a variant: there are plain, fnc"),
         ({"variants": {"plain": {"negatives": {"name": "fnc", "alfa": 1}}}}, "variant plain cannot be trained"),
-        ({"variants": {"plain": {"negativs": "fnc"}}}, "--negativs"),
+        ({"variants": {"plain": {"negativs": "fnc"}}}, "negativs"),
         ({"variants": {"plain": {"method": "simclear"}}}, "choose one of simclr"),
         ({"protocols": ["lineal"]}, "no evaluation protocol 'lineal'"),
         ({"common": {"data": "/nonexistent"}}, "does not exist"),
