@@ -55,6 +55,7 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("--data", type=str | None, default=None, help="Instead of the study's data: a name or a path.")
     parser.add_argument("--data_size", type=int | None, default=None, help="Side of that data's images, for folders.")
+    parser.add_argument("--render", action="store_true", help="Write its page anew from its JSON; run nothing.")
     parser.add_argument("--status", action="store_true", help="Say how far it is, with early numbers; run nothing.")
     call = parser.parse_args(arguments)
     if call.name == "list":
@@ -64,6 +65,12 @@ def main(arguments: list[str]) -> None:
         return
     if call.name == "papers":
         _papers()
+        return
+    if call.render:
+        study = load(call.name, call.budget, call.seeds)
+        from antipodes.study.render import render
+
+        print(render(Path(call.evidence) if call.evidence else _evidence(study, _folder(study, call)), study.label))
         return
     if call.parallel < 1:
         raise ValueError(f"--parallel must be at least 1, got {call.parallel}")
@@ -81,7 +88,7 @@ def _run(study: Study, call: Namespace) -> None:
     from antipodes.study.progress import StudyProgress
     from antipodes.training.loop import TrainingFailed
 
-    out = Path(call.out or f"runs/studies/{study.label}{'' if call.data is None else f'-{Path(call.data).stem}'}")
+    out = _folder(study, call)
     configurations = {trial: complete(trial, study.runner) for trial in study.trials(out)}
     grid = Grid(study, out) if study.runner is None else InProcess(study, out)
     if call.status:
@@ -112,6 +119,12 @@ def _run(study: Study, call: Namespace) -> None:
     if progress.failed:
         count = f"{len(progress.failed)} of {len(grid.trials)} runs"
         raise TrainingFailed(f"{count} failed, the lines above say why; the same call tries them again")
+
+
+def _folder(study: Study, call: Namespace) -> Path:
+    """Where the runs of a study are; those on other data than its own have a folder of their own."""
+    other = "" if call.data is None else f"-{Path(call.data).stem}"
+    return Path(call.out or f"runs/studies/{study.label}{other}")
 
 
 def _results(grid: Grid | InProcess) -> dict[str, dict[int, dict[str, float]]]:

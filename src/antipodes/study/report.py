@@ -41,7 +41,7 @@ def markdown(
         figures: Caption -> file, beside the page.
     """
     blocks = [f"# {report['title']}", report["question"]]
-    blocks += [*_in_short(report["facts"]), _markdown_table(_overview(lines, report["records"]))]
+    blocks += [*_in_short(report["facts"]), _markdown_table(overview(lines, report["records"]))]
     single = any(line.deviation is None for line in lines)
     other = f"{report['baseline']}, or to the variant under *against*," if _several(lines) else report["baseline"]
     blocks.append(OVERVIEW_LEGEND.format(other=other) + (SINGLE_LEGEND if single else ""))
@@ -183,7 +183,7 @@ def _several(lines: Sequence[Line]) -> bool:
     return len({line.against for line in lines} - {None}) > 1
 
 
-def _overview(lines: Sequence[Line], records: Sequence[str]) -> Cells:
+def overview(lines: Sequence[Line], records: Sequence[str] = ()) -> Cells:
     """A row per variant: the first scores, of the very first also the difference, and how right the flags were."""
     every = dict(_by_score(lines))
     scores = important_scores(every, records)
