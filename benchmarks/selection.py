@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from antipodes.functional import select
-from antipodes.functional.allowed import ROWS
+from antipodes.functional.row_blocks import ROWS
 
 ROUNDS = 5
 INNER, OUTER = 0.1, 0.1  # percentiles 90 to 99

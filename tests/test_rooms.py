@@ -16,16 +16,19 @@ ALLOWED: dict[str, set[str]] = {
     "state": {"distributed"},
     "candidates": {"functional", "pairs", "state"},
     "negatives": {"functional", "pairs", "state"},
+    "guides": {"pairs", "state"},
     "objectives": {"functional", "pairs", "state", "candidates", "negatives"},
-    "encoders": set(),
+    "encoders": {"functional", "data"},  # data only to read photos: nothing there knows encoders
     "data": set(),
     "methods": {"functional", "pairs", "state", "candidates", "negatives", "objectives", "encoders"},
 }
 ALLOWED["runs"] = set(ALLOWED) | {"runs"}
 ALLOWED["training"] = ALLOWED["runs"] | {"training"}
 ALLOWED["evaluation"] = ALLOWED["runs"] | {"evaluation"}
+ALLOWED["audit"] = {"functional", "data", "encoders", "audit"}
+ALLOWED["report"] = ALLOWED["runs"] | {"evaluation", "audit", "report"}
 ALLOWED["study"] = ALLOWED["runs"] | {"evaluation", "study"}
-ALLOWED["cli"] = ALLOWED["study"] | {"training"}
+ALLOWED["cli"] = ALLOWED["study"] | {"training", "audit", "report"}
 
 
 def room_of(path: Path) -> str:

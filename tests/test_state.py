@@ -119,7 +119,7 @@ def test_two_ranks_hold_the_same_table(two_ranks: Ranks) -> None:
 def count_in_a_file_on_a_rank(rank: int, world_size: int, folder: str) -> list[float]:
     table, ids = SampleTable(2, folder=folder), torch.tensor([0, 1])
     for _ in range(50):  # in a file that ranks share, each would go on from what the other has written
-        table.put(ids, table.read(ids) + 1)
+        table.write_gathered(ids, table.read(ids) + 1)
     return table.rows.tolist()
 
 

@@ -10,57 +10,114 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from antipodes.negatives import DCL, FNC, HCL, IFND, Cave, GloFND, Hardest, Oracle, Policy, Ring
-    from antipodes.objectives import GlobalContrastive, HardPairs, InfoNCE, LocalAggregation, Refine
-    from antipodes.pairs import Group, Listed, Pairs, Ranks, Rule
+    from antipodes.encoders.loading import load
+    from antipodes.guides import HistoryGuide, MomentumGuide, NetworkGuide, TableGuide
+    from antipodes.negatives import (
+        BCL,
+        DCL,
+        FNC,
+        HCL,
+        IFND,
+        Cave,
+        GloFND,
+        Guided,
+        Hardest,
+        Known,
+        Neighbours,
+        Oracle,
+        Policy,
+        PositiveAware,
+        Ring,
+    )
+    from antipodes.objectives import (
+        GlobalContrastive,
+        HardPairs,
+        InfoNCE,
+        LocalAggregation,
+        Refine,
+        Sigmoid,
+        Temperature,
+        TwoWay,
+    )
+    from antipodes.pairs import Bounds, Group, Guide, Listed, Pairs, Ranks, Rule
     from antipodes.state import SampleTable
 
 _HOMES = {
+    "BCL": "negatives",
+    "Bounds": "pairs",
     "Cave": "negatives",
     "DCL": "negatives",
     "FNC": "negatives",
-    "GlobalContrastive": "objectives",
     "GloFND": "negatives",
+    "GlobalContrastive": "objectives",
     "Group": "pairs",
+    "Guide": "pairs",
+    "Guided": "negatives",
     "HCL": "negatives",
     "HardPairs": "objectives",
     "Hardest": "negatives",
+    "HistoryGuide": "guides",
     "IFND": "negatives",
     "InfoNCE": "objectives",
+    "Known": "negatives",
     "Listed": "pairs",
     "LocalAggregation": "objectives",
+    "MomentumGuide": "guides",
+    "Neighbours": "negatives",
+    "NetworkGuide": "guides",
     "Oracle": "negatives",
     "Pairs": "pairs",
     "Policy": "negatives",
+    "PositiveAware": "negatives",
     "Ranks": "pairs",
     "Refine": "objectives",
     "Ring": "negatives",
     "Rule": "pairs",
     "SampleTable": "state",
+    "Sigmoid": "objectives",
+    "TableGuide": "guides",
+    "Temperature": "objectives",
+    "TwoWay": "objectives",
+    "load": "encoders.loading",
 }
 
 __all__ = [
+    "BCL",
     "DCL",
     "FNC",
     "HCL",
     "IFND",
+    "Bounds",
     "Cave",
     "GloFND",
     "GlobalContrastive",
     "Group",
+    "Guide",
+    "Guided",
     "HardPairs",
     "Hardest",
+    "HistoryGuide",
     "InfoNCE",
+    "Known",
     "Listed",
     "LocalAggregation",
+    "MomentumGuide",
+    "Neighbours",
+    "NetworkGuide",
     "Oracle",
     "Pairs",
     "Policy",
+    "PositiveAware",
     "Ranks",
     "Refine",
     "Ring",
     "Rule",
     "SampleTable",
+    "Sigmoid",
+    "TableGuide",
+    "Temperature",
+    "TwoWay",
+    "load",
 ]
 
 

@@ -9,8 +9,12 @@ from importlib import import_module
 COMMANDS = {
     "train": "pretrain an encoder by contrastive learning, or resume a run",
     "evaluate": "score the encoder of a run: linear probe, nearest neighbours",
+    "embed": "vectors of images by the encoder of a run or a pretrained one, as a file",
+    "neighbours": "the nearest samples of samples, from a file of embeddings",
+    "audit": "find duplicates, likely false negatives and outliers in photos, embeddings or a run",
     "compare": "compare finished runs over seeds with a baseline",
     "study": "run a grid of variants and seeds, or a theorem's experiment, and compare with a baseline",
+    "export": "write the encoder of a run for other programs: ONNX, detectron2, safetensors",
     "pictures": "draw a run: thresholds, flags over epochs and in images, a map of the features",
     "demo": "train SimCLR on real images in a few minutes, and show what it learned",
 }
@@ -28,6 +32,9 @@ examples:
   antipodes train --data path/to/photos --data.size 64 --method moco --method.queue_size 4096 --out runs/b
   antipodes train --resume runs/a
   antipodes evaluate runs/a --protocol linear,knn --json
+  antipodes audit path/to/photos --out audit
+  antipodes embed runs/a path/to/photos --out photos.npz
+  antipodes neighbours photos.npz --k 5 --out neighbours.csv
   antipodes compare runs/a runs/b --baseline runs/a
   antipodes study list
 

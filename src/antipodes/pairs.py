@@ -5,33 +5,62 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from antipodes.functional.contrast import contrast
-from antipodes.functional.own import Own
 from antipodes.functional.ranks import bounded
 from antipodes.functional.refine import Refined, refine
-from antipodes.functional.rule import Group, Listed, Ranks, Rule
+from antipodes.functional.rule import Bounds, Group, Listed, Ranks, Rule
+from antipodes.functional.same_sample import SameSample
+from antipodes.functional.sigmoid import SigmoidSums, sigmoid_sums
 from antipodes.functional.sums import Sums
 
-__all__ = ["Group", "Listed", "Pairs", "Ranks", "Rule", "normalise"]
+__all__ = ["Bounds", "Group", "Guide", "Listed", "Pairs", "Ranks", "Rule", "normalise"]
+
+
+@dataclass(frozen=True)
+class Guide:
+    """The same anchors and candidates in a second space, of any dimension, L2-normalised and without gradient.
+
+    Args:
+        anchors: (A, G) vectors of the anchors.
+        positives: (A,) cosine similarity of every anchor to its positive in this space.
+        candidates: (C, G) vectors of the candidates; None together with those of the pairs.
+    """
+
+    anchors: Tensor
+    positives: Tensor
+    candidates: Tensor | None = None
+
+    def keys(self) -> Tensor:
+        """The vectors of the candidates, whether or not they are the anchors."""
+        return self.anchors if self.candidates is None else self.candidates
 
 
 @dataclass(frozen=True)
 class Pairs:
     """Anchors, their positives and their candidates, all L2-normalised.
 
+    An *id* says which sample an embedding shows: candidates of the anchor's own id are never its negatives. A *row*
+    says where a sample stands in tables and labels. The two are equal unless several rows share an identity, such as
+    five captions of one image or two records of one patient.
+
     Args:
         anchors: (A, D) with gradient.
-        anchor_ids: (A,) dataset index of every anchor.
+        anchor_ids: (A,) identity of every anchor, by default its dataset index.
         positives: (A,) cosine similarity of every anchor to its positive, with gradient.
         candidates: (C, D), or None when the anchors themselves are the candidates (a batch on one rank).
-        candidate_ids: (C,) dataset index of every candidate, -1 for an empty slot; None together with candidates.
+        candidate_ids: (C,) identity of every candidate, -1 for an empty slot; None together with candidates.
         teachers: (A, D) the embedding of every anchor's positive, without gradient; only `refine` asks for it.
         supports: (A, D) the mean embedding of further views of every anchor's sample, without gradient; None unless
             the policy asks for some (`Policy.supports`).
+        anchor_rows: (A,) table row of every anchor; None takes the ids.
+        candidate_rows: (C,) table row of every candidate, negative where it has none; None takes the ids.
+        guide: The same anchors and candidates in the space of a guide, for policies that look there.
+        log_weights: (C,) by which every candidate's logit is raised, for candidates that were not drawn evenly.
     """
 
     anchors: Tensor
@@ -41,6 +70,10 @@ class Pairs:
     candidate_ids: Tensor | None = None
     teachers: Tensor | None = None
     supports: Tensor | None = None
+    anchor_rows: Tensor | None = None
+    candidate_rows: Tensor | None = None
+    guide: Guide | None = None
+    log_weights: Tensor | None = None
 
     def keys(self) -> tuple[Tensor, Tensor]:
         """The candidates and their ids, whether or not they are the anchors."""
@@ -48,7 +81,16 @@ class Pairs:
             return self.anchors, self.anchor_ids
         return self.candidates, self.candidate_ids
 
-    def contrast(self, temperature: float, rules: Rule | Sequence[Rule]) -> Sums:
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """The table rows of anchors (A,) and candidates (C,); negative for empty slots and for what has no row."""
+        anchors = self.anchor_ids if self.anchor_rows is None else self.anchor_rows
+        if self.candidates is None or self.candidate_ids is None:
+            return anchors, anchors
+        if self.candidate_rows is None:
+            return anchors, self.candidate_ids
+        return anchors, self.candidate_rows.masked_fill(self.candidate_ids < 0, -1)
+
+    def contrast(self, temperature: float | Tensor, rules: Rule | Sequence[Rule]) -> Sums:
         """The kernel's sums over these pairs: per rule and anchor what is kept, and what is pulled."""
         return contrast(
             self.anchors,
@@ -57,11 +99,42 @@ class Pairs:
             candidate_ids=self.candidate_ids,
             temperature=temperature,
             rules=rules,
+            offsets=self.log_weights,
+            guide=self._guides(rules),
+            same_sample=self.same_sample,
         )
+
+    def sigmoid(self, temperature: float | Tensor, bias: float | Tensor, rules: Rule | Sequence[Rule]) -> SigmoidSums:
+        """The sums of SigLIP's loss over these pairs: per rule and anchor of what is kept, and of what is pulled."""
+        return sigmoid_sums(
+            self.anchors,
+            self.candidates,
+            anchor_ids=self.anchor_ids,
+            candidate_ids=self.candidate_ids,
+            temperature=temperature,
+            bias=bias,
+            rules=rules,
+            guide=self._guides(rules),
+            same_sample=self.same_sample,
+        )
+
+    @cached_property
+    def same_sample(self) -> SameSample:
+        """Which candidates show the anchors' own samples, found once for all who ask."""
+        return SameSample(self.anchor_ids, self.candidate_ids)
+
+    def _guides(self, rules: Rule | Sequence[Rule]) -> tuple[Tensor, Tensor | None] | None:
+        """The guide's vectors, if a rule looks at them."""
+        rules = (rules,) if isinstance(rules, Rule) else rules
+        if self.guide is None or not any(rule.needs_guide for rule in rules):
+            return None
+        return self.guide.anchors, self.guide.candidates
 
     def bounded(self, rules: Sequence[Rule]) -> Sequence[Rule]:
         """The rules with their ranks as bounds, for those who apply them more than once."""
-        return bounded(rules, self.anchors, self.keys()[0], self.anchor_ids, self.keys()[1])
+        keys, ids = self.keys()
+        guide = None if self.guide is None else (self.guide.anchors, self.guide.keys())
+        return bounded(rules, self.anchors, keys, self.anchor_ids, ids, guide=guide, same_sample=self.same_sample)
 
     def with_supports(self, supports: Tensor | None) -> Pairs:
         """The same pairs with the embeddings (S, B, D) of further views, if any; both views of a sample share them."""
@@ -83,6 +156,8 @@ class Pairs:
             temperature=temperature,
             teacher_temperature=teacher_temperature,
             rules=rules,
+            guide=self._guides(rules),
+            same_sample=self.same_sample,
         )
 
     def detached(self) -> Pairs:
@@ -92,8 +167,7 @@ class Pairs:
 
     def available(self) -> Tensor:
         """How many candidates every anchor has before any rule, (A,): filled slots of other samples."""
-        ids = self.keys()[1]
-        return (ids >= 0).sum() - Own(self.anchor_ids, ids).count
+        return self.same_sample.available
 
 
 def normalise(embeddings: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ arguments that the name fixes (`preset`), and the options of a run that come wit
 Nothing heavy is imported before `find` loads a component, so listing names costs nothing.
 
 A name that is not in the table may be the dotted path of a class of one's own; data may also be a path on disk, and an
-encoder `timm:<model>`.
+encoder `timm:<model>` or `hf:<model>`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["method", "negatives", "data", "encoder", "augmentation"]
+Kind = Literal["method", "objective", "negatives", "data", "encoder", "augmentation"]
 
 _BASES: dict[Kind, str] = {
     "method": "antipodes.methods.method.Method",
+    "objective": "antipodes.objectives.objective.Objective",
     "negatives": "antipodes.negatives.policy.Policy",
-    "data": "antipodes.data.dataset.ImageDataset",
+    "data": "antipodes.data.dataset.Samples",
     "encoder": "torch.nn.Module",
     "augmentation": "antipodes.data.augment.base.Augmentation",
 }
@@ -74,6 +75,14 @@ _ENCODERS: dict[str, Entry] = {
     },
     "resnet18-slim": Entry(_RESNET, {**_SLIM, "blocks": (2, 2, 2, 2)}),
     "resnet8-slim": Entry(_RESNET, {**_SLIM, "blocks": (1, 1, 1)}),
+    "efficientnet-lite0": Entry("antipodes.encoders.efficientnet.EfficientNetLite0"),
+    # Texts: pretrained, CLIP's transformer from scratch, and the quickest.
+    "minilm": Entry("antipodes.encoders.minilm.MiniLM"),
+    "text-transformer": Entry("antipodes.encoders.text_transformer.TextTransformer"),
+    "bag-of-words": Entry("antipodes.encoders.bag_of_words.BagOfWords"),
+    # Vectors: as they are, or through a small network.
+    "identity": Entry("antipodes.encoders.vector.IdentityVector"),
+    "mlp": Entry("antipodes.encoders.vector.VectorMLP"),
 }
 
 _VIEW = "antipodes.data.augment.views.RandomView"
@@ -106,21 +115,70 @@ _AUGMENTATIONS: dict[str, Entry] = {
     "clsa": Entry(_VIEW, {"scale": (0.2, 1.0), **_MOCO_COLOUR, "strong": 5}),
 }
 
+_BANK_RUN: dict[str, Any] = {"head": {"kind": "linear"}, "objective": {"temperature": 0.07}}
+# its background ranks the bank
+_AGGREGATION: dict[str, Any] = {"objective": {"name": "local-aggregation"}, "head": {"centred": True}}
+
 NAMES: dict[Kind, dict[str, Entry]] = {
     "method": {
         "simclr": Entry("antipodes.methods.simclr.SimCLR"),
-        "sogclr": Entry("antipodes.methods.simclr.SogCLR"),
-        "supcon": Entry("antipodes.methods.simclr.SupCon"),
+        "sogclr": Entry("antipodes.methods.simclr.SimCLR", run={"objective": {"name": "global-contrastive"}}),
+        "supcon": Entry(
+            "antipodes.methods.simclr.SimCLR",
+            run={"negatives": "oracle", "treatment": "attract", "objective": {"temperature": 0.1}},
+        ),
         "moco": Entry("antipodes.methods.moco.MoCo"),
-        "moco-v1": Entry("antipodes.methods.moco.MoCoV1"),
+        "moco-v1": Entry("antipodes.methods.moco.MoCo", run={"augmentation": "moco-v1", **_BANK_RUN}),
         "moco-v2": Entry("antipodes.methods.moco.MoCo"),
         "sane": Entry("antipodes.methods.sane.SANE"),
-        "sane-imagenet": Entry("antipodes.methods.sane.SANEImageNet"),
+        # SANE-Single; SANE-Multi has crops [224, 192, 160, 128, 96]
+        "sane-imagenet": Entry(
+            "antipodes.methods.sane.SANE",
+            {"kappa": 0.1, "crops": (96,), "queue_size": 65536},
+            {"objective": {"tau_prime": 1.0, "mu": (0.5, 10.0)}},
+        ),
         "instance": Entry("antipodes.methods.instance.InstanceDiscrimination"),
         "cmc": Entry("antipodes.methods.cmc.CMC"),
-        "local-aggregation": Entry("antipodes.methods.local_aggregation.InstanceAggregation"),
-        "cmc-local-aggregation": Entry("antipodes.methods.local_aggregation.CMCAggregation"),
+        "local-aggregation": Entry("antipodes.methods.instance.InstanceDiscrimination", run=_AGGREGATION),
+        "cmc-local-aggregation": Entry("antipodes.methods.cmc.CMC", run=_AGGREGATION),
         "hnssl": Entry("antipodes.methods.hnssl.HNSSL"),
+        "hnssl-paper": Entry(
+            "antipodes.methods.hnssl.HNSSL",
+            run={"optimizer": "adamw", "weight_decay": 0.0, "learning_rate": 0.16, "batch_size": 160, "warmup": 0.0},
+        ),
+        "clip": Entry("antipodes.methods.clip.CLIP"),
+        "siglip": Entry("antipodes.methods.clip.CLIP", run={"objective": {"name": "sigmoid", "temperature": 0.1}}),
+        "fastclip": Entry(
+            "antipodes.methods.clip.CLIP",
+            run={
+                "objective": {"name": "global-contrastive", "gamma": 0.2, "gamma_until": 0.6, "rho": 6.5},
+                "temperature": {"form": "linear", "rate": 2e-4},
+            },
+        ),
+        # Ring's own settings for CIFAR: rate 0.03, weight decay 1e-4, no blur
+        "iring": Entry(
+            "antipodes.methods.instance.InstanceDiscrimination",
+            run={"negatives": "ring", "learning_rate": 0.03, "weight_decay": 1e-4},
+        ),
+        "moco-ring": Entry(
+            "antipodes.methods.moco.MoCo",
+            {"queue_size": 4096},
+            {
+                "negatives": "ring",
+                "augmentation": "moco-small",
+                "objective": {"temperature": 0.07},
+                "learning_rate": 0.03,
+                "weight_decay": 1e-4,
+            },
+        ),
+    },
+    "objective": {
+        "info-nce": Entry("antipodes.objectives.info_nce.InfoNCE"),
+        "global-contrastive": Entry("antipodes.objectives.global_contrastive.GlobalContrastive"),
+        "local-aggregation": Entry("antipodes.objectives.local_aggregation.local_aggregation"),
+        "hard-pairs": Entry("antipodes.objectives.hard_pairs.HardPairs"),
+        "sigmoid": Entry("antipodes.objectives.sigmoid.Sigmoid"),
+        "soft-label": Entry("antipodes.objectives.soft_label.SoftLabel"),
     },
     "negatives": {
         "glofnd": Entry("antipodes.negatives.glofnd.GloFND"),
@@ -131,12 +189,29 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "hardest": Entry("antipodes.negatives.hardest.Hardest"),
         "dcl": Entry("antipodes.negatives.debiased.DCL"),
         "hcl": Entry("antipodes.negatives.debiased.HCL"),
+        "bcl": Entry("antipodes.negatives.bcl.BCL"),
+        "known": Entry("antipodes.negatives.known.Known"),
+        "positive-aware": Entry("antipodes.negatives.positive_aware.PositiveAware"),
+        "guided": Entry("antipodes.negatives.guided.Guided"),
+        "neighbours": Entry("antipodes.negatives.neighbours.Neighbours"),
         "oracle": Entry("antipodes.negatives.oracle.Oracle"),
     },
     "data": {
         "cifar10": Entry("antipodes.data.cifar.CIFAR10"),
         "cifar100": Entry("antipodes.data.cifar.CIFAR100"),
         "fashion-mnist": Entry("antipodes.data.fashion_mnist.FashionMNIST"),
+        "flickr8k": Entry("antipodes.data.captions.Captions"),
+        "coco-captions": Entry("antipodes.data.captions.Captions"),
+        "stl10": Entry("antipodes.data.stl10.STL10"),
+        "dtd": Entry("antipodes.data.transfer_sets.DTD"),
+        "pets": Entry("antipodes.data.transfer_sets.Pets"),
+        "flowers102": Entry("antipodes.data.transfer_sets.Flowers102"),
+        "food101": Entry("antipodes.data.transfer_sets.Food101"),
+        "caltech101": Entry("antipodes.data.transfer_sets.Caltech101"),
+        "cars": Entry("antipodes.data.transfer_sets.Cars"),
+        "aircraft": Entry("antipodes.data.transfer_sets.Aircraft"),
+        "sun397": Entry("antipodes.data.transfer_sets.SUN397"),
+        "voc2007": Entry("antipodes.data.transfer_sets.VOC2007"),
         "shapes": Entry("antipodes.data.shapes.Shapes"),
     },
     "encoder": _ENCODERS,
@@ -145,16 +220,18 @@ NAMES: dict[Kind, dict[str, Entry]] = {
 
 ELSE: dict[Kind, str] = {
     "method": "the dotted path of a Method",
+    "objective": "the dotted path of an Objective",
     "negatives": "the dotted path of a Policy",
-    "data": "a folder of images, an .npz file, or the dotted path of an ImageDataset",
-    "encoder": "timm:<model>, or the dotted path of an nn.Module",
+    "encoder": "timm:<model>, hf:<text model>, or the dotted path of an nn.Module",
+    "data": "the path of a folder or archive of images, with or without captions, of a table or of .npz, .npy or .tar "
+    "files, or the dotted path of a dataset",
     "augmentation": "the dotted path of an Augmentation",
 }
 """What a name of each kind may be besides those in the table."""
 
 
 def find(kind: Kind, name: str) -> Component:
-    """Look a component up by its name, by a path on disk (data), by `timm:<model>` or by the dotted path of a class.
+    """Look a component up by its name, by a path on disk (data), by `timm:<model>`, `hf:<model>` or a dotted path.
 
     Raises:
         ValueError: if there is none; the sentence lists the names that exist.
@@ -166,6 +243,8 @@ def find(kind: Kind, name: str) -> Component:
     entry = NAMES[kind].get(name)
     if entry is None and kind == "encoder" and name.startswith("timm:"):
         entry = Entry("antipodes.encoders.timm_model", {"model": name.removeprefix("timm:")})
+    if entry is None and kind == "encoder" and name.startswith("hf:"):
+        entry = Entry("antipodes.encoders.hugging_face.HuggingFaceText", {"model": name.removeprefix("hf:")})
     if entry is None and kind == "data" and "." not in Path(name).name.rstrip("."):
         entry = _data_on_disk(name)
     if entry is None and kind == "data" and not _importable(name):
@@ -175,25 +254,39 @@ def find(kind: Kind, name: str) -> Component:
         base = _attribute(_BASES[kind])
         if not (isinstance(target, type) and issubclass(target, base)):
             raise ValueError(f"{name} cannot be the {kind}: it is not a subclass of {base.__module__}.{base.__name__}")
-        return Component(target)
-    return Component(target, entry.preset, entry.run)
+        return Component(target, run=getattr(target, "run", {}))
+    return Component(target, entry.preset, merged(getattr(target, "run", {}), entry.run))
+
+
+def merged(options: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with others laid over them, components inside likewise.
+
+    Example:
+        >>> merged({"head": {"kind": "mlp2", "dim": 128}}, {"head": {"dim": 64}, "epochs": 3})
+        {'head': {'kind': 'mlp2', 'dim': 64}, 'epochs': 3}
+    """
+    result = dict(options)
+    for name, value in others.items():
+        before = result.get(name)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        result[name] = {**before, **value} if both else value  # type: ignore[dict-item]
+    return result
 
 
 def _data_on_disk(name: str) -> Entry:
-    """A folder of images or an `.npz` file as an entry.
+    """Data by its path: what lies there decides which dataset reads it.
 
     Raises:
         ValueError: if there is no such path, or it is something else.
     """
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return Entry("antipodes.data.folder.Folder", {"path": name})
-    if path.is_file() and path.suffix == ".npz":
-        return Entry("antipodes.data.npz.Npz", {"path": name})
-    problem = "is not a folder or an .npz file (unpack archives)" if path.exists() else "does not exist as a path"
+    from antipodes.data.on_disk import dataset_at
+
+    if (path := dataset_at(name)) is not None:
+        return Entry(path, {"path": name})
+    problem = "holds no data that can be read" if Path(name).expanduser().exists() else "does not exist as a path"
     raise ValueError(
         f"data {name!r} is not one of {', '.join(NAMES['data'])} and {problem}: "
-        "give one of these names, a folder of images or an .npz file"
+        f"give one of these names, or {ELSE['data']}"
     )
 
 

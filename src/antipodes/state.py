@@ -58,6 +58,10 @@ class SampleTable(nn.Module):
     def read(self, ids: Tensor) -> Tensor:
         """The rows of the given ids, (b, *shape), as a copy on their device."""
         self._check(ids)
+        return self.read_checked(ids)
+
+    def read_checked(self, ids: Tensor) -> Tensor:
+        """What `read` returns, for callers who have checked these ids: it reads nothing back from their device."""
         return self.rows[ids.to(self.rows.device)].to(ids.device)
 
     def write(self, ids: Tensor, values: Tensor) -> None:
@@ -66,12 +70,20 @@ class SampleTable(nn.Module):
         if values.shape != (ids.numel(), *self.rows.shape[1:]):
             expected = (ids.numel(), *self.rows.shape[1:])
             raise ValueError(f"values must have the shape {expected} of their ids and rows, got {tuple(values.shape)}")
-        self.put(gather(ids), gather(values.detach()))
+        self.write_gathered(gather(ids), gather(values.detach()))
 
-    def put(self, ids: Tensor, values: Tensor) -> None:
-        """Replace rows by values that are gathered already, the same call on every rank."""
-        last = _last_of_each(ids)
-        self.rows[ids[last].to(self.rows.device)] = values[last].to(self.rows)
+    def write_gathered(self, ids: Tensor, values: Tensor, distinct: bool = False) -> None:
+        """Replace rows by values that are gathered already, the same call on every rank.
+
+        Args:
+            ids: (b,) which rows.
+            values: (b, *shape).
+            distinct: Whether no id comes twice, which saves a look.
+        """
+        if not distinct:
+            last = _last_of_each(ids)
+            ids, values = ids[last], values[last]
+        self.rows[ids.to(self.rows.device)] = values.to(self.rows)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SampleTable:
         """What moves a module to another device or type: a table in a file stays where it is."""
@@ -85,11 +97,25 @@ def check_ids(ids: Tensor, num_samples: int) -> None:
     """Refuse ids that are not whole numbers in 0..num_samples-1."""
     if ids.dtype != torch.int64 or ids.dim() != 1:
         raise ValueError(f"ids must be int64 of shape (B,), got {ids.dtype} of shape {tuple(ids.shape)}")
-    if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= num_samples):
+    if not ids.numel():
+        return
+    lowest, highest = torch.stack(torch.aminmax(ids)).tolist()  # one read from the device
+    if lowest < 0 or highest >= num_samples:
         raise ValueError(
-            f"ids must be in 0..{num_samples - 1}, got {int(ids.min())}..{int(ids.max())}: "
+            f"ids must be in 0..{num_samples - 1}, got {lowest}..{highest}: "
             "they are dataset indices, and num_samples is the size of the dataset"
         )
+
+
+def check_rows(anchor_rows: Tensor, candidate_rows: Tensor, num_samples: int) -> None:
+    """Refuse anchors without a row in a table of so many, and candidates beyond it; a negative row is an empty slot."""
+    if candidate_rows is anchor_rows or not candidate_rows.numel():
+        check_ids(anchor_rows, num_samples)
+    elif candidate_rows.dtype == anchor_rows.dtype:
+        check_ids(torch.cat((anchor_rows, candidate_rows.clamp(min=0))), num_samples)
+    else:
+        check_ids(anchor_rows, num_samples)
+        check_ids(candidate_rows.clamp(min=0), num_samples)
 
 
 def _last_of_each(ids: Tensor) -> Tensor:

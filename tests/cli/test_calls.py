@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, here, refused
 
-SMALL = ["--encoder", "resnet8-slim", "--method.hidden", 16, "--batch_size", 16, "--epochs", 1]
+SMALL = ["--encoder", "resnet8-slim", "--head.hidden", 16, "--batch_size", 16, "--epochs", 1]
 
 
 def photos(folder: Path, count: int, first: int = 0) -> Path:

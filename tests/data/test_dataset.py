@@ -104,8 +104,8 @@ def test_require_trainable():
 
 def test_open_by_name_and_unknown_name(tmp_path):
     assert isinstance(open_dataset("shapes", count=3), Shapes)
-    with pytest.raises(ValueError, match="cifar10, cifar100, fashion-mnist, shapes and does not exist"):
+    with pytest.raises(ValueError, match=r"cifar10, cifar100, fashion-mnist, .*shapes and does not exist"):
         open_dataset("cifar11")
-    (tmp_path / "notes.txt").write_text("no data")
-    with pytest.raises(ValueError, match=r"is not a folder or an \.npz file"):
-        open_dataset(str(tmp_path / "notes.txt"))
+    (tmp_path / "notes.doc").write_text("no data")
+    with pytest.raises(ValueError, match=r"holds no data that can be read"):
+        open_dataset(str(tmp_path / "notes.doc"))

@@ -1,3 +1,4 @@
+import os
 import warnings
 import zipfile
 from pathlib import Path
@@ -26,7 +27,7 @@ def test_flat_folder_in_natural_order(tmp_path):
         save(tmp_path / name, value)
     (tmp_path / "notes.txt").write_text("not an image")
     (tmp_path / ".hidden.png").write_bytes(b"not shown")
-    data = open_dataset(str(tmp_path), size=4)
+    data = open_dataset(str(tmp_path), size=4, decode=4)
     assert isinstance(data, Folder)
     assert data.files == ("img1.png", "img2.png", "img10.png", "IMG11.png", "img100.bmp")
     assert values(data) == [0, 1, 2, 3, 4]
@@ -121,7 +122,7 @@ def test_shorter_side_is_scaled_and_the_centre_kept(tmp_path):
     picture = np.zeros((20, 60, 3), dtype=np.uint8)
     picture[:, 20:40, 0] = 200
     Image.fromarray(picture).save(tmp_path / "wide.png")
-    image = Folder(str(tmp_path), size=10).fetch(torch.tensor([0]))[0]
+    image = Folder(str(tmp_path), size=10, decode=10).fetch(torch.tensor([0]))[0]
     assert image.shape == (3, 10, 10)
     assert image[0, :, 1:-1].min() > 195
     assert image[0].min() > 150  # the edge columns mix with what was cut off
@@ -179,9 +180,9 @@ def test_worker_processes_change_nothing(tmp_path):
     assert not lazy.in_memory
     assert here.fingerprint == there.fingerprint == lazy.fingerprint
     loaded = list(Loader(lazy, 50, seed=0, workers=2).epoch(0))
-    for (ids, images), (ids_here, images_here) in zip(loaded, Loader(here, 50, seed=0).epoch(0), strict=True):
-        assert torch.equal(ids, ids_here)
-        assert torch.equal(images, images_here)
+    for (rows, inputs), (rows_here, inputs_here) in zip(loaded, Loader(here, 50, seed=0).epoch(0), strict=True):
+        assert torch.equal(rows, rows_here)
+        assert torch.equal(inputs["image"], inputs_here["image"])
 
 
 def test_a_file_lost_after_the_scan_is_named(tmp_path):
@@ -206,3 +207,146 @@ def test_clothing_photos(tmp_path):
         assert file.split("/")[0] == data.classes[label]
     assert data.fetch(torch.arange(len(data))).float().std() > 20
     assert len(data.held_out()) == sum("/test/" in name for name in photos[::100])
+
+
+def photo(path, size=(40, 30), seed=0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "expected"),
+    [
+        ((300, 200), {}, (64, 73)),
+        ((300, 200), {"size": 128}, (128, 147)),
+        ((300, 240), {"size": 224}, (224, 240)),
+        ((600, 500), {"size": 224}, (224, 257)),
+        ((50, 48), {}, (48, 48)),
+        ((16, 16), {}, (32, 32)),
+        ((300, 200), {"decode": 48}, (48, 48)),
+        ((300, 200), {"size": 32, "decode": 100}, (32, 100)),
+    ],
+)
+def test_sizes_of_views_and_of_decoded_images(tmp_path, own, given, expected):
+    photo(tmp_path / "a.png", own)
+    data = Folder(str(tmp_path), **given)
+    assert (data.image_size, data.decode) == expected
+    assert data.fetch(torch.tensor([0])).shape == (1, 3, data.decode, data.decode)
+
+
+def test_labels_can_be_turned_off(tmp_path):
+    save(tmp_path / "summer" / "a.png", 1)
+    save(tmp_path / "winter" / "b.png", 2)
+    data = Folder(str(tmp_path))
+    assert data.classes == ("summer", "winter")
+    assert any(
+        "2 classes, one for every subfolder" in line and "--data.labels none" in line for line in data.describe()
+    )
+    data = Folder(str(tmp_path), labels="none")
+    assert data.labels is data.classes is None
+    assert "no labels" in data.describe()
+    with pytest.raises(ValueError, match="labels must be"):
+        Folder(str(tmp_path), labels="albums")
+    with pytest.raises(ValueError, match="no labels, so no classes"):
+        Folder(str(tmp_path), labels="none", classes=1)
+
+
+def test_some_classes_in_both_splits(tmp_path):
+    for split in ("train", "test"):
+        for value, name in enumerate("abcdef"):
+            save(tmp_path / split / name / "1.png", value)
+    data = Folder(str(tmp_path), classes="b,e")
+    assert data.classes == ("b", "e")
+    assert values(data) == [1, 4]
+    assert values(data.held_out()) == [1, 4]
+    assert data.held_out().labels.tolist() == [0, 1]
+    three, two = Folder(str(tmp_path), classes=3), Folder(str(tmp_path), classes=2)
+    assert set(two.classes) < set(three.classes)
+    assert three.labels.tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="no class 'z'"):
+        Folder(str(tmp_path), classes=["a", "z"])
+    with pytest.raises(ValueError, match=r"classes must be in 1\.\.6"):
+        Folder(str(tmp_path), classes=7)
+
+
+def test_what_is_no_image_is_counted_with_a_reason(tmp_path):
+    photo(tmp_path / "a.jpg")
+    photo(tmp_path / "c.avif")
+    (tmp_path / "b.jfif").write_bytes((tmp_path / "a.jpg").read_bytes())
+    (tmp_path / "d.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "null.jpg").symlink_to("/dev/zero")
+    (tmp_path / "lost.jpg").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "notes.txt").write_text("other")
+    with pytest.warns(UserWarning, match="left out 4"):
+        data = Folder(str(tmp_path))
+    assert data.files == ("a.jpg", "b.jfif", "c.avif")
+    assert dict(data.skipped) == {
+        "d.heic": "HEIC, which needs the package pillow-heif",
+        "lost.jpg": "No such file or directory",
+        "null.jpg": "not a plain file",
+        "pipe.jpg": "not a plain file",
+    }
+    lines = data.describe()
+    assert lines[0].startswith(f"3 images of 40 x 30 pixels in {tmp_path}")
+    assert "passed over 1 other files" in lines
+    assert "left out 2: not a plain file (null.jpg, ...)" in lines
+
+
+def test_unreadable_subfolders_are_counted(tmp_path, monkeypatch):
+    save(tmp_path / "good" / "a.png", 1)
+    save(tmp_path / "shut" / "b.png", 2)
+    scandir = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("shut"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.warns(UserWarning, match="shut"):
+        data = Folder(str(tmp_path))
+    assert data.skipped == [("shut", "folder that cannot be read: Permission denied")]
+
+
+def test_names_that_are_no_utf8(tmp_path):
+    name = os.fsdecode(b"caf\xe9.png")
+    save(tmp_path / "x.png", 3)
+    try:
+        (tmp_path / "x.png").rename(tmp_path / name)
+    except OSError:
+        pytest.skip("this file system takes only UTF-8")
+    (tmp_path / os.fsdecode(b"broken\xff.png")).write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match=r"broken\\xff"):
+        data = Folder(str(tmp_path))
+    assert data.files == (name,)
+    assert values(data) == [3]
+    assert len(data.fingerprint) == 16
+    "\n".join(data.describe()).encode()
+    data.write_skipped(tmp_path / "skipped.csv")
+    assert "broken" in (tmp_path / "skipped.csv").read_text()
+
+
+def test_a_zip_of_class_folders_is_data(tmp_path, cache):
+    for split in ("train", "test"):
+        for value, name in enumerate("ab"):
+            save(tmp_path / "set" / split / name / "1.png", value)
+    with zipfile.ZipFile(tmp_path / "set.zip", "w") as file:
+        for path in sorted((tmp_path / "set").rglob("*.png")):
+            file.write(path, path.relative_to(tmp_path))
+    data = open_dataset(str(tmp_path / "set.zip"))
+    assert isinstance(data, Folder)
+    assert data.name == "set.zip"
+    assert values(data) == values(data.held_out()) == [0, 1]
+    assert data.classes == ("a", "b")
+
+
+def test_cifar100_as_a_zip(shared_data, cache, tmp_path):
+    with zipfile.ZipFile(shared_data / "cifar100_20k.zip") as archive, zipfile.ZipFile(tmp_path / "c.zip", "w") as part:
+        for name in sorted(archive.namelist())[::100]:
+            part.writestr(name, archive.read(name))
+    data = open_dataset(str(tmp_path / "c.zip"), classes=20)
+    assert len(data.classes) == 20
+    assert (data.image_size, data.decode) == (32, 32)
+    assert data.held_out().classes == data.classes

@@ -18,8 +18,9 @@ class Decoding(ImageDataset):
 
 
 def both(batch):
-    ids, images = batch
-    return ids.tolist(), images[:, 0, 0, 0].tolist()
+    rows, inputs = batch
+    assert list(inputs) == ["image"]
+    return rows.tolist(), inputs["image"][:, 0, 0, 0].tolist()
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_two_ranks_share_what_one_sees(data):
     assert len(one) == len(shards[0]) == len(shards[1]) == 3
     for (ids, images), (ids0, images0), (ids1, images1) in zip(one, *shards, strict=True):
         assert torch.equal(ids, torch.cat([ids0, ids1]))
-        assert torch.equal(images, torch.cat([images0, images1]))
+        assert torch.equal(images["image"], torch.cat([images0["image"], images1["image"]]))
 
 
 def test_workers_change_nothing():

@@ -1,5 +1,8 @@
+import hashlib
 import json
 import os
+import subprocess
+import sys
 from importlib.metadata import version
 
 import pytest
@@ -8,8 +11,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from antipodes.encoders import create
-from antipodes.encoders.export import export_backbone, load_backbone, load_weights
+from antipodes.encoders import create, efficientnet
+from antipodes.encoders.encoder import Preprocessing
+from antipodes.encoders.export import export_backbone, load_backbone, load_weights, read_description
 
 from .torchvision_layout import resnet18_layout, resnet50_layout
 
@@ -140,3 +144,70 @@ def test_files_that_cannot_be_used_are_explained(tmp_path):
     with pytest.raises(ValueError, match="cannot be exported as JSON"):
         export_backbone(encoder, tmp_path / "c.safetensors")
     assert not (tmp_path / "c.safetensors").exists()
+
+
+def test_the_same_weights_give_the_same_bytes(tmp_path):
+    encoder = create("resnet8-slim", width=8, in_channels=3)
+    code = (
+        "import sys; from antipodes.encoders.export import export_backbone, load_backbone;"
+        "export_backbone(load_backbone(sys.argv[1]), sys.argv[2], card={})"
+    )
+    export_backbone(encoder, tmp_path / "0.safetensors", Preprocessing(48), card={})
+    for number in (1, 2):  # other processes hash strings otherwise
+        call = [sys.executable, "-c", code, tmp_path / f"{number - 1}.safetensors", tmp_path / f"{number}.safetensors"]
+        subprocess.run(call, check=True)
+    contents = {(tmp_path / f"{number}.safetensors").read_bytes() for number in range(3)}
+    assert len(contents) == 1
+    again = create("resnet8-slim", in_channels=3, width=8)
+    again.load_state_dict(encoder.state_dict())
+    export_backbone(again, tmp_path / "3.safetensors", Preprocessing(48))
+    assert (tmp_path / "3.safetensors").read_bytes() in contents
+
+
+def test_metadata_says_how_to_feed_the_encoder(tmp_path):
+    given = Preprocessing(48, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    export_backbone(create("resnet8-slim"), tmp_path / "a.safetensors", given)
+    description = read_description(tmp_path / "a.safetensors")
+    assert (description.name, description.modality, description.num_features) == ("resnet8-slim", "image", 64)
+    assert description.preprocessing == given
+    assert load_backbone(tmp_path / "a.safetensors").preprocessing == given
+    with safe_open(tmp_path / "a.safetensors", framework="pt") as file:
+        assert json.loads(file.metadata()["preprocessing"])["size"] == 48
+
+
+def test_metadata_that_cannot_be_understood_is_named(tmp_path):
+    save_file(
+        {"a": torch.zeros(1)}, tmp_path / "a.safetensors", {"encoder": "resnet18", "arguments": "{", "format": "pt"}
+    )
+    with pytest.raises(ValueError, match=r"the metadata of .*a\.safetensors cannot be understood"):
+        load_backbone(tmp_path / "a.safetensors")
+
+
+def test_a_model_card_is_written_beside_the_file(tmp_path):
+    export_backbone(
+        create("resnet8-slim"), tmp_path / "encoder.safetensors", Preprocessing(48), {"method": "simclr | glofnd\nfour"}
+    )
+    card = (tmp_path / "encoder.md").read_text()
+    digest = hashlib.sha256((tmp_path / "encoder.safetensors").read_bytes()).hexdigest()
+    assert digest in card
+    assert "shorter side scaled to 48" in card
+    assert "| method | simclr \\| glofnd four |" in card
+    assert 'antipodes.load("encoder.safetensors")' in card
+
+
+def test_a_text_encoder_comes_back_with_its_vocabulary(tmp_path):
+    encoder = create("bag-of-words", words="learned", vocabulary_size=20, width=4)
+    encoder.fit_tokenizer(["a dog", "the cat"])
+    export_backbone(encoder, tmp_path / "a.safetensors")
+    again = load_backbone(tmp_path / "a.safetensors")
+    assert torch.equal(again.tokenize(["the dog"]), encoder.tokenize(["the dog"]))
+
+
+def test_a_pretrained_encoder_is_not_fetched_again(tmp_path, monkeypatch):
+    encoder = create("efficientnet-lite0", pretrained=False)
+    encoder.origin = ("efficientnet-lite0", {"size": 64})  # as if its package had been there
+    export_backbone(encoder, tmp_path / "a.safetensors")
+    monkeypatch.setattr(efficientnet, "WEIGHTS", ("no-such-package",))
+    again = load_backbone(tmp_path / "a.safetensors")
+    assert again.origin == encoder.origin
+    assert again.preprocessing.size == 224

@@ -20,10 +20,10 @@ from antipodes.evaluation.pictures import Subject, strongest_flags
 from antipodes.evaluation.run import score
 from antipodes.evaluation.thresholds import dataset_quantiles
 from antipodes.negatives import IFND, GloFND
-from antipodes.runs.build import build_augmentation
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.snapshots import Snapshot, load_snapshots, save_snapshot
+from antipodes.runs.views import build_augmentation
 from tests.cli.command import here, refused
 from tests.reference.contrast import judge
 

@@ -1,5 +1,5 @@
 import math
-import sys
+from typing import Any
 
 import pytest
 import torch
@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
-from antipodes.functional import Group, Listed, Ranks, Rule, Sums, contrast
-from antipodes.functional import _stream as stream
-from antipodes.functional._tiles import same_id_pairs
+from antipodes.functional import Group, Ranks, Rule, SameSample, Sums, contrast, drawn_sums
+from antipodes.functional import _task as task
+from tests.functional.case import GUIDED, RULES, Case, assert_same
 from tests.reference import contrast as reference
 
 
@@ -24,116 +24,17 @@ def cosine(degrees: float) -> float:
     return math.cos(math.radians(degrees))
 
 
-class Case:
-    """Random embeddings, ids and rules from one seed."""
-
-    def __init__(self, seed: int, *, symmetric: bool, ids: str = "views", dtype: torch.dtype = torch.float64) -> None:
-        self.generator = torch.Generator().manual_seed(seed)
-        self.count, self.others = 14, 14 if symmetric else 19
-        self.dtype = dtype
-        self.anchors = self.embeddings(self.count)
-        self.candidates = None if symmetric else self.embeddings(self.others)
-        self.anchor_ids = torch.arange(self.count // 2).repeat(2)
-        self.candidate_ids = None if symmetric else self.integers(0, 20, self.others)
-        if ids == "copies":
-            self.anchor_ids = self.integers(0, 3, self.count)
-        elif ids == "one":
-            self.anchor_ids = torch.zeros(self.count, dtype=torch.int64)
-            self.anchor_ids[:2] = 1
-            self.candidate_ids = None if symmetric else torch.zeros(self.others, dtype=torch.int64)
-        elif ids == "empty":
-            (self.anchor_ids if self.candidate_ids is None else self.candidate_ids)[3:6] = -1
-
-    def embeddings(self, count: int) -> Tensor:
-        return normalize(torch.randn(count, 3, generator=self.generator, dtype=self.dtype), dim=1)
-
-    def integers(self, low: int, high: int, count: int) -> Tensor:
-        return torch.randint(low, high, (count,), generator=self.generator)
-
-    def bound(self, low: float, high: float) -> Tensor:
-        return low + (high - low) * torch.rand(self.count, generator=self.generator, dtype=self.dtype)
-
-    def group(self, kinds: int, scale: int = 1) -> Group:
-        anchors = self.integers(-1, kinds, self.count) * scale
-        return Group(anchors, anchors if self.candidates is None else self.integers(-1, kinds, self.others) * scale)
-
-    def listed(self, length: int) -> Listed:
-        return Listed(self.integers(0, self.count, length), self.integers(0, self.others, length))
-
-    def ranks(self) -> Rule:
-        first = self.integers(0, 8, self.count)
-        return Rule(ranks=(Ranks(first, first + self.integers(0, 12, self.count)),))
-
-    def rules(self, name: str) -> list[Rule]:
-        ceiling = Rule(ceiling=self.bound(-0.2, 0.8))
-        band = Rule(low=self.bound(-0.9, 0.0), high=self.bound(0.0, 0.9))
-        group = Rule(groups=(self.group(3),))
-        lopsided = Group(self.integers(0, 2, self.count), self.integers(0, 2, self.others), "only")
-        only = Rule(groups=(lopsided,))
-        many = Rule(groups=(self.group(3, scale=2**40),))
-        single = Rule(lists=(self.listed(25), self.listed(0)))
-        return {
-            "none": [Rule()],
-            "low": [Rule(low=band.low)],
-            "high": [Rule(high=band.high)],
-            "band": [band],
-            "ceiling": [ceiling],
-            "ceiling pulled": [ceiling.attract()],
-            "group": [group],
-            "large group numbers": [many],
-            "group pulled": [group.attract()],
-            "only": [only],
-            "all joined": [band & ceiling & group & only],
-            "all joined, pulled": [(band & ceiling & group & only).attract()],
-            "dropped and pulled": [ceiling.attract() & group, group.attract() & ceiling],
-            "two ceilings": [ceiling & Rule(ceiling=self.bound(-0.2, 0.8), above="pull")],
-            "three granularities": [group, Rule(groups=(self.group(2),)), Rule(groups=(self.group(5),))],
-            "mixed": [Rule(), Rule(), band & group.attract(), ceiling, Rule(), group],
-            "listed": [single],
-            "listed, pulled": [single.attract()],
-            "listed and joined": [single & ceiling.attract() & group, (single & band & only).attract(), Rule()],
-            "ranks": [self.ranks()],
-            "ranks, joined": [self.ranks() & ceiling & group, self.ranks() & single],
-            "ranks, pulled": [(self.ranks() & ceiling & group).attract(), Rule()],
-            "two bands of ranks": [self.ranks() & self.ranks(), self.ranks()],
-            "nothing left": [Rule(low=self.bound(0.9999, 0.99999)), Rule(low=self.bound(0.9, 0.95)).attract()],
-        }[name]
-
-
-RULES = [
-    "none",
-    "low",
-    "high",
-    "band",
-    "ceiling",
-    "ceiling pulled",
-    "group",
-    "large group numbers",
-    "group pulled",
-    "only",
-    "all joined",
-    "all joined, pulled",
-    "dropped and pulled",
-    "two ceilings",
-    "three granularities",
-    "mixed",
-    "listed",
-    "listed, pulled",
-    "listed and joined",
-    "ranks",
-    "ranks, joined",
-    "ranks, pulled",
-    "two bands of ranks",
-    "nothing left",
-]
-
-
 def both_ways(
-    case: Case, rules: list[Rule], temperature: float | Tensor, block: int, candidate_grad: bool = True
+    case: Case,
+    rules: list[Rule],
+    temperature: float | Tensor,
+    block: int | None,
+    candidate_grad: bool = True,
+    **more: Any,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Sums and gradients of the kernel and of the reference, for an arbitrary function of the sums."""
     outcomes = []
-    for function, extra in ((contrast, {"block": block}), (reference.contrast, {})):
+    for function, extra in ((contrast, {"block": block, **more}), (reference.contrast, more)):
         anchors = case.anchors.clone().requires_grad_()
         candidates = None if case.candidates is None else case.candidates.clone().requires_grad_(candidate_grad)
         tau = temperature.clone().requires_grad_() if isinstance(temperature, Tensor) else temperature
@@ -153,20 +54,12 @@ def both_ways(
     return outcomes[0], outcomes[1]
 
 
-def assert_same(fast: list[Tensor], slow: list[Tensor], relative: float = 1e-10) -> None:
-    for ours, theirs in zip(fast, slow, strict=True):
-        finite = theirs[theirs.isfinite()].abs()
-        scale = max(1.0, finite.max().item() if finite.numel() else 0.0)
-        torch.testing.assert_close(ours.double(), theirs.double(), rtol=relative, atol=relative * scale)
-
-
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("name", RULES)
-def test_sums_and_gradients_equal_the_reference(name: str, symmetric: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_and_gradients_equal_the_reference(name: str, symmetric: bool) -> None:
     case = Case(1, symmetric=symmetric)
     rules = case.rules(name)
-    for retained, block in ((0, 4), (0, 5), (0, 64), (2**20, 5), (2**20, 64)):
-        monkeypatch.setattr(stream, "RETAINED_PAIRS", retained)
+    for block in (4, 5, 64, None):
         assert_same(*both_ways(case, rules, torch.tensor(0.3, dtype=torch.float64), block))
 
 
@@ -174,14 +67,16 @@ def test_sums_and_gradients_equal_the_reference(name: str, symmetric: bool, monk
 def test_a_queue_takes_its_gradient_along_in_the_forward_pass(name: str) -> None:
     case = Case(2, symmetric=False)
     for temperature in (0.2, torch.tensor(0.3, dtype=torch.float64), case.bound(0.1, 0.5)):
-        assert_same(*both_ways(case, case.rules(name), temperature, 5, candidate_grad=False))
+        for block in (5, None):
+            assert_same(*both_ways(case, case.rules(name), temperature, block, candidate_grad=False))
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("name", ["none", "ceiling", "all joined, pulled", "three granularities", "mixed"])
 def test_one_temperature_per_anchor(name: str, symmetric: bool) -> None:
     case = Case(3, symmetric=symmetric)
-    assert_same(*both_ways(case, case.rules(name), case.bound(0.1, 0.5), 5))
+    for block in (5, None):
+        assert_same(*both_ways(case, case.rules(name), case.bound(0.1, 0.5), block))
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
@@ -189,7 +84,8 @@ def test_one_temperature_per_anchor(name: str, symmetric: bool) -> None:
 @pytest.mark.parametrize("name", ["none", "band", "group", "only", "ceiling pulled", "group pulled", "mixed", "ranks"])
 def test_ids_that_repeat_or_are_empty(name: str, ids: str, symmetric: bool) -> None:
     case = Case(4, symmetric=symmetric, ids=ids)
-    assert_same(*both_ways(case, case.rules(name), torch.tensor(0.2, dtype=torch.float64), 5))
+    for block in (5, None):
+        assert_same(*both_ways(case, case.rules(name), torch.tensor(0.2, dtype=torch.float64), block))
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
@@ -199,22 +95,45 @@ def test_ids_are_compared_like_groups_when_there_are_too_many_to_list(
     name: str, ids: str, symmetric: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case(7, symmetric=symmetric, ids=ids)
-    monkeypatch.setattr(sys.modules[contrast.__module__], "same_id_pairs", lambda *ids, limit: None)
-    assert_same(*both_ways(case, case.rules(name), torch.tensor(0.2, dtype=torch.float64), 5))
+    monkeypatch.setattr(task, "_same_sample_pairs", lambda same, direct, limit: None)
+    for block in (5, None):
+        assert_same(*both_ways(case, case.rules(name), torch.tensor(0.2, dtype=torch.float64), block))
 
 
-def test_pairs_of_the_same_id_are_listed_up_to_a_limit() -> None:
-    anchor_ids, candidate_ids = torch.tensor([5, 7, 9, 5]), torch.tensor([9, 5, 5, 1])
-    pairs = same_id_pairs(anchor_ids, candidate_ids, limit=5)
-    assert pairs is not None
-    assert sorted(zip(*(numbers.tolist() for numbers in pairs), strict=True)) == [
-        (0, 1),
-        (0, 2),
-        (2, 0),
-        (3, 1),
-        (3, 2),
-    ]
-    assert same_id_pairs(anchor_ids, candidate_ids, limit=4) is None
+def test_every_negative_id_is_an_empty_slot_on_every_path() -> None:
+    candidates = circle(10, 20, 30, 40, 50, 60)
+    ids = {"anchor_ids": torch.tensor([9]), "candidate_ids": torch.tensor([0, -2, 1, -1, 2, -7])}
+    every_rank = Rule(ranks=(Ranks(0.0, 1.0),))
+    generator = torch.Generator().manual_seed(0)
+    for rule in (Rule(), every_rank, every_rank & Rule(high=torch.ones(1, dtype=torch.float64))):
+        for block in (2, None):
+            sums = contrast(circle(0), candidates, **ids, temperature=0.1, rules=rule, block=block)
+            assert sums.kept.item() == 3
+        drawn = drawn_sums(
+            circle(0), candidates, **ids, temperature=0.1, rules=[rule], samples=2, generator=generator
+        )  # fmt: skip
+        assert drawn.kept.item() == 3
+    assert SameSample(*ids.values()).available.tolist() == [3]
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("name", GUIDED)
+def test_a_guide_is_a_second_space(name: str, symmetric: bool) -> None:
+    case = Case(8, symmetric=symmetric)
+    guide, tau = case.guide(), torch.tensor(0.3, dtype=torch.float64)
+    for block in (4, 64, None):
+        for candidate_grad in (True, False):
+            assert_same(*both_ways(case, case.rules(name), tau, block, candidate_grad, guide=guide))
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("name", ["none", "band", "all joined, pulled", "ranks", "mixed", "nothing left"])
+def test_offsets_shift_logits_and_not_what_bounds_compare(name: str, symmetric: bool) -> None:
+    case = Case(9, symmetric=symmetric)
+    offsets, tau = torch.randn(case.others, generator=case.generator).double(), torch.tensor(0.3, dtype=torch.float64)
+    for block in (4, 64, None):
+        for candidate_grad in (True, False):
+            assert_same(*both_ways(case, case.rules(name), tau, block, candidate_grad, offsets=offsets))
 
 
 @settings(max_examples=40, deadline=None)
@@ -225,11 +144,18 @@ def test_pairs_of_the_same_id_are_listed_up_to_a_limit() -> None:
     first=st.sampled_from(RULES),
     second=st.sampled_from(RULES),
     attract=st.booleans(),
-    block=st.integers(1, 20),
+    block=st.one_of(st.none(), st.integers(1, 20)),
     candidate_grad=st.booleans(),
 )
 def test_any_two_rules_joined_equal_the_reference(
-    seed: int, symmetric: bool, ids: str, first: str, second: str, attract: bool, block: int, candidate_grad: bool
+    seed: int,
+    symmetric: bool,
+    ids: str,
+    first: str,
+    second: str,
+    attract: bool,
+    block: int | None,
+    candidate_grad: bool,
 ) -> None:
     case = Case(seed, symmetric=symmetric, ids=ids)
     joined = case.rules(first)[0] & case.rules(second)[-1]
@@ -450,7 +376,7 @@ def test_no_gradient_is_prepared_when_none_is_wanted() -> None:
         ({"temperature": 0.0}, "positive"),
         ({"temperature": torch.tensor(torch.nan)}, "positive"),
         ({"temperature": torch.ones(3)}, r"one per anchor, \(4,\)"),
-        ({"temperature": 1e-4}, "overflow"),
+        ({"temperature": 1e-5}, "overflow"),
         ({"rules": []}, "at least one"),
         ({"rules": Rule(low=torch.zeros(3))}, r"Rule.low must hold one bound per anchor"),
         ({"rules": Rule(ceiling=torch.full((4,), torch.nan))}, "Rule.ceiling holds NaN"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from antipodes.functional import Group, Ranks, Rule, Sums, allowed, contrast, drawn_sums, expected_sums
+from antipodes.functional import Group, Ranks, Rule, Sums, contrast, drawn_sums, expected_sums, row_blocks
 from antipodes.pairs import normalise
 from tests.functional.test_select import Largest
 from tests.reference.draws import drawn_log_sums
@@ -136,7 +136,7 @@ def test_nothing_is_larger_than_a_block_or_the_random_numbers() -> None:
     anchors, candidates = (normalise(torch.randn(count, 4, generator=generator)) for count in (300, 500))
     with Largest() as largest:
         sums_of((anchors, candidates, torch.arange(300), torch.arange(500)), [Rule()], 100)
-    assert largest.entries <= max(2 * allowed.ROWS * 500, allowed.CELLS, 300 * 100)
+    assert largest.entries <= max(2 * row_blocks.ROWS * 500, row_blocks.CELLS, 300 * 100)
 
 
 def test_refuses_no_draws() -> None:

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from antipodes.functional import Ranks, Rule, allowed, contrast, ranks, select
-from antipodes.threads import one_thread
+from antipodes.functional import Ranks, Rule, contrast, ranks, row_blocks
 from tests.functional.test_select import Largest
 from tests.reference import contrast as reference
 
@@ -40,7 +39,7 @@ def sums_of(
 @pytest.mark.parametrize(("first", "last"), [(0, 10**6), (0, 30), (5, 40), (100, 10**6), (7, 7), (9, 3)])
 def test_both_ways_equal_the_reference(way: object, first: int, last: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "_weigh_rows", way)
-    monkeypatch.setattr(allowed, "ROWS", 16)
+    monkeypatch.setattr(row_blocks, "ROWS", 16)
     inputs = scene()
     log_sum, kept, gradient = sums_of(inputs, first, last)
     a, c, anchor_ids, candidate_ids = inputs
@@ -105,19 +104,16 @@ def test_low_temperatures_and_half_precision() -> None:
     assert sums_of(half, 5, 60)[0].dtype == torch.float32
 
 
-def test_the_memory_of_a_block_is_kept_and_never_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allowed, "ROWS", 16)
-    monkeypatch.setattr(allowed, "CELLS", 0)
+def test_blocks_do_not_share_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_blocks, "ROWS", 16)
+    monkeypatch.setattr(row_blocks, "CELLS", 0)
     a, c, anchor_ids, candidate_ids = (x.float() if x.is_floating_point() else x for x in scene())
-    choice = allowed.Allowed(a, c, anchor_ids, candidate_ids)
+    choice = row_blocks.RowBlocks(a, c, anchor_ids, candidate_ids)
     for _, similarities in choice.blocks():
         before = similarities.clone()
         for _, inside in choice.blocks():
             inside.zero_()
         assert torch.equal(similarities, before)
-    with torch.inference_mode():
-        select.kth_largest(a, c, anchor_ids, candidate_ids, 1)
-    select.kth_largest(a, c, anchor_ids, candidate_ids, 1)
     with Largest() as largest:
         sums_of((a, c, anchor_ids, candidate_ids), 3, 20)
     assert largest.entries <= 32 * len(c)
@@ -144,13 +140,13 @@ def test_wrong_ranks_get_one_sentence() -> None:
         sums_of((a, c, anchor_ids, candidate_ids), 0, 5, temperature=0.0)
 
 
-def test_rows_are_weighed_on_one_thread_and_others_may_have_more_again() -> None:
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        with one_thread():
-            assert torch.get_num_threads() == 1
-        sums_of(scene(), 0, 5)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+def test_nobody_touches_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: pytest.fail("the number of threads is the user's"))
+    sums_of(scene(), 0, 5)
+
+
+def test_long_rows_are_weighed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = sums_of(scene(), 5, 40)
+    monkeypatch.setattr(ranks, "SERIAL", 7)
+    for ours, theirs in zip(sums_of(scene(), 5, 40), whole, strict=True):
+        torch.testing.assert_close(ours, theirs)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from antipodes.functional import allowed, select
+from antipodes.functional import row_blocks, select
 from tests.reference import select as reference
 
 
@@ -25,8 +25,8 @@ def circle(*degrees: float) -> Tensor:
 def cells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test, once with low blocks."""
     if not request.param:
-        monkeypatch.setattr(allowed, "ROWS", 16)
-        monkeypatch.setattr(allowed, "CELLS", 0)
+        monkeypatch.setattr(row_blocks, "ROWS", 16)
+        monkeypatch.setattr(row_blocks, "CELLS", 0)
 
 
 def scene(seed: int, anchors: int = 70, candidates: int = 300, samples: int = 60) -> tuple[Tensor, ...]:
@@ -290,7 +290,7 @@ def test_nothing_is_larger_than_a_block_even_when_all_ids_are_equal() -> None:
             low, high = select.ring(a, c, ids, others, 0.1, 0.5)
             select.draw_from_band(a, c, ids, others, low, high, 5, torch.Generator())
             select.top_k(a, c, ids, others, 5)
-        assert largest.entries <= max(2 * allowed.ROWS * 500, allowed.CELLS)
+        assert largest.entries <= max(2 * row_blocks.ROWS * 500, row_blocks.CELLS)
 
 
 @pytest.mark.parametrize("case", ["no candidates", "empty slots only", "all the same id"])
@@ -342,8 +342,8 @@ def test_refusals() -> None:
     generator = torch.Generator()
     low = torch.zeros(70)
     refused = [
-        ("candidates contain a value that is not finite", lambda: select.ring(a, broken, *inputs[2:], 0.1, 0.5)),
-        ("anchors contain a value that is not finite", lambda: select.top_k(a * math.inf, *inputs[1:], 1)),
+        ("candidates hold NaN or infinite numbers", lambda: select.ring(a, broken, *inputs[2:], 0.1, 0.5)),
+        ("anchors hold NaN or infinite numbers", lambda: select.top_k(a * math.inf, *inputs[1:], 1)),
         ("matrices of one width", lambda: select.top_k(a[:, :3], *inputs[1:], 1)),
         ("needs one id", lambda: select.top_k(a, c, anchor_ids[:3], candidate_ids, 1)),
         ("k must be at least 1, got 0", lambda: select.top_k(*inputs, 0)),

@@ -2,11 +2,15 @@
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
+from antipodes import GloFND, InfoNCE
+from antipodes.candidates import MemoryBank
 from antipodes.functional.colour import rgb_to_lab
-from antipodes.methods import CMC
-from tests.methods.tiny import N, Tiny, batch
+from antipodes.methods import CMC, Batch
+from tests.methods.calls import built
+from tests.methods.tiny import DIM, N, Training, batch, lab
 
 PUBLISHED = {
     "red": ((255, 0, 0), (53.24, 80.09, 67.20)),
@@ -39,29 +43,43 @@ def test_colours_outside_the_range_are_clamped_and_gradients_finite() -> None:
 
 
 def cmc() -> CMC:
-    return CMC(Tiny(1), Tiny(2), N, samples=N, dim=5)
+    return CMC(lab(), InfoNCE(0.07), N, DIM, samples=N)
+
+
+def embedded(method: CMC, given: Batch) -> tuple[Tensor, Tensor]:
+    """Normalised embeddings of the luminance and of the colours."""
+    colours = rgb_to_lab(given["image"].views[0])
+    parts = method.network({"l": colours[:, :1], "ab": colours[:, 1:]})
+    return F.normalize(parts["l"], dim=1), F.normalize(parts["ab"], dim=1)
+
+
+def bank(method: CMC, name: str) -> MemoryBank:
+    found = method.banks[name]
+    assert isinstance(found, MemoryBank)
+    return found
 
 
 def test_each_channel_group_is_classified_by_the_bank_of_the_other() -> None:
     method = cmc()
-    ids, views = batch(0, 1)
-    of_l, of_ab = (F.normalize(part, dim=1) for part in method.network(views[0]).split(5, dim=1))
-    bank_l, bank_ab = method.bank_l.table.rows, method.bank_ab.table.rows
-    expected = F.cross_entropy(of_l @ bank_ab.T / 0.07, ids) + F.cross_entropy(of_ab @ bank_l.T / 0.07, ids)
-    torch.testing.assert_close(method.loss(method.network, ids, views, 0.5), expected)
+    given = batch(0, method)
+    of_l, of_ab = embedded(method, given)
+    bank_l, bank_ab = bank(method, "l").table.rows, bank(method, "ab").table.rows
+    expected = F.cross_entropy(of_l @ bank_ab.T / 0.07, given.ids) + F.cross_entropy(of_ab @ bank_l.T / 0.07, given.ids)
+    torch.testing.assert_close(method.loss(method.network, given, 0.5), expected)
 
 
 def test_each_bank_takes_the_embeddings_of_its_own_channels() -> None:
     method = cmc()
-    ids, views = batch(0, 1)
-    parts = [F.normalize(part, dim=1).detach() for part in method.network(views[0]).split(5, dim=1)]
-    banks = (method.bank_l, method.bank_ab)
-    before = [bank.table.rows.clone() for bank in banks]
+    given = batch(0, method)
+    parts = [part.detach() for part in embedded(method, given)]
+    banks = (bank(method, "l"), bank(method, "ab"))
+    before = [each.table.rows.clone() for each in banks]
     assert not torch.equal(*before)
-    method.loss(method.network, ids, views, 0.5)
+    method.loss(method.network, given, 0.5)
     method.after_step()
-    for bank, old, part in zip(banks, before, parts, strict=True):
-        torch.testing.assert_close(bank.read(ids), F.normalize(0.5 * old[ids] + 0.5 * part, dim=1))
+    for each, old, part in zip(banks, before, parts, strict=True):
+        expected = F.normalize(0.5 * old[given.ids] + 0.5 * part, dim=1)
+        torch.testing.assert_close(each.read(given.ids), expected)
 
 
 def test_the_luminance_encoder_sees_no_colour() -> None:
@@ -69,21 +87,51 @@ def test_the_luminance_encoder_sees_no_colour() -> None:
     grey = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0)).expand(2, 3, 4, 4)
     features = method.backbone()(grey)
     assert features.shape == (2, 12)
-    colourless = method.network.of_ab.encoder(torch.zeros(1, 2, 4, 4))  # type: ignore[union-attr,operator]
+    colourless = method.network["ab"].encoder(torch.zeros(1, 2, 4, 4))
     torch.testing.assert_close(features[:, 6:], colourless.expand(2, 6), rtol=0, atol=1e-4)
     assert not torch.allclose(features[0, :6], features[1, :6])
 
 
 def test_statistics_are_of_both_directions() -> None:
     method = cmc()
-    ids, views = batch(0, 1)
-    of_l, of_ab = (F.normalize(part, dim=1) for part in method.network(views[0]).split(5, dim=1))
-    bank_l, bank_ab = method.bank_l.read(ids), method.bank_ab.read(ids)
-    positives = ((of_l * bank_ab).sum(1).mean() + (of_ab * bank_l).sum(1).mean()) / 2
-    method.loss(method.network, ids, views, 0.5)
-    assert method.statistics()["positive_similarity"] == pytest.approx(positives.item(), abs=1e-6)
+    given = batch(0, method)
+    of_l, of_ab = embedded(method, given)
+    of_bank_l, of_bank_ab = bank(method, "l").read(given.ids), bank(method, "ab").read(given.ids)
+    l_to_ab, ab_to_l = (of_l * of_bank_ab).sum(1).mean().item(), (of_ab * of_bank_l).sum(1).mean().item()
+    method.loss(method.network, given, 0.5)
+    numbers = method.statistics()
+    assert numbers["positive_similarity"] == pytest.approx((l_to_ab + ab_to_l) / 2, abs=1e-6)
+    assert numbers["l_to_ab/positive_similarity"] == pytest.approx(l_to_ab, abs=1e-6)
+    assert numbers["ab_to_l/positive_similarity"] == pytest.approx(ab_to_l, abs=1e-6)
+
+
+def test_each_direction_has_thresholds_of_its_own() -> None:
+    training = Training("cmc", "glofnd")
+    training.step(5)
+    first, second = (policy for _, policy in training.method.policies())
+    assert isinstance(first, GloFND)
+    assert isinstance(second, GloFND)
+    assert not torch.equal(first.threshold, second.threshold)
+    assert [direction for direction, _ in training.method.policies()] == ["l_to_ab", "ab_to_l"]
 
 
 def test_one_file_per_encoder() -> None:
-    of_l, of_ab = Tiny(1), Tiny(2)
-    assert CMC(of_l, of_ab, N, dim=5).exports() == {"encoder-l": of_l, "encoder-ab": of_ab}
+    towers = lab()
+    method = CMC(towers, InfoNCE(0.07), N, DIM)
+    assert method.exports() == {"encoder-l": towers["l"].encoder, "encoder-ab": towers["ab"].encoder}
+    assert (method.anchor_tower("ab_to_l"), method.candidate_tower("ab_to_l")) == ("ab", "l")
+
+
+def test_the_preset_is_the_papers() -> None:
+    method = built("--method", "cmc")
+    assert isinstance(method, CMC)
+    assert (method.samples, method.draw) == (4096, "each")
+    assert {objective.temperature for objective in method.objectives().values()} == {0.07}
+    for name, channels in (("l", 1), ("ab", 2)):
+        assert [type(layer) for layer in method.network[name].head] == [torch.nn.Linear]  # type: ignore[union-attr]
+        assert next(method.network[name].encoder.parameters()).shape[1] == channels
+
+
+def test_data_without_images_is_refused() -> None:
+    with pytest.raises(ValueError, match="CMC looks at the colours of images and the data has text"):
+        CMC.plan({"text": "text"})

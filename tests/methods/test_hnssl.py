@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from antipodes.cli.train import parse
-from antipodes.methods import HNSSL
+from antipodes.methods import HNSSL, Batch, Tower, Towers
+from antipodes.objectives import HardPairs
 from antipodes.runs.build import build_data, build_method
 from antipodes.runs.records import read_records
+from antipodes.runs.views import plain_view
 from antipodes.training import loop
+from tests.methods.calls import built
 from tests.methods.tiny import Tiny, Training, batch, build
 from tests.reference.hard_pairs import hard_pairs as reference
 
@@ -24,6 +27,10 @@ def hnssl(name: str = "hnssl") -> HNSSL:
     method = build(name)
     assert isinstance(method, HNSSL)
     return method
+
+
+def headless() -> Towers:
+    return Towers({"image": Tower(Tiny(), nn.Identity())})
 
 
 def turn(method: HNSSL) -> None:
@@ -40,13 +47,14 @@ MININGS: list[dict[str, Any]] = [{}, {"top_k": 2}, {"quantile": 0.5}, {"threshol
 @pytest.mark.parametrize("mining", MININGS)
 def test_is_the_loss_of_its_paper(mining: dict[str, Any], target_gradient: bool) -> None:
     torch.manual_seed(0)
-    method = HNSSL(Tiny(), target_gradient=target_gradient, **mining).double()
+    method = HNSSL(headless(), HardPairs(**mining), target_gradient=target_gradient).double()
     turn(method)
-    ids, views = batch(0, 2)
-    view, plain = (images.double() for images in views)
-    loss = method.loss(method.network, ids, [view, plain], 0.5)
+    given = batch(0, method, dtype=torch.float64)
+    (view,), plain = given["image"].views, given["image"].plain
+    assert plain is not None
+    loss = method.loss(method.network, given, 0.5)
     online, target = method.backbone()(view), method.target(plain)
-    expected = reference(online, target if target_gradient else target.detach(), ids.tolist(), **mining)
+    expected = reference(online, target if target_gradient else target.detach(), given.ids.tolist(), **mining)
     torch.testing.assert_close(loss, expected)
     parameters = [*method.backbone().parameters(), *(method.target.parameters() if target_gradient else ())]
     assert {id(each) for each in parameters} == {id(each) for each in method.network.parameters()}
@@ -93,8 +101,7 @@ def test_only_the_lesion_trains_the_target_by_gradients() -> None:
 
 def test_batch_of_one_is_finite() -> None:
     method = hnssl()
-    ids, views = batch(0, 2)
-    loss = method.loss(method.network, ids[:1], [view[:1] for view in views], 0.5)
+    loss = method.loss(method.network, batch(0, method, slice(1)), 0.5)
     assert loss.isfinite()
     assert method.statistics()["without_negatives"] == 1
 
@@ -102,28 +109,29 @@ def test_batch_of_one_is_finite() -> None:
 def test_wrong_arguments_get_one_sentence() -> None:
     for momentum in (-0.1, 1.1, float("nan")):
         with pytest.raises(ValueError, match=r"momentum must be in \[0, 1\]"):
-            HNSSL(Tiny(), momentum=momentum)
+            HNSSL(headless(), HardPairs(), momentum)
     with pytest.raises(ValueError, match="give one of them"):
-        HNSSL(Tiny(), top_k=1, quantile=0.1)
+        HardPairs(top_k=1, quantile=0.1)
 
 
 def test_the_loop_hands_over_a_view_and_the_plain_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[Tensor, list[Tensor]]] = []
+    seen: list[Batch] = []
     original = HNSSL.loss
 
-    def spy(self: HNSSL, network: Any, ids: Tensor, views: list[Tensor], progress: float) -> Tensor:
-        seen.append((ids, views))
-        return original(self, network, ids, views, progress)
+    def spy(self: HNSSL, network: Any, batch: Batch, progress: float) -> Tensor:
+        seen.append(batch)
+        return original(self, network, batch, progress)
 
     monkeypatch.setattr(HNSSL, "loss", spy)
     config, _ = parse([*SHAPES, "--epochs", "1", "--out", str(tmp_path / "run")])
     folder = loop.train(config).folder
     data = build_data(config["data"])
-    ids, views = seen[0]
-    assert len(views) == 2
-    plain = loop.plain_view(build_method(config, data), data.image_size)(data.fetch(ids))
-    assert torch.equal(views[1], plain)
-    assert not torch.equal(views[0], plain)
+    inputs = seen[0]["image"]
+    (view,) = inputs.views
+    plain = plain_view(build_method(config, data), data.image_size)(data.inputs(seen[0].rows)["image"])
+    assert inputs.plain is not None
+    assert torch.equal(inputs.plain, plain)
+    assert not torch.equal(view, plain)
     epoch = read_records(folder)[-1]
     assert epoch["kept_per_anchor"] == 1
     assert 0 <= epoch["hard_same_label"] <= 1
@@ -138,3 +146,14 @@ def test_it_clips_gradients_unless_told_otherwise() -> None:
     assert parse([*SHAPES, "--clip_gradient", "null"])[0]["clip_gradient"] is None
     assert parse([*SHAPES, "--clip_gradient", "3"])[0]["clip_gradient"] == 3.0
     assert parse([])[0]["clip_gradient"] is None
+
+
+def test_its_settings_come_with_its_name() -> None:
+    method = built("--method", "hnssl")
+    assert isinstance(method, HNSSL)
+    assert (method.momentum, method.target_gradient) == (0.5, False)
+    assert isinstance(method.network["image"].head, nn.Identity)
+    (objective,) = method.directions.values()
+    assert isinstance(objective, HardPairs)
+    paper = parse(["--method", "hnssl-paper"])[0]
+    assert (paper["optimizer"], paper["batch_size"], paper["weight_decay"]) == ("adamw", 160, 0.0)

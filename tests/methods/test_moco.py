@@ -4,10 +4,15 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
-from antipodes.methods import MoCo, MoCoV1
-from tests.methods.tiny import BATCH, Tiny, Training, batch, build
+from antipodes import InfoNCE
+from antipodes.cli.train import parse
+from antipodes.encoders.heads import Head
+from antipodes.methods import Batch, Inputs, MoCo, Tower, Towers
+from tests.methods.calls import built
+from tests.methods.tiny import BATCH, DIM, Tiny, Training, batch, build, one
 
 pytestmark = pytest.mark.filterwarnings("ignore:some anchors have no negatives")
 
@@ -16,6 +21,12 @@ def moco() -> MoCo:
     method = build("moco")
     assert isinstance(method, MoCo)
     return method
+
+
+def key_tower(method: MoCo) -> Tower:
+    """The momentum network's only tower."""
+    assert isinstance(method.key_network, Towers)
+    return method.key_network["image"]
 
 
 def fill(method: MoCo) -> None:
@@ -27,12 +38,12 @@ def fill(method: MoCo) -> None:
 def test_is_the_cross_entropy_of_its_paper() -> None:
     method = moco()
     fill(method)
-    ids, views = batch(0, 2)
-    q = F.normalize(method.network(views[0]), dim=1)
-    k = F.normalize(method.key_network(views[1]), dim=1)
+    given = batch(0, method)
+    q = F.normalize(method.network["image"](given["image"].views[0]), dim=1)
+    k = F.normalize(key_tower(method)(given["image"].views[1]), dim=1)
     logits = torch.cat(((q * k).sum(1, keepdim=True), q @ method.queue.keys.T), dim=1) / 0.2
     expected = F.cross_entropy(logits, torch.zeros(BATCH, dtype=torch.int64))
-    loss = method.loss(method.network, ids, views, 0.5)
+    loss = method.loss(method.network, given, 0.5)
     torch.testing.assert_close(loss, expected)
     parameters = list(method.network.parameters())
     for ours, theirs in zip(
@@ -63,7 +74,7 @@ def test_the_key_network_follows_after_the_step() -> None:
 
 @pytest.mark.parametrize("momentum", [0.0, 1.0])
 def test_the_ends_of_the_momentum(momentum: float) -> None:
-    method = MoCo(Tiny(), momentum=momentum, queue_size=20, dim=5)
+    method = MoCo(one(), InfoNCE(0.2), DIM, momentum, queue_size=20)
     old = [key.clone() for key in method.key_network.parameters()]
     with torch.no_grad():
         for query in method.network.parameters():
@@ -80,10 +91,10 @@ def test_the_queue_takes_the_keys_of_the_step_with_their_ids() -> None:
     assert isinstance(method, MoCo)
     pushed_ids, pushed = [], []
     for number in range(2):
-        ids, views = batch(number, 2)
+        given = batch(number, method)
         with torch.no_grad():
-            pushed.append(F.normalize(method.key_network(views[1]), dim=1))  # before it follows
-        pushed_ids += ids.tolist()
+            pushed.append(F.normalize(key_tower(method)(given["image"].views[1]), dim=1))  # before it follows
+        pushed_ids += given.ids.tolist()
         training.step(number)
     assert method.queue.ids.tolist() == pushed_ids + [-1] * 4
     torch.testing.assert_close(method.queue.keys[:16], torch.cat(pushed))
@@ -91,22 +102,21 @@ def test_the_queue_takes_the_keys_of_the_step_with_their_ids() -> None:
 
 def test_the_keys_of_this_step_are_not_its_negatives() -> None:
     method = moco()
-    ids, views = batch(0, 2)
-    method.loss(method.network, ids, views, 0.0)
-    assert method.objective.stats["kept_per_anchor"] == 0
+    given = batch(0, method)
+    method.loss(method.network, given, 0.0)
+    assert method.statistics()["kept_per_anchor"] == 0
     method.after_step()
-    method.loss(method.network, ids, views, 0.0)
-    assert method.objective.stats["kept_per_anchor"] == BATCH - 1  # its own stale key does not count
+    method.loss(method.network, given, 0.0)
+    assert method.statistics()["kept_per_anchor"] == BATCH - 1  # its own stale key does not count
 
 
 def test_two_half_batches_accumulate_to_a_whole_one() -> None:
     whole, halves = Training("moco", "eliminate"), Training("moco", "eliminate")
     for number in range(3):
         whole.step(number)
-        ids, views = batch(number, 2)
         halves.optimizer.zero_grad()
         for part in (slice(BATCH // 2), slice(BATCH // 2, BATCH)):
-            loss = halves.method.loss(halves.network, ids[part], [view[part] for view in views], number / 10)
+            loss = halves.method.loss(halves.network, batch(number, halves.method, part), number / 10)
             (loss / 2).backward()
         halves.optimizer.step()
         halves.method.after_step()
@@ -117,23 +127,43 @@ def test_two_half_batches_accumulate_to_a_whole_one() -> None:
 
 
 def test_the_first_version_has_a_linear_head() -> None:
-    method = MoCoV1(Tiny(), queue_size=20)
-    assert (method.objective.temperature, method.recipe) == (0.07, "moco-v1")
-    assert [type(layer) for layer in method.network.head] == [torch.nn.Linear]  # type: ignore[union-attr]
+    method = built("--method", "moco-v1", "--method.queue_size", 20)
+    (objective,) = method.objectives().values()
+    assert objective.temperature == 0.07
+    assert [type(layer) for layer in method.network["image"].head] == [nn.Linear]  # type: ignore[union-attr]
+    config, _ = parse(["--method", "moco-v1"])
+    assert config["augmentation"]["name"] == "moco-v1"
+    assert config["head"]["kind"] == "linear"
+
+
+@pytest.mark.parametrize("name", ["moco", "moco-v2"])
+def test_the_second_version_is_the_default(name: str) -> None:
+    method = built("--method", name)
+    assert isinstance(method, MoCo)
+    assert (method.momentum, len(method.queue.ids)) == (0.999, 65536)
+    (objective,) = method.objectives().values()
+    assert objective.temperature == 0.2
+    layers = list(method.network["image"].head)  # type: ignore[call-overload]
+    assert [type(layer) for layer in layers] == [nn.Linear, nn.ReLU, nn.Linear]
+    assert layers[0].out_features == 2048
+    assert parse(["--method", name])[0]["augmentation"]["name"] == "moco-v2"
 
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.1, math.nan])
 def test_refuses_a_momentum_that_makes_no_sense(momentum: float) -> None:
     with pytest.raises(ValueError, match=r"momentum must be in \[0, 1\]"):
-        MoCo(Tiny(), momentum=momentum, queue_size=20)
+        MoCo(one(), InfoNCE(0.2), DIM, momentum, queue_size=20)
 
 
 def test_batch_statistics_of_the_key_network_are_its_own() -> None:
-    method = MoCo(Tiny(), queue_size=20, hidden=7, dim=5, batch_norm=True).train()
-    ids, views = batch(0, 2)
-    method.loss(method.network, ids, [views[0], 5 * views[1]], 0.0)
+    head = Head("mlp2", hidden=7, dim=DIM, batch_norm=True).build(Tiny.num_features)
+    method = MoCo(Towers({"image": Tower(Tiny(), head)}), InfoNCE(0.2), DIM, queue_size=20).train()
+    given = batch(0, method)
+    first, second = given["image"].views
+    method.loss(method.network, Batch(given.ids, {"image": Inputs([first, 5 * second])}), 0.0)
     method.after_step()
     ours, keys = (
-        dict(network.named_buffers())["head.1.running_mean"] for network in (method.network, method.key_network)
+        dict(network.named_buffers())["towers.image.head.1.running_mean"]
+        for network in (method.network, method.key_network)
     )
     assert not torch.allclose(ours, keys)

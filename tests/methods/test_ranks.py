@@ -68,18 +68,19 @@ def test_everything_that_training_moves_is_in_the_checkpoint(method: str, policy
     for number in range(2):
         training.step(number)
     moved = {name for name, tensor in training.method.state_dict().items() if not torch.equal(tensor, before[name])}
-    momentum = {"queue.keys", "queue.ids", "queue.cursor", "key_network.encoder.layer.weight"}
+    momentum = {"queue.keys", "queue.ids", "queue.cursor", "key_network.towers.image.encoder.layer.weight"}
     expected = {
-        "sogclr": {"objective.log_u.rows"},
+        "sogclr": {"directions.image.log_u.rows"},
+        "clip-global": {f"directions.{name}.log_u.rows" for name in ("image_to_vector", "vector_to_image")},
         "moco": momentum,
         "moco-v1": momentum,
         "sane": momentum | {"steps"},
         "sane-vanilla": momentum | {"steps"},
         "instance": {"bank.table.rows", "bank.draws"},
-        "hnssl": {"_target.layer.weight"},
+        "hnssl": {"_target.encoder.layer.weight"},
         "instance-expected": {"bank.table.rows"},
-        "la": {"bank.table.rows", "objective.close.seen"},
-        "cmc": {f"{bank}.{name}" for bank in ("bank_l", "bank_ab") for name in ("table.rows", "draws")},
+        "la": {"bank.table.rows", "directions.image.close.seen"},
+        "cmc": {f"banks.{bank}.{name}" for bank in ("l", "ab") for name in ("table.rows", "draws")},
     }
     assert expected.get(method, set()) <= moved
     networks = {f"network.{name}" for name, _ in training.method.network.named_parameters()}

@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+from antipodes.cli.train import parse
+from antipodes.encoders.heads import Head
 from antipodes.functional.errors import NotFinite
-from antipodes.methods import SANE, MoCo, SANEImageNet
-from antipodes.registry import NAMES
-from antipodes.runs.build import build_views
-from antipodes.runs.judging import same_class_mass
-from tests.methods.tiny import BATCH, LABELS, Tiny, Training, batch
+from antipodes.methods import SANE, Batch, Inputs, Tower, Towers
+from antipodes.negatives.judging import same_class_mass
+from antipodes.objectives import SoftLabel
+from tests.methods.calls import built
+from tests.methods.tiny import BATCH, DIM, LABELS, Tiny, Training, batch
 from tests.ranks import Ranks
 from tests.reference import sane as reference
 
@@ -36,27 +38,50 @@ class Pooling(nn.Module):
         return out
 
 
+def pooling(encoder: nn.Module) -> Towers:
+    return Towers({"image": Tower(encoder, Head("mlp3", hidden=7, dim=DIM).build(6))})
+
+
 def build(**options: Any) -> SANE:
     """A method in float64 with a queue of twenty keys: two of samples in the batch, three slots empty."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        method = SANE(Pooling(), queue_size=20, hidden=7, dim=5, momentum=0.9, **options).double().train()
+        labels = {name: options.pop(name) for name in ("temperature", "tau_prime", "mu", "targets") if name in options}
+        options = {"queue_size": 20, "momentum": 0.9, **options}
+        method = SANE(pooling(Pooling()), SoftLabel(**labels), DIM, **options).double().train()
         with torch.no_grad():
             for key in method.key_network.parameters():
                 key.add_(0.3 * torch.randn_like(key))
         keys = F.normalize(torch.randn(17, 5, dtype=torch.float64), dim=1)
-    ids = batch(0, 2)[0]
+    ids = given(method).ids
     others = torch.tensor([number for number in range(24) if number not in ids.tolist()])[:15]
     method.queue.keys[:17] = keys  # not pushed: that would gather over the ranks
     method.queue.ids[:17] = torch.cat((ids[:1], others, ids[5:6]))
     return method
 
 
-def views(method: SANE) -> list[Tensor]:
+def given(method: SANE, part: slice = slice(None)) -> Batch:
     """Two views and the smaller ones, in float64."""
-    images = [view.double() for view in batch(0, 2 + len(method.crops))[1]]
-    full, small = images[:2], images[2:]
-    return [*full, *(F.interpolate(view, (size, size)) for view, size in zip(small, method.crops, strict=True))]
+    whole = batch(0, method, part, torch.float64)
+    small = [F.interpolate(view, (size, size)) for view, size in zip(whole["image"].crops, method.crops, strict=True)]
+    return Batch(whole.ids, {"image": Inputs(whole["image"].views, crops=small)})
+
+
+def views(method: SANE) -> list[Tensor]:
+    """The images of `given`: x, x~, and the smaller views."""
+    inputs = given(method)["image"]
+    return [*inputs.views, *inputs.crops]
+
+
+def refinery(method: SANE) -> SoftLabel:
+    found = method.directions["refined"]
+    assert isinstance(found, SoftLabel)
+    return found
+
+
+def key_tower(method: SANE) -> Tower:
+    assert isinstance(method.key_network, Towers)
+    return method.key_network["image"]
 
 
 def gradients(loss: Tensor, method: SANE) -> list[Tensor]:
@@ -84,26 +109,26 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_loss_and_gradients_equal_dense_labels(name: str) -> None:
     method = build(**OPTIONS[name])
-    ids, progress = batch(0, 2)[0], 0.6
+    progress = 0.6
     partners, theta = method._draw(BATCH, method.queue.keys)
     start, end = OPTIONS[name].get("mu", (0.0, 1.0))
     expected = reference.sane(
-        method.network,
-        method.key_network,
-        ids.tolist(),
+        method.network["image"],
+        key_tower(method),
+        given(method).ids.tolist(),
         views(method),
         method.queue.keys,
         method.queue.ids.tolist(),
         partners.tolist(),
         theta,
-        tau=method.objective.temperature,
-        tau_prime=method.refinery.tau_prime,
+        tau=refinery(method).temperature,
+        tau_prime=refinery(method).tau_prime,
         mu=end - (end - start) * (math.cos(math.pi * progress) + 1) / 2,
         refined_share=method.refined_share,
-        labels=method.refinery.targets,
+        labels=refinery(method).targets,
         mixup=method.mixup,
     )
-    loss = method.loss(method.network, ids, views(method), progress)
+    loss = method.loss(method.network, given(method), progress)
     for ours, theirs in zip(gradients(loss, method), gradients(expected, method), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
@@ -113,19 +138,20 @@ def test_every_option_changes_the_loss() -> None:
     losses = []
     for options in OPTIONS.values():
         method = build(**options)
-        losses.append(method.loss(method.network, batch(0, 2)[0], views(method), 0.6).item())
+        losses.append(method.loss(method.network, given(method), 0.6).item())
     assert len({round(loss, 9) for loss in losses}) == len(losses)
 
 
 def test_plain_loss_alone_is_moco_with_the_keys_of_the_batch() -> None:
     method = build(refined_share=0.0)
-    ids, images = batch(0, 2)[0], views(method)
+    ids, images = given(method).ids, views(method)
     q, k = (
-        F.normalize(net(view), dim=1) for net, view in zip((method.network, method.key_network), images, strict=True)
+        F.normalize(tower(view), dim=1)
+        for tower, view in zip((method.network["image"], key_tower(method)), images, strict=True)
     )
     fine = ~torch.isin(method.queue.ids, ids) & (method.queue.ids >= 0)
     logits = torch.cat((q @ k.T, q @ method.queue.keys[fine].T), dim=1) / 0.2
-    loss = method.loss(method.network, ids, images, 0.3)
+    loss = method.loss(method.network, given(method), 0.3)
     torch.testing.assert_close(loss, F.cross_entropy(logits, torch.arange(BATCH)))
     assert method.statistics()["kept_per_anchor"] == BATCH - 1 + 15
     assert "refined_p" not in method.statistics()
@@ -136,7 +162,7 @@ def test_without_confidence_the_labels_are_one_hot() -> None:
     losses = []
     for labels in ("pq", "p", "q", "onehot"):
         method = build(targets=labels)
-        losses.append(method.loss(method.network, batch(0, 2)[0], views(method), 0.0).item())
+        losses.append(method.loss(method.network, given(method), 0.0).item())
         assert method.statistics()["refined_mass"] == 0
     assert losses == pytest.approx([losses[0]] * 4, rel=1e-12)
 
@@ -165,7 +191,7 @@ def test_theta_is_beta_distributed_and_not_folded(kappa: float) -> None:
 
 def test_a_sample_that_is_twice_in_a_batch_has_one_key() -> None:
     method = build()
-    ids = batch(0, 2)[0].clone()
+    ids = given(method).ids.clone()
     ids[3] = ids[1]
     fresh = F.normalize(torch.randn(BATCH, 5, dtype=torch.float64), dim=1)
     keys, key_ids, own = method._key_set(fresh, ids)
@@ -174,14 +200,13 @@ def test_a_sample_that_is_twice_in_a_batch_has_one_key() -> None:
     counted = key_ids[key_ids >= 0].tolist()
     assert len(set(counted)) == len(counted)
     assert len(keys) == len(key_ids) == BATCH + 20
-    assert method.loss(method.network, ids, views(method), 0.5).isfinite()
+    assert method.loss(method.network, Batch(ids, given(method).inputs), 0.5).isfinite()
 
 
 @pytest.mark.filterwarnings("ignore:some anchors have no negatives")
 def test_one_sample_and_an_empty_queue_stay_finite() -> None:
-    method = SANE(Tiny(), queue_size=20, hidden=7, dim=5)
-    ids, images = batch(0, 2)
-    loss = method.loss(method.network, ids[:1], [view[:1] for view in images], 0.5)
+    method = SANE(pooling(Tiny()), SoftLabel(), DIM, queue_size=20)
+    loss = method.loss(method.network, batch(0, method, slice(1)), 0.5)
     loss.backward()
     assert loss.isfinite()
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in method.network.parameters())
@@ -191,10 +216,10 @@ def test_one_sample_and_an_empty_queue_stay_finite() -> None:
 def test_statistics_are_those_of_the_labels() -> None:
     method = build(crops=(3, 2))
     seen: list[tuple[Any, ...]] = []
-    method.refinery.observer = lambda *what: seen.append(what)
-    ids, images = batch(0, 2)[0], views(method)
-    method.loss(method.network, ids, images, 1.0)
-    fresh = F.normalize(method.key_network(images[1]), dim=1)
+    refinery(method).observer = lambda *what: seen.append(what)
+    ids, images = given(method).ids, views(method)
+    method.loss(method.network, given(method), 1.0)
+    fresh = F.normalize(key_tower(method)(images[1]), dim=1)
     old = [k for k, other in enumerate(method.queue.ids.tolist()) if other != -1 and other not in ids.tolist()]
     keys = torch.cat([fresh, method.queue.keys[old]])
     key_labels = LABELS[torch.cat((ids, method.queue.ids[old]))]
@@ -221,7 +246,7 @@ def crops_of(rank: int, world_size: int) -> tuple[Tensor, list[Tensor]]:
     method = build(crops=(3, 2), seed=3)
     network = DistributedDataParallel(method.network) if world_size > 1 else method.network
     part = slice(BATCH * rank // world_size, BATCH * (rank + 1) // world_size)
-    loss = method.loss(network, batch(0, 2)[0][part], [view[part] for view in views(method)], 0.7)
+    loss = method.loss(network, given(method, part), 0.7)
     loss.backward()
     return loss.detach(), [p.grad for p in method.network.parameters() if p.grad is not None]
 
@@ -236,27 +261,31 @@ def test_two_ranks_with_crops_equal_one(two_ranks: Ranks) -> None:
 
 
 def test_the_defaults_are_the_papers() -> None:
-    method = SANE(Tiny(), dim=5, hidden=7)
-    assert (method.objective.temperature, method.refinery.tau_prime, method.kappa) == (0.2, 0.8, 2.0)
-    assert [method.refinery.mu(progress) for progress in (0.0, 0.5, 1.0)] == pytest.approx([0, 0.5, 1])
+    method = built("--method", "sane")
+    assert isinstance(method, SANE)
+    labels = refinery(method)
+    assert (labels.temperature, labels.tau_prime, method.kappa) == (0.2, 0.8, 2.0)
+    assert {objective.temperature for objective in method.objectives().values()} == {0.2}
+    assert [labels.mu(progress) for progress in (0.0, 0.5, 1.0)] == pytest.approx([0, 0.5, 1])
     assert (method.refined_share, method.crops, len(method.queue.ids)) == (0.5, (), 4096)
-    large = SANEImageNet(Tiny(), dim=5, hidden=7, queue_size=8)
-    assert (large.refinery.tau_prime, large.kappa, large.crops) == (1.0, 0.1, (96,))
-    assert [large.refinery.mu(progress) for progress in (0.0, 1.0)] == [0.5, 10]
     assert not method.accumulates
-    assert {"sane", "sane-imagenet"} <= NAMES["method"].keys()
+    assert len([layer for layer in method.network["image"].head if isinstance(layer, nn.Linear)]) == 3  # type: ignore[union-attr]
 
 
-def test_views_are_two_and_the_smaller_crops() -> None:
-    method = SANE(Tiny(), dim=5, hidden=7, queue_size=8, crops=(24, 16), crop_recipe="clsa")
-    recipes = build_views({"name": "moco-v2"}, 32, method)
-    assert [recipe.size for recipe in recipes] == [32, 32, 24, 16]
-    assert [getattr(recipe, "strong", None) for recipe in recipes] == [0, 0, 5, 5]
-    assert getattr(recipes[3], "scale", None) == (0.1, 0.5)
-    method.crops = (48,)
-    with pytest.raises(ValueError, match=r"crops must be between 1 and the images' size of 32, got \[48\]"):
-        build_views({"name": "moco-v2"}, 32, method)
-    assert len(build_views({"name": "moco-v2"}, 32, MoCo(Tiny(), queue_size=8, dim=5))) == 2
+def test_those_for_imagenet_are_a_preset() -> None:
+    method = built("--method", "sane-imagenet", "--method.queue_size", 8)
+    assert isinstance(method, SANE)
+    labels = refinery(method)
+    assert (labels.temperature, labels.tau_prime, method.kappa, method.crops) == (0.2, 1.0, 0.1, (96,))
+    assert [labels.mu(progress) for progress in (0.0, 1.0)] == [0.5, 10]
+    assert parse(["--method", "sane-imagenet"])[0]["method"]["queue_size"] == 65536
+
+
+def test_the_temperature_is_of_both_losses() -> None:
+    method = built("--method", "sane", "--objective.temperature", 0.07, "--method.queue_size", 8)
+    assert isinstance(method, SANE)
+    assert refinery(method).temperature == 0.07
+    assert {objective.temperature for objective in method.objectives().values()} == {0.07}
 
 
 @pytest.mark.parametrize(
@@ -276,7 +305,7 @@ def test_views_are_two_and_the_smaller_crops() -> None:
 )
 def test_refuses_what_makes_no_sense(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        SANE(Tiny(), queue_size=20, dim=5, hidden=7, **options)
+        build(**options)
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
@@ -285,6 +314,13 @@ def test_embeddings_that_are_not_finite_are_refused(share: float) -> None:
     method = training.method
     assert isinstance(method, SANE)
     method.refined_share = share
-    ids, images = batch(0, 2)
+    whole = batch(0, method)
+    first, second = whole["image"].views
     with pytest.raises(NotFinite):
-        method.loss(method.network, ids, [images[0] * math.nan, images[1]], 0.5)
+        method.loss(method.network, Batch(whole.ids, {"image": Inputs([first * math.nan, second])}), 0.5)
+
+
+def test_texts_and_vectors_cannot_be_mixed() -> None:
+    with pytest.raises(ValueError, match="SANE mixes images and the data has text"):
+        SANE.plan({"text": "text"})
+    assert list(SANE.plan({"image": "image", "text": "text"})) == ["image"]

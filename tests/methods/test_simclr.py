@@ -1,37 +1,46 @@
-"""SimCLR, SogCLR and SupCon: what they compute is their objective on both views in one pass."""
+"""SimCLR, and SogCLR and SupCon as presets of it: what they compute is their objective on both views in one pass."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from antipodes import GlobalContrastive, InfoNCE, Oracle
-from antipodes.methods import SimCLR, SogCLR, SupCon
-from tests.methods.tiny import BATCH, LABELS, Tiny, batch, build
+from antipodes.methods import SimCLR, Tower, Towers
+from tests.methods.calls import built
+from tests.methods.tiny import BATCH, LABELS, Tiny, batch, build, one
 
 
 def test_is_nt_xent_of_the_network() -> None:
     method = build("simclr")
-    ids, views = batch(0, 2)
-    z = F.normalize(method.network(torch.cat(views)), dim=1)
+    given = batch(0, method)
+    z = F.normalize(method.network({"image": torch.cat(tuple(given["image"].views))})["image"], dim=1)
     logits = (z @ z.T / 0.2).masked_fill(torch.eye(2 * BATCH, dtype=torch.bool), -torch.inf)
     expected = F.cross_entropy(logits, torch.arange(2 * BATCH).roll(BATCH))
-    torch.testing.assert_close(method.loss(method.network, ids, views, 0.5), expected)
+    torch.testing.assert_close(method.loss(method.network, given, 0.5), expected)
 
 
 def test_supcon_is_the_oracle_with_attraction() -> None:
     method = build("supcon")
-    ids, views = batch(0, 2)
-    z1, z2 = (method.network(view) for view in views)
-    expected = InfoNCE(0.1, Oracle(LABELS), "attract")(z1, z2, ids)
-    torch.testing.assert_close(method.loss(method.network, ids, views, 0.5), expected)
+    given = batch(0, method)
+    z1, z2 = (method.network["image"](view) for view in given["image"].views)
+    expected = InfoNCE(0.1, Oracle(LABELS), "attract")(z1, z2, given.ids)
+    torch.testing.assert_close(method.loss(method.network, given, 0.5), expected)
+    (objective,) = built("--method", "supcon").objectives().values()
+    assert isinstance(objective, InfoNCE)
+    assert isinstance(objective.negatives, Oracle)
+    assert (objective.treatment, objective.temperature) == ("attract", 0.1)
 
 
 def test_sogclr_is_the_global_objective() -> None:
     method = build("sogclr")
-    ids, views = batch(0, 2)
-    z1, z2 = (method.network(view) for view in views)
-    expected = GlobalContrastive(len(LABELS), 0.2, gamma=0.4)(z1, z2, ids)
-    torch.testing.assert_close(method.loss(method.network, ids, views, 0.5), expected)
+    given = batch(0, method)
+    z1, z2 = (method.network["image"](view) for view in given["image"].views)
+    expected = GlobalContrastive(len(LABELS), 0.2, gamma=0.4)(z1, z2, given.ids)
+    torch.testing.assert_close(method.loss(method.network, given, 0.5), expected)
+    (objective,) = built("--method", "sogclr").objectives().values()
+    assert isinstance(objective, GlobalContrastive)
+    assert objective.temperature == 0.2
+    assert len(objective.log_u.rows) == 16
 
 
 def test_the_views_go_through_the_network_together() -> None:
@@ -39,28 +48,49 @@ def test_the_views_go_through_the_network_together() -> None:
     method = build("simclr")
     sizes: list[int] = []
 
-    def network(images: Tensor) -> Tensor:
-        sizes.append(len(images))
-        out: Tensor = method.network(images)
+    def network(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        sizes.append(len(inputs["image"]))
+        out: dict[str, Tensor] = method.network(inputs)
         return out
 
-    method.loss(network, *batch(0, 2), progress=0.5)
+    method.loss(network, batch(0, method), progress=0.5)  # type: ignore[arg-type]
     assert sizes == [2 * BATCH]
 
 
 def test_arguments_reach_the_objective() -> None:
-    policy = Oracle(LABELS)
-    objective = SimCLR(Tiny(), temperature=0.3, negatives=policy, treatment="attract").objective
-    assert (objective.temperature, objective.negatives, objective.treatment) == (0.3, policy, "attract")
-    objective = SogCLR(Tiny(), 24, 0.3, 0.7, 0.5, negatives=policy, treatment="attract").objective
+    policy = ["--negatives", "oracle", "--treatment", "attract", "--objective.temperature", "0.3"]
+    (objective,) = built(*policy).objectives().values()
+    assert isinstance(objective.negatives, Oracle)
+    assert (objective.temperature, objective.treatment) == (0.3, "attract")
+    gammas = ["--objective.gamma", "0.7", "--objective.gamma_until", "0.5"]
+    (objective,) = built("--method", "sogclr", *policy, *gammas).objectives().values()
     assert isinstance(objective, GlobalContrastive)
     assert (objective.temperature, objective.gamma, objective.gamma_until) == (0.3, 0.7, 0.5)
-    assert (objective.negatives, objective.treatment) == (policy, "attract")
-    assert SupCon(Tiny(), LABELS, temperature=0.3).objective.temperature == 0.3
+    assert isinstance(objective.negatives, Oracle)
+    assert objective.treatment == "attract"
+    (objective,) = built("--method", "supcon", "--objective.temperature", "0.3").objectives().values()
+    assert objective.temperature == 0.3
+
+
+def test_the_head_is_what_the_run_says() -> None:
+    layers = [type(layer).__name__ for layer in built().network["image"].head]  # type: ignore[union-attr]
+    assert layers == ["Linear", "BatchNorm1d", "ReLU", "Linear"]
+    head = built("--head.kind", "linear", "--head.dim", "7").network["image"].head
+    assert [type(layer).__name__ for layer in head] == ["Linear"]  # type: ignore[union-attr]
+    assert head[0].out_features == 7  # type: ignore[index]
 
 
 def test_the_backbone_is_the_encoder_without_its_head() -> None:
     encoder = Tiny()
-    method = SimCLR(encoder)
+    method = SimCLR(Towers({"image": Tower(encoder, torch.nn.Linear(6, 5))}), InfoNCE(0.2))
     assert method.backbone() is encoder
+    assert method.backbone("image") is encoder
     assert method.exports() == {"encoder": encoder}
+    embedded = method.evaluated("image", head=True)(torch.zeros(2, 3, 4, 4))
+    torch.testing.assert_close(embedded, method.network({"image": torch.zeros(2, 3, 4, 4)})["image"])
+
+
+def test_one_direction_is_named_after_its_tower() -> None:
+    method = SimCLR(one(), InfoNCE(0.2))
+    assert list(method.directions) == ["image"]
+    assert (method.anchor_tower("image"), method.candidate_tower("image")) == ("image", "image")

@@ -11,24 +11,26 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from antipodes import DCL, FNC, HCL, IFND, Cave, GloFND, Hardest, Oracle, Ring
+from antipodes.encoders.heads import Head
 from antipodes.methods import (
+    CLIP,
     CMC,
     HNSSL,
     SANE,
-    CMCAggregation,
-    InstanceAggregation,
+    Batch,
+    Inputs,
     InstanceDiscrimination,
     Method,
     MoCo,
-    MoCoV1,
     SimCLR,
-    SogCLR,
-    SupCon,
+    Tower,
+    Towers,
 )
 from antipodes.negatives import Clustered
-from antipodes.objectives import LocalAggregation
+from antipodes.objectives import GlobalContrastive, HardPairs, InfoNCE, LocalAggregation, SoftLabel
+from antipodes.objectives.local_aggregation import local_aggregation
 
-N, BATCH, SIZE = 24, 8, 4
+N, BATCH, SIZE, DIM, VECTOR = 24, 8, 4, 5, 9
 LABELS = torch.arange(N) % 5
 
 
@@ -46,32 +48,58 @@ class Tiny(nn.Module):
         return out
 
 
+def tower(channels: int = 3, kind: str = "mlp2") -> Tower:
+    """A tiny encoder with a tiny head."""
+    return Tower(Tiny(channels), Head(kind, hidden=7, dim=DIM).build(Tiny.num_features))  # type: ignore[arg-type]
+
+
+def one(kind: str = "mlp2") -> Towers:
+    """One tower, for images."""
+    return Towers({"image": tower(kind=kind)})
+
+
+def lab() -> Towers:
+    """The towers of CMC."""
+    return Towers({"l": tower(1, "linear"), "ab": tower(2, "linear")}, CMC.plan({"image": "image"}))
+
+
+def image_and_vector() -> Towers:
+    """Two towers that see different inputs."""
+    vector = Tower(nn.Linear(VECTOR, 6), Head("linear", dim=DIM).build(6))
+    return Towers({"image": tower(), "vector": vector}, CLIP.plan({"image": "image", "vector": "vector"}))
+
+
+def aggregation(clusters: tuple[int, ...], neighbours: float, space: str = "seen", **policy: Any) -> LocalAggregation:
+    """Local aggregation with clusters, as if some epochs had gone by."""
+    objective = local_aggregation(N, 0.07, clusters, neighbours=neighbours, space=space, **policy)  # type: ignore[arg-type]
+    _fitted(objective.close)
+    return objective
+
+
 METHODS: dict[str, Callable[..., Method]] = {
-    "simclr": lambda **policy: SimCLR(Tiny(), hidden=7, dim=5, batch_norm=False, **policy),
-    "sogclr": lambda **policy: SogCLR(Tiny(), N, gamma=0.4, hidden=7, dim=5, batch_norm=False, **policy),
-    "supcon": lambda **policy: SupCon(Tiny(), LABELS, hidden=7, dim=5, batch_norm=False),
-    "moco": lambda **policy: MoCo(Tiny(), momentum=0.9, queue_size=20, hidden=7, dim=5, centred=False, **policy),
-    "moco-v1": lambda **policy: MoCoV1(Tiny(), momentum=0.9, queue_size=20, dim=5, centred=False, **policy),
-    "sane": lambda **policy: SANE(Tiny(), mu=(0.5, 2.0), momentum=0.9, queue_size=20, hidden=7, dim=5),
-    "sane-vanilla": lambda **policy: SANE(Tiny(), mixup="vanilla", kappa=0.1, queue_size=20, hidden=7, dim=5),
-    "instance": lambda **policy: InstanceDiscrimination(Tiny(), N, samples=15, dim=5, centred=False, **policy),
-    "cmc": lambda **policy: CMC(Tiny(1), Tiny(2), N, samples=15, dim=5, centred=False, **policy),
-    "hnssl": lambda **policy: HNSSL(Tiny(), top_k=2),
-    "hnssl-lesion": lambda **policy: HNSSL(Tiny(), momentum=0.9, quantile=1.0, target_gradient=True),
+    "simclr": lambda **policy: SimCLR(one(), InfoNCE(0.2, **policy)),
+    "sogclr": lambda **policy: SimCLR(one(), GlobalContrastive(N, 0.2, gamma=0.4, **policy)),
+    "supcon": lambda **policy: SimCLR(one(), InfoNCE(0.1, Oracle(LABELS), "attract")),
+    "moco": lambda **policy: MoCo(one(), InfoNCE(0.2, **policy), DIM, momentum=0.9, queue_size=20),
+    "moco-v1": lambda **policy: MoCo(one("linear"), InfoNCE(0.07, **policy), DIM, momentum=0.9, queue_size=20),
+    "sane": lambda **policy: SANE(one("mlp3"), SoftLabel(mu=(0.5, 2.0)), DIM, momentum=0.9, queue_size=20),
+    "sane-vanilla": lambda **policy: SANE(one("mlp3"), SoftLabel(), DIM, mixup="vanilla", kappa=0.1, queue_size=20),
+    "instance": lambda **policy: InstanceDiscrimination(one("linear"), InfoNCE(0.07, **policy), N, DIM, samples=15),
+    "cmc": lambda **policy: CMC(lab(), InfoNCE(0.07, **policy), N, DIM, samples=15),
+    "clip": lambda **policy: CLIP(image_and_vector(), InfoNCE(0.2, **policy)),
+    "clip-global": lambda **policy: CLIP(image_and_vector(), GlobalContrastive(N, 0.2, gamma=0.4, **policy)),
+    "hnssl": lambda **policy: HNSSL(Towers({"image": Tower(Tiny(), nn.Identity())}), HardPairs(top_k=2)),
+    "hnssl-lesion": lambda **policy: HNSSL(
+        Towers({"image": Tower(Tiny(), nn.Identity())}), HardPairs(quantile=1.0), momentum=0.9, target_gradient=True
+    ),
     "instance-once": lambda **policy: InstanceDiscrimination(
-        Tiny(), N, samples=15, draw="once", dim=5, centred=False, **policy
+        one("linear"), InfoNCE(0.07, **policy), N, DIM, samples=15, draw="once"
     ),
     "instance-expected": lambda **policy: InstanceDiscrimination(
-        Tiny(), N, samples=15, draw="expected", dim=5, centred=False, **policy
+        one("linear"), InfoNCE(0.07, **policy), N, DIM, samples=15, draw="expected"
     ),
-    "la": lambda **policy: _gathered(
-        InstanceAggregation(Tiny(), N, clusters=(3, 5), neighbours=9, dim=5, centred=False, **policy)
-    ),
-    "cmc-la": lambda **policy: _gathered(
-        CMCAggregation(
-            Tiny(1), Tiny(2), N, clusters=(4,), neighbours=0.4, space="features", dim=5, centred=False, **policy
-        )
-    ),
+    "la": lambda **policy: InstanceDiscrimination(one("linear"), aggregation((3, 5), 9, **policy), N, DIM),
+    "cmc-la": lambda **policy: CMC(lab(), aggregation((4,), 0.4, "features", **policy), N, DIM),
 }
 
 POLICIES: dict[str, dict[str, Any]] = {
@@ -83,7 +111,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "fnc": {"negatives": lambda: FNC(0.2), "treatment": "attract"},
     "supports": {"negatives": lambda: FNC(0.2, supports=2)},
     "ifnd": {"negatives": lambda: _fitted(IFND(N, (3, 5), acceptance="constant"))},
-    "ring": {"negatives": lambda: Ring((0.9, 0.5)) & GloFND(N, alpha=0.2, initial="quantile", lr=0.2)},
+    "ring": {"negatives": lambda: Ring((0.9, 0.5)) & GloFND(N, alpha=0.2, initial="quantile", lr=0.05)},
     "hardest": {"negatives": lambda: Hardest(3)},
     "dcl": {"negatives": lambda: DCL(0.02)},
     "hcl": {"negatives": lambda: Ring((0.9, 0.5)) & HCL(0.02, beta=0.5)},
@@ -94,14 +122,6 @@ POLICIES: dict[str, dict[str, Any]] = {
 def _fitted(policy: Clustered) -> Clustered:
     policy.double().fit(torch.randn(N, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64), 0.5)
     return policy
-
-
-def _gathered(method: Method) -> Method:
-    """With clusters, as if some epochs had gone by."""
-    for part in method.modules():
-        if isinstance(part, LocalAggregation):
-            _fitted(part.close)
-    return method
 
 
 # the methods that do not take every policy; the others do
@@ -115,6 +135,7 @@ SOME = {
     "instance-expected": ("none", "ring", "attract", "refine"),
     "la": ("none", "ring", "cave", "supports"),
     "cmc-la": ("none", "ring"),
+    "clip-global": ("none", "glofnd", "attract"),
 }
 CASES = [(method, policy) for method in METHODS for policy in SOME.get(method, POLICIES)]
 
@@ -128,13 +149,21 @@ def build(name: str, policy: str = "none", seed: int = 0) -> Method:
         return METHODS[name](**arguments).train()
 
 
-def batch(step: int, views: int) -> tuple[Tensor, list[Tensor]]:
-    """The ids and the views of the whole batch of a step; pixels in [0, 1]."""
+def batch(step: int, method: Method, part: slice = slice(None), dtype: torch.dtype = torch.float32) -> Batch:
+    """The samples of a step, of the whole batch or a part of it; pixels in [0, 1]."""
     generator = torch.Generator().manual_seed(step)
     ids = torch.randperm(N, generator=generator)[:BATCH]
-    images = torch.rand(BATCH, 3, SIZE, SIZE, generator=generator)
-    noise = torch.rand(views, BATCH, 3, SIZE, SIZE, generator=generator)
-    return ids, [0.7 * images + 0.3 * one for one in noise]
+    count = method.views + method.supports + len(method.crops) + method.plain
+    inputs = {}
+    for name in dict.fromkeys(plan.input for plan in method.network.plans.values() if plan.input):
+        shape = (VECTOR,) if name == "vector" else (3, SIZE, SIZE)
+        whole = torch.rand(BATCH, *shape, generator=generator)
+        noise = torch.rand(count, BATCH, *shape, generator=generator)
+        views = [(0.7 * whole + 0.3 * each)[part].to(dtype) for each in noise]
+        plain = views.pop() if method.plain else None
+        after = method.views + method.supports
+        inputs[name] = Inputs(views[: method.views], views[method.views : after], views[after:], plain)
+    return Batch(ids[part], inputs)
 
 
 class Training:
@@ -157,9 +186,7 @@ class Training:
         self.part = slice(BATCH * rank // world_size, BATCH * (rank + 1) // world_size)
 
     def step(self, number: int) -> Tensor:
-        ids, views = batch(number, self.method.views + self.method.supports + self.method.plain)
-        views = [view.to(self.dtype) for view in views]
-        loss = self.method.loss(self.network, ids[self.part], [view[self.part] for view in views], number / 10)
+        loss = self.method.loss(self.network, batch(number, self.method, self.part, self.dtype), number / 10)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()

@@ -69,10 +69,26 @@ def test_support_views_decide_instead_of_the_anchor(queue: bool, treatment: Trea
         torch.testing.assert_close(ours, theirs)
 
 
-def test_support_views_that_are_missing_or_of_another_shape() -> None:
+def test_without_support_views_the_anchors_take_their_place() -> None:
+    z1, z2 = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
+    with_supports, without = (InfoNCE(0.1, FNC(0.2, supports=count))(z1, z2, torch.arange(6)) for count in (1, 0))
+    torch.testing.assert_close(with_supports, without)
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.1, 0.3, 0.5])
+@pytest.mark.parametrize("count", [5, 11, 40])
+def test_by_quantile_as_the_authors(alpha: float, count: int) -> None:
+    z = normalise(torch.randn(count, 6, generator=torch.Generator().manual_seed(count), dtype=torch.float64))
+    pairs = Pairs(z, torch.arange(count), torch.ones(count))
+    (rule,) = FNC(alpha, count="quantile").judge(pairs, 1.0)
+    similarity = z @ z.T
+    others = similarity[~torch.eye(count, dtype=torch.bool)].view(count, -1)
+    expected = (others > others.quantile(1 - alpha, dim=1, keepdim=True)).sum(1)
+    assert (len(z) - 1 - pairs.contrast(1.0, rule).kept[0]).tolist() == expected.tolist()
+
+
+def test_support_views_of_another_shape() -> None:
     z = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(ValueError, match="give supports to the loss"):
-        InfoNCE(0.1, FNC(0.2, supports=1))(z, z, torch.arange(6))
     with pytest.raises(ValueError, match=r"supports must be \(S, B, D\) of views like z1, got \(6, 4\)"):
         InfoNCE(0.1, FNC(0.2, supports=1))(z, z, torch.arange(6), supports=z)
     with pytest.raises(ValueError, match="supports must be at least 0, got -1"):

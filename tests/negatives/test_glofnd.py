@@ -180,7 +180,11 @@ def run_steps(rank: int, world_size: int, first: int, last: int, state: Any, opt
     return outcome, loss_fn.state_dict()
 
 
-@pytest.mark.parametrize("options", [{}, {"shared": True}, {"initial": "quantile"}, {"optimizer": "sgd"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"shared": True}, {"initial": "quantile"}, {"optimizer": "sgd"}, {"shared": True, "initial": "quantile"}],
+    ids=str,
+)
 def test_two_ranks_equal_one(two_ranks: Ranks, options: dict[str, Any]) -> None:
     outcome, state = run_steps(0, 1, 0, 5, None, options)
     (first, first_state), (second, second_state) = two_ranks(run_steps, 0, 5, None, options)

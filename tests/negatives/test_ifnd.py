@@ -1,6 +1,7 @@
 """IFND: pairs enumerated by hand, everything flagged, two ranks, saved and continued; acceptance and granularities."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from antipodes import InfoNCE
 from antipodes.negatives.clustering import spherical_kmeans
-from antipodes.negatives.ifnd import IFND, confidences, standing
+from antipodes.negatives.ifnd import IFND, doubts, standing
 from antipodes.negatives.oracle import Oracle
 from antipodes.pairs import Pairs, normalise
 from tests.ranks import Ranks
@@ -269,13 +270,47 @@ def test_confidences_equal_the_loops() -> None:
     features, centroids = noise(1030, 4).double(), normalise(noise(6, 4, seed=1).double())
     labels = torch.arange(1030) % 6
     expected = confidence(features, centroids.tolist(), labels.tolist(), 0.2)
-    torch.testing.assert_close(confidences(features, centroids, labels, 0.2), torch.tensor(expected).double())
+    values = -doubts(features, centroids, labels, 0.2).expm1()
+    torch.testing.assert_close(values, torch.tensor(expected).double())
 
 
 def test_confidences_stay_finite_at_a_low_temperature() -> None:
     labels = torch.tensor([0, 1, 1])
-    values = confidences(torch.tensor([[1.0, 0], [1, 0], [0, 0]]), torch.eye(2), labels, 1e-3)
-    torch.testing.assert_close(values, torch.tensor([1.0, 0.0, 0.5]))
+    values = -doubts(torch.tensor([[1.0, 0], [1, 0], [0, 0]]), torch.eye(2), labels, 1e-3).expm1()
+    torch.testing.assert_close(values, torch.tensor([1.0, 0.0, 0.5], dtype=torch.float64))
+
+
+def test_confidences_that_are_all_one_are_still_ranked() -> None:
+    """Two tight classes, sorted by class: at a low temperature kappa is 1 for all, and ties went to the first class."""
+    angles = torch.cat((torch.linspace(0, 0.2, 20), torch.linspace(2.0, 2.2, 20)))
+    policy = IFND(40, (2,), temperature=0.02)
+    policy.fit(torch.stack((angles.cos(), angles.sin()), dim=1))
+    assert bool((policy.confidence == 1).all())
+    accepted = policy.accepted(torch.arange(40), 0.5)[0] >= 0
+    assert int(accepted.sum()) == 20
+    assert int(accepted[:20].sum()) == 10
+
+
+def test_a_held_rate_moves_with_fits_only() -> None:
+    policy = IFND(6, (2,), held=True)
+    policy.fit(circle(), progress=0.5)
+    assert int((policy.accepted(torch.arange(6), 1.0) >= 0).sum()) == 3
+    policy.fit(circle(), progress=1.0)
+    assert int((policy.accepted(torch.arange(6), 0.0) >= 0).sum()) == 6
+
+
+def test_without_fit_it_says_so_once() -> None:
+    pairs = Pairs(torch.eye(4), torch.arange(4), torch.ones(4))
+    policy = IFND(4, (2,))
+    policy.judge(pairs, 0.0)  # nothing would be accepted yet
+    with pytest.warns(UserWarning, match="IFND has no clusters yet"):
+        policy.judge(pairs, 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy.judge(pairs, 0.5)
+        driven = IFND(4, (2,))
+        driven.due(0)  # a loop that asks is going to fit
+        driven.judge(pairs, 0.5)
 
 
 def test_export_names_every_granularity() -> None:
@@ -287,8 +322,8 @@ def test_export_names_every_granularity() -> None:
         **{f"centroids_{k}": (k, 6) for k in (3, 5, 9)},
     }
     for k in (3, 5, 9):
-        again = confidences(noise(60, 6), exported[f"centroids_{k}"], exported[f"labels_{k}"], policy.temperature)
-        torch.testing.assert_close(again, exported[f"confidence_{k}"])
+        doubt = doubts(noise(60, 6), exported[f"centroids_{k}"], exported[f"labels_{k}"], policy.temperature)
+        torch.testing.assert_close(-doubt.expm1().float(), exported[f"confidence_{k}"])
     with pytest.raises(ValueError, match="call fit first"):
         IFND(60).export()
 
@@ -309,7 +344,7 @@ def test_wrong_features_leave_the_labels_alone() -> None:
     broken = noise(60, 6)
     broken[7, 2] = math.nan
     for features, sentence in (
-        (noise(59, 6), r"features must be \(60, F\), a row for every id, got \(59, 6\)"),
+        (noise(59, 6), r"features must be \(60, F\), a row for every sample, got \(59, 6\)"),
         (noise(60), r"features must be \(60, F\)"),
         (broken, "1 rows of features hold NaN"),
     ):

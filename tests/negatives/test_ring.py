@@ -53,19 +53,20 @@ def test_rings_equal_a_sort(count: int, outer: float, inner: float, seed: int) -
     z = normalise(torch.randn(count + 1, 5, generator=torch.Generator().manual_seed(seed)))
     pairs = Pairs(z[:1], torch.tensor([0]), torch.ones(1), z, torch.arange(count + 1))
     order = (z[0] @ z[1:].T).argsort(descending=True) + 1
-    ranks = slice(math.floor(inner * outer * count), math.floor(outer * count))
+    first = math.floor(inner * outer * count)
+    ranks = slice(first, max(math.floor(outer * count), first + 1))  # at least one
     assert kept(Ring((1.0, outer), inner), pairs) == [sorted(order[ranks].tolist())]
     assert kept(Hardest(4), pairs) == [sorted(order[:4].tolist())]
 
 
 @pytest.mark.filterwarnings("ignore:some anchors have no negatives")
 @pytest.mark.parametrize("policy", [Ring(outer=(0.01, 0.01)), Hardest(1000)])
-def test_an_empty_ring_and_too_few_candidates_stay_finite(policy: Policy) -> None:
+def test_a_narrow_ring_and_too_few_candidates_stay_finite(policy: Policy) -> None:
     z1, z2 = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
     loss_fn = InfoNCE(0.1, policy)
     loss = loss_fn(z1, z2, torch.arange(5))
     assert loss.isfinite()
-    assert loss_fn.stats["kept_per_anchor"] == (0 if isinstance(policy, Ring) else 8)
+    assert loss_fn.stats["kept_per_anchor"] == (1 if isinstance(policy, Ring) else 8)
     assert "flagged_share" not in loss_fn.stats  # what is ignored is not a false negative
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (z1, z2)))
 
@@ -150,6 +151,21 @@ def test_an_adaptive_ring_is_saved(anneal: Any) -> None:
     assert policy.share(0.0) == resumed.share(0.0)
 
 
+def test_the_staircase_goes_down_by_tenths() -> None:
+    policy = Ring((1.0, 0.1), until=0.9, anneal="staircase")
+    shares = [policy.share(progress) for progress in (0.0, 0.09, 0.11, 0.55, 0.89, 0.9, 1.0)]
+    assert shares == pytest.approx([1.0, 1.0, 0.9, 0.5, 0.2, 0.1, 0.1])
+
+
+def test_before_the_start_every_candidate_counts() -> None:
+    pairs = Pairs(circle(0.0), torch.tensor([99]), torch.ones(1), circle(*range(10, 110, 10)), torch.arange(10))
+    policy = Ring((1.0, 0.5), inner=0.2, until=0.8, start=0.4)
+    assert kept(policy, pairs, 0.39) == [list(range(10))]
+    assert kept(policy, pairs, 0.4) == [list(range(2, 10))]
+    assert policy.share(0.6) == pytest.approx(0.75)
+    assert kept(policy, pairs, 0.8) == [[1, 2, 3, 4]]
+
+
 def test_there_is_nothing_to_save() -> None:
     assert not Ring().state_dict()
     assert not Hardest().state_dict()
@@ -160,8 +176,10 @@ def test_wrong_arguments_get_one_sentence() -> None:
         ({"outer": (1.0, 0.0)}, "outer must be two shares"),
         ({"inner": 1.0}, "inner must be in"),
         ({"until": 0.0}, "until must be in"),
-        ({"anneal": "cosine"}, "anneal must be one of linear, step, none, validation, loss"),
+        ({"anneal": "cosine"}, "anneal must be one of linear, step, staircase, none, validation, loss"),
         ({"patience": 0}, "patience must be at least 1"),
+        ({"outer": 0.5}, "outer must be two shares"),
+        ({"start": 0.5, "until": 0.4}, "start must be in"),
     ):
         with pytest.raises(ValueError, match=sentence):
             Ring(**arguments)  # type: ignore[arg-type]

@@ -149,7 +149,7 @@ def test_several_rules_give_the_mean_of_their_losses() -> None:
     losses = []
     for bound in (0.0, 0.5, 2.0):
         policy = Granularities()
-        policy.judge = lambda pairs, progress, bound=bound: [  # type: ignore[method-assign,misc]
+        policy.judge = lambda pairs, progress, learn=True, bound=bound: [  # type: ignore[method-assign,misc]
             Rule(ceiling=torch.full((len(pairs.anchors),), bound))
         ]
         losses.append(InfoNCE(0.2, policy)(z1, z2, torch.arange(6)))  # type: ignore[arg-type]
@@ -207,7 +207,8 @@ def test_refuses_an_empty_batch(build: Build) -> None:
 
 
 def test_refuses_ids_that_are_not_whole_numbers(build: Build) -> None:
-    refused(build(), "ids must be", BATCH, BATCH, IDS.float())
+    refused(build(), "ids must be whole numbers", BATCH, BATCH, IDS + 0.5)
+    refused(build(), "ids must be whole numbers", BATCH, BATCH, ["a", "b", "c"])
 
 
 def test_refuses_candidates_without_ids_and_ids_without_candidates(build: Build) -> None:

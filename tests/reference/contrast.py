@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from antipodes.functional import Rule, Sums
+from antipodes.functional import Rule, SigmoidSums, Sums
+
+Guide = tuple[Tensor, Tensor | None] | None
 
 
 def ranks_of(similarities: Tensor, anchor_ids: Tensor, candidate_ids: Tensor) -> list[dict[int, int]]:
@@ -17,18 +19,26 @@ def ranks_of(similarities: Tensor, anchor_ids: Tensor, candidate_ids: Tensor) ->
     return result
 
 
-def judge(rule: Rule, i: int, k: int, similarity: float, rank: int) -> tuple[bool, bool]:
+Seen = tuple[float, int]  # a pair's similarity and rank in one space
+
+
+def judge(rule: Rule, i: int, k: int, own: Seen, guide: Seen | None = None) -> tuple[bool, bool]:
     """Return whether pair (i, k) is kept and whether it is pulled."""
     ignored = dropped = pulled = False
     for ranks in rule.ranks:
+        rank = own[1] if ranks.space == "own" else guide[1]  # type: ignore[index]
         ignored |= not ranks.first[i].item() <= rank < ranks.last[i].item()
-    if rule.low is not None and similarity < rule.low[i].item():
-        ignored = True
-    if rule.high is not None and similarity > rule.high[i].item():
-        ignored = True
-    if rule.ceiling is not None and similarity > rule.ceiling[i].item():
-        dropped |= rule.above == "drop"
-        pulled |= rule.above == "pull"
+    for bounds, seen in ((rule.bounds, own), (rule.guide, guide)):
+        if bounds is None or not bounds.named():
+            continue
+        assert seen is not None
+        if bounds.low is not None and seen[0] < bounds.low[i].item():
+            ignored = True
+        if bounds.high is not None and seen[0] > bounds.high[i].item():
+            ignored = True
+        if bounds.ceiling is not None and seen[0] > bounds.ceiling[i].item():
+            dropped |= bounds.above == "drop"
+            pulled |= bounds.above == "pull"
     for group in rule.groups:
         mine, other = group.anchors[i].item(), group.candidates[k].item()
         same = mine == other and mine >= 0
@@ -43,6 +53,37 @@ def judge(rule: Rule, i: int, k: int, similarity: float, rank: int) -> tuple[boo
     return kept, kept and pulled
 
 
+class Scene:
+    """Similarities of all pairs in both spaces, and who may choose whom."""
+
+    def __init__(
+        self, anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, guide: Guide = None
+    ) -> None:
+        self.similarities = anchors.double() @ candidates.double().T
+        self.ranks = ranks_of(self.similarities, anchor_ids, candidate_ids)
+        self.guide_similarities = None
+        if guide is not None:
+            second = guide[0] if guide[1] is None else guide[1]
+            self.guide_similarities = guide[0].double() @ second.double().T
+            self.guide_ranks = ranks_of(self.guide_similarities, anchor_ids, candidate_ids)
+
+    def judged(self, rule: Rule, i: int) -> tuple[list[int], list[int]]:
+        """Return the candidates that anchor i keeps, and those that it pulls."""
+        kept, pulled = [], []
+        for k in sorted(self.ranks[i]):
+            guide = None
+            if self.guide_similarities is not None:
+                guide = (self.guide_similarities[i, k].item(), self.guide_ranks[i][k])
+            keep, pull = judge(rule, i, k, (self.similarities[i, k].item(), self.ranks[i][k]), guide)
+            kept += [k] if keep else []
+            pulled += [k] if pull else []
+        return kept, pulled
+
+
+def _sum(terms: list[Tensor], like: Tensor) -> Tensor:
+    return torch.stack(terms).sum() if terms else like[:0].sum()  # zero, with a gradient
+
+
 def contrast(
     anchors: Tensor,
     candidates: Tensor | None = None,
@@ -51,29 +92,77 @@ def contrast(
     candidate_ids: Tensor | None = None,
     temperature: float | Tensor,
     rules: list[Rule],
+    offsets: Tensor | None = None,
+    guide: Guide = None,
 ) -> Sums:
     """Return the sums of `antipodes.functional.contrast`, differentiable by autograd."""
     if candidates is None or candidate_ids is None:
         candidates, candidate_ids = anchors, anchor_ids
-    anchors, candidates = anchors.double(), candidates.double()
     tau = torch.as_tensor(temperature, dtype=torch.float64).expand(len(anchors))
-    similarities = anchors @ candidates.T
-    allowed = ranks_of(similarities, anchor_ids, candidate_ids)
+    scene = Scene(anchors, candidates, anchor_ids, candidate_ids, guide)
+    added = torch.zeros(len(candidates), dtype=torch.float64) if offsets is None else offsets.double()
     results: list[list[Tensor]] = []
     for rule in rules:
-        for i in range(len(anchors)):
-            logits, pulled = [], []
-            for k in sorted(allowed[i]):
-                keep, pull = judge(rule, i, k, similarities[i, k].item(), allowed[i][k])
-                if keep:
-                    logits.append(similarities[i, k] / tau[i])
-                if pull:
-                    pulled.append(similarities[i, k])
+        for i, row in enumerate(scene.similarities):
+            kept, pulled = scene.judged(rule, i)
+            logits = [row[k] / tau[i] + added[k] for k in kept]
             log_sum = torch.stack(logits).logsumexp(0) if logits else torch.tensor(-torch.inf, dtype=torch.float64)
-            pulled_sum = torch.stack(pulled).sum() if pulled else similarities[i, :0].sum()  # zero, with a gradient
-            results.append([log_sum, torch.tensor(len(logits)), pulled_sum, torch.tensor(len(pulled))])
+            pulled_sum = _sum([row[k] for k in pulled], row)
+            results.append([log_sum, torch.tensor(len(kept)), pulled_sum, torch.tensor(len(pulled))])
     shape = (len(rules), len(anchors))
     return Sums(*(torch.stack(column).reshape(shape) for column in zip(*results, strict=True)))
+
+
+def contrast_both(
+    first: Tensor,
+    second: Tensor,
+    *,
+    first_ids: Tensor,
+    second_ids: Tensor,
+    temperature: float | Tensor,
+    first_rules: list[Rule],
+    second_rules: list[Rule],
+    guide: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Sums, Sums]:
+    """Return the sums of `antipodes.functional.contrast_both`: of each direction by itself."""
+    turned = None if guide is None else guide[::-1]
+    one = contrast(
+        first, second, anchor_ids=first_ids, candidate_ids=second_ids,
+        temperature=temperature, rules=first_rules, guide=guide,
+    )  # fmt: skip
+    other = contrast(
+        second, first, anchor_ids=second_ids, candidate_ids=first_ids,
+        temperature=temperature, rules=second_rules, guide=turned,
+    )  # fmt: skip
+    return one, other
+
+
+def sigmoid_sums(
+    anchors: Tensor,
+    candidates: Tensor | None = None,
+    *,
+    anchor_ids: Tensor,
+    candidate_ids: Tensor | None = None,
+    temperature: float | Tensor,
+    bias: float | Tensor,
+    rules: list[Rule],
+    guide: Guide = None,
+) -> SigmoidSums:
+    """Return the sums of `antipodes.functional.sigmoid_sums`, differentiable by autograd."""
+    if candidates is None or candidate_ids is None:
+        candidates, candidate_ids = anchors, anchor_ids
+    scene = Scene(anchors, candidates, anchor_ids, candidate_ids, guide)
+    logits = scene.similarities / temperature + bias
+    results: list[list[Tensor]] = []
+    for rule in rules:
+        for i, row in enumerate(logits):
+            kept, pulled = scene.judged(rule, i)
+            negatives = [k for k in kept if k not in pulled]
+            loss_sum = _sum([-torch.nn.functional.logsigmoid(-row[k]) for k in negatives], row)
+            pulled_loss = _sum([-torch.nn.functional.logsigmoid(row[k]) for k in pulled], row)
+            results.append([loss_sum, torch.tensor(len(negatives)), pulled_loss, torch.tensor(len(pulled))])
+    shape = (len(rules), len(anchors))
+    return SigmoidSums(*(torch.stack(column).reshape(shape) for column in zip(*results, strict=True)))
 
 
 def refine(
@@ -86,21 +175,20 @@ def refine(
     temperature: float,
     teacher_temperature: float,
     rules: list[Rule],
+    guide: Guide = None,
 ) -> tuple[Tensor, Tensor]:
     """Return weight and weighted_sum of `antipodes.functional.refine`, differentiable by autograd."""
     if candidates is None or candidate_ids is None:
         candidates, candidate_ids = anchors, anchor_ids
-    similarities = anchors @ candidates.T
-    allowed = ranks_of(similarities, anchor_ids, candidate_ids)
+    scene = Scene(anchors, candidates, anchor_ids, candidate_ids, guide)
     rows = []
     for rule in rules:
-        for i in range(len(anchors)):
-            weight, weighted = torch.zeros((), dtype=anchors.dtype), similarities[i, :0].sum()
-            for k in sorted(allowed[i]):
-                if judge(rule, i, k, similarities[i, k].item(), allowed[i][k])[1]:
-                    t, own = teachers[i] @ candidates[k].detach(), teachers[i] @ teachers[i]
-                    w = ((t - own) / teacher_temperature).exp()
-                    weight, weighted = weight + w, weighted + w * similarities[i, k]
+        for i, row in enumerate(scene.similarities):
+            weight, weighted = torch.zeros((), dtype=torch.float64), row[:0].sum()
+            for k in scene.judged(rule, i)[1]:
+                t, own = teachers[i].double() @ candidates[k].detach().double(), teachers[i].double().square().sum()
+                w = ((t - own) / teacher_temperature).exp()
+                weight, weighted = weight + w, weighted + w * row[k]
             rows.append((weight, weighted))
     shape = (len(rules), len(anchors))
     return tuple(torch.stack(column).reshape(shape) for column in zip(*rows, strict=True))  # type: ignore[return-value]

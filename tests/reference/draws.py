@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from antipodes.functional import Rule
-from tests.reference.contrast import judge, ranks_of
+from tests.reference.contrast import Guide, Scene
 
 
 def drawn_log_sums(
@@ -17,15 +17,15 @@ def drawn_log_sums(
     temperature: float,
     rules: list[Rule],
     numbers: Tensor,
+    guide: Guide = None,
 ) -> tuple[Tensor, Tensor]:
     """The log sums (R, A) over draws by numbers (R, A, m) in [0, 1), differentiable, and the number kept (R, A)."""
-    similarities = anchors @ candidates.T
-    allowed = ranks_of(similarities, anchor_ids, candidate_ids)
+    scene = Scene(anchors, candidates, anchor_ids, candidate_ids, guide)
+    similarities = scene.similarities
     log_sums, kept = [], []
     for rule, rows in zip(rules, numbers, strict=True):
         for i, row in enumerate(rows.tolist()):
-            places = sorted(allowed[i].items())
-            choice = [k for k, rank in places if judge(rule, i, k, similarities[i, k].item(), rank)[0]]
+            choice = scene.judged(rule, i)[0]
             logits = [similarities[i, choice[int(number * len(choice))]] / temperature for number in row if choice]
             log_sums.append(torch.stack(logits).logsumexp(0) if logits else torch.tensor(-torch.inf).double())
             kept.append(len(choice))

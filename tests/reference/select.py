@@ -10,7 +10,7 @@ def ranking(anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_i
     similarities = anchors.double() @ candidates.double().T
     result = []
     for i, own in enumerate(anchor_ids.tolist()):
-        allowed = [k for k, other in enumerate(candidate_ids.tolist()) if other not in (-1, own)]
+        allowed = [k for k, other in enumerate(candidate_ids.tolist()) if other >= 0 and other != own]
         result.append(sorted(allowed, key=lambda k: (-float(similarities[i, k]), k)))
     return result
 

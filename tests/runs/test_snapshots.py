@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from antipodes.data.shapes import Shapes
-from antipodes.runs.embedding import embed
-from antipodes.runs.opening import open_method
 from antipodes.negatives import IFND
 from antipodes.pairs import normalise
 from antipodes.runs import snapshots
-from antipodes.runs.build import plain_view
+from antipodes.runs.embedding import embed
 from antipodes.runs.folder import Run
+from antipodes.runs.opening import open_method
 from antipodes.runs.snapshots import discard_snapshots, load_snapshots, take_snapshot
+from antipodes.runs.views import plain_view
 from tests.cli.command import here, refused
 
-SMALL = ["--encoder", "resnet8-slim", "--method.hidden", 16, "--data.count", 128, "--batch_size", 32, "--epochs", 3]
+SMALL = ["--encoder", "resnet8-slim", "--head.hidden", 16, "--data.count", 128, "--batch_size", 32, "--epochs", 3]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_the_last_snapshot_is_what_the_last_checkpoint_says(run: Run) -> None:
     assert sorted(last.ids.tolist()) == list(range(128))
     features = normalise(embed(method.backbone(), data, preprocess=plain_view(method, data.image_size)))
     torch.testing.assert_close(last.features.float(), features[last.ids], atol=1e-3, rtol=0)
-    policy = method.objective.negatives
+    policy = method.objectives()["image"].negatives
     assert isinstance(policy, IFND)
     for level, clusters in enumerate((3, 6)):
         for sample, label in zip(last.ids.tolist(), last.pseudo_labels[clusters].tolist(), strict=True):

@@ -15,10 +15,11 @@ from antipodes.negatives import FNC, IFND, Both, GloFND
 from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.runs.opening import open_method
 from antipodes.runs.records import read_records
+from antipodes.runs.views import plain_view
 from antipodes.training.loop import TrainingFailed, train
 from tests.cli.command import ENVIRONMENT, antipodes
 
-SMALL = ["--encoder", "resnet8-slim", "--method.hidden", "16", "--data.count", "128"]
+SMALL = ["--encoder", "resnet8-slim", "--head.hidden", "16", "--data.count", "128"]
 SMALL += ["--batch_size", "32", "--log_every", "2"]
 
 
@@ -89,13 +90,13 @@ def test_every_method_trains(method: str, tmp_path: Path) -> None:
     losses = [line["loss"] for line in read_records(folder.folder) if line["kind"] == "epoch"]
     assert len(losses) == 2
     opened, data = open_method(folder, "best")
-    assert opened.backbone()(data.fetch(torch.arange(2)).float() / 255).ndim == 2
+    assert opened.backbone()(plain_view(opened, data.image_size)(data.inputs(torch.arange(2))["image"])).shape[0] == 2
 
 
 def test_refined_labels_are_judged_by_the_true_ones(tmp_path: Path) -> None:
     """And small strong crops go through an encoder with batch statistics."""
     options = ["--method", "sane", "--method.queue_size", 64, "--method.crops", "[24, 16]"]
-    folder = run(tmp_path / "a", "--epochs", 1, *options, "--method.crop_recipe", "clsa", "--method.mu", "[0.5, 1]")
+    folder = run(tmp_path / "a", "--epochs", 1, *options, "--method.crop_recipe", "clsa", "--objective.mu", "[0.5, 1]")
     row = read_records(folder.folder)[-1]
     assert {"refined_p", "refined_q"} <= row.keys()
     assert 0 < row["refined_mass"] < 1
@@ -113,7 +114,7 @@ def test_joined_policies_have_their_own_arguments(tmp_path: Path) -> None:
     policies = ["--negatives", "glofnd+fnc", "--negatives.glofnd.alpha", 0.2, "--negatives.fnc.alpha", 0.1]
     folder = run(tmp_path / "a", "--epochs", 1, *policies, "--negatives.fnc.start", 0.5)
     method, _ = open_method(folder)
-    both = method.objective.negatives
+    both = method.objectives()["image"].negatives
     assert isinstance(both, Both)
     assert isinstance(both.first, GloFND)
     assert isinstance(both.second, FNC)
@@ -129,7 +130,7 @@ def test_clusters_are_fitted_between_epochs(tmp_path: Path) -> None:
     assert 0 < shares[1] < shares[2]
     assert rows[2]["mtnr"] < 1
     method, data = open_method(folder)
-    policy = method.objective.negatives
+    policy = method.objectives()["image"].negatives
     assert isinstance(policy, IFND)
     assert len(policy.export()["labels_4"]) == len(data)
 
@@ -139,13 +140,13 @@ def test_an_adaptive_ring_hears_of_scores_and_losses(tmp_path: Path) -> None:
     folder = run(tmp_path / "scores", *options, "--negatives.anneal", "validation")
     rows = [line for line in read_records(folder.folder) if line["kind"] == "epoch"]
     assert [row["ring_outer"] for row in rows] == [1.0] * 4  # the second score is the last thing that happens
-    ball = weights(folder)["objective.negatives.ball"].item()
+    ball = weights(folder)["directions.image.negatives.ball"].item()
     better = rows[3]["knn"] > rows[1]["knn"]
     assert ball == pytest.approx(1 - 0.9 / 2 if better else 1.0)
     folder = run(tmp_path / "losses", *options, "--negatives.anneal", "loss")
     state = weights(folder)
-    assert state["objective.negatives.ball"] < 1
-    assert state["objective.negatives.heard_at"] == 1
+    assert state["directions.image.negatives.ball"] < 1
+    assert state["directions.image.negatives.heard_at"] == 1
 
 
 def test_a_ring_by_validation_without_a_validation_is_refused(tmp_path: Path) -> None:
@@ -189,7 +190,7 @@ def test_mixed_precision_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert all(tensor.dtype != torch.bfloat16 for tensor in weights(Run(tmp_path / "a")).values())
     exact = weights(run(tmp_path / "b", "--epochs", 1))
     mixed = weights(Run(tmp_path / "a"))
-    name = "network.encoder.conv1.weight"
+    name = "network.towers.image.encoder.conv1.weight"
     assert not torch.equal(exact[name], mixed[name])
     torch.testing.assert_close(exact[name], mixed[name], rtol=0.1, atol=0.05)
 
@@ -202,7 +203,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("anneal", ["validation", "loss"])
 def test_two_processes_train_one_run(anneal: str, tmp_path: Path) -> None:
     options = ["--data.count", 128, "--batch_size", 32, "--epochs", 2, "--encoder", f"{__name__}.TinyEncoder"]
-    options += ["--method.batch_norm", "false", "--method.hidden", 16, "--log_every", 1, "--encoder.width", 6]
+    options += ["--head.batch_norm", "false", "--head.hidden", 16, "--log_every", 1, "--encoder.width", 6]
     options += ["--negatives", "ring", "--negatives.anneal", anneal, "--negatives.until", 1, "--knn_every", 1]
     for devices in (1, 2):
         result = antipodes("train", *options, "--devices", devices, "--out", tmp_path / str(devices))

@@ -25,14 +25,14 @@ ACCUMULATING_IFND = ["--accumulate", 2, "--negatives", "ifnd", "--negatives.clus
 ACCUMULATING_IFND += ["--negatives.space", "seen"]
 RING = ["--negatives", "ring", "--negatives.anneal"]
 METHODS = {
-    "simclr": ["--method.hidden", 32, "--knn_every", 1, "--negatives", "glofnd", "--negatives.alpha", 0.1],
-    "moco": ["--method", "moco", "--method.queue_size", 200, "--method.hidden", 32, "--epochs", 6, *ACCUMULATING_IFND],
+    "simclr": ["--head.hidden", 32, "--knn_every", 1, "--negatives", "glofnd", "--negatives.alpha", 0.1],
+    "moco": ["--method", "moco", "--method.queue_size", 200, "--head.hidden", 32, "--epochs", 6, *ACCUMULATING_IFND],
     "cmc": ["--method", "cmc", "--method.samples", 100, "--negatives", "ifnd", "--negatives.clusters", "[4, 8]"],
-    "sogclr": ["--method", "sogclr", "--method.hidden", 32, "--negatives", "oracle", "--treatment", "attract"],
-    "hnssl": ["--method", "hnssl", "--method.top_k", 2],
+    "sogclr": ["--method", "sogclr", "--head.hidden", 32, "--negatives", "oracle", "--treatment", "attract"],
+    "hnssl": ["--method", "hnssl", "--objective.top_k", 2],
     "ring by loss": ["--method", "instance", "--method.samples", 50, *RING, "loss"],
-    "ring by score": ["--method.hidden", 32, "--knn_every", 1, *RING, "validation"],
-    "sane": ["--method", "sane", "--method.queue_size", 200, "--method.hidden", 32],
+    "ring by score": ["--head.hidden", 32, "--knn_every", 1, *RING, "validation"],
+    "sane": ["--method", "sane", "--method.queue_size", 200, "--head.hidden", 32],
 }
 
 
@@ -148,7 +148,7 @@ def test_changed_method_is_refused(finished: Path) -> None:
 def test_changed_method_in_the_file_is_refused(finished: Path, tmp_path: Path) -> None:
     config = yaml.safe_load((finished / "run" / "config.yaml").read_text())
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    config["method"] |= {"name": "sogclr", "gamma": 0.9, "gamma_until": 0.0}
+    config["method"] |= {"name": "moco", "momentum": 0.9, "queue_size": 8}
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
     (tmp_path / "run" / "checkpoints" / "last.pt").write_bytes(Run(finished / "run").last.read_bytes())
     assert "trained with method simclr" in refused("train", "--resume", tmp_path / "run")
@@ -186,7 +186,7 @@ def test_a_run_stopped_before_its_first_checkpoint_starts_again(finished: Path, 
 
 def test_a_checkpoint_that_does_not_fit_is_refused(finished: Path, tmp_path: Path) -> None:
     config = yaml.safe_load((finished / "run" / "config.yaml").read_text())
-    config["method"]["dim"] = 17
+    config["head"]["dim"] = 17
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
     (tmp_path / "run" / "checkpoints" / "last.pt").write_bytes(Run(finished / "run").last.read_bytes())

@@ -18,6 +18,7 @@ class MemoryBank(nn.Module):
         dim: Dimension of the embeddings.
         momentum: Share of the old entry that stays at a write; 0 replaces it.
         seed: Entries start as random unit vectors drawn from this seed, and draws follow from it, alike on all ranks.
+        identities: (n,) which sample every row shows, where several rows show the same one; None: each its own.
 
     Example:
         >>> bank = MemoryBank(100, 8)
@@ -27,8 +28,11 @@ class MemoryBank(nn.Module):
     """
 
     draws: Tensor
+    samples: Tensor | None
 
-    def __init__(self, num_samples: int, dim: int, momentum: float = 0.5, seed: int = 0) -> None:
+    def __init__(
+        self, num_samples: int, dim: int, momentum: float = 0.5, seed: int = 0, identities: Tensor | None = None
+    ) -> None:
         super().__init__()
         if not 0 <= momentum < 1:
             raise ValueError(f"the bank's momentum must be in [0, 1), got {momentum}: 1 would never write anything")
@@ -37,23 +41,33 @@ class MemoryBank(nn.Module):
         self.table = SampleTable(num_samples, (dim,))
         self.table.rows.copy_(normalise(torch.randn(num_samples, dim, generator=generator("bank", seed))))
         self.register_buffer("draws", torch.zeros((), dtype=torch.int64))
+        if identities is not None and (identities.shape != (num_samples,) or identities.dtype != torch.int64):
+            raise ValueError(
+                f"identities must be int64 of shape ({num_samples},), "
+                f"got {identities.dtype} of shape {tuple(identities.shape)}"
+            )
+        self.register_buffer("samples", identities)
 
-    def read(self, ids: Tensor) -> Tensor:
-        """The entries (b, D) of the given ids."""
-        return self.table.read(ids)
+    def read(self, rows: Tensor) -> Tensor:
+        """The entries (b, D) of the given rows."""
+        return self.table.read(rows)
 
-    def write(self, ids: Tensor, embeddings: Tensor) -> None:
-        """Mix normalised embeddings (b, D) into the entries of their ids, on every rank."""
-        mixed = self.momentum * self.read(ids) + (1 - self.momentum) * embeddings.detach()
-        self.table.write(ids, normalise(mixed))
+    def write(self, rows: Tensor, embeddings: Tensor) -> None:
+        """Mix normalised embeddings (b, D) into the entries of their rows, on every rank."""
+        mixed = self.momentum * self.read(rows) + (1 - self.momentum) * embeddings.detach()
+        self.table.write(rows, normalise(mixed))
+
+    def identities(self, rows: Tensor) -> Tensor:
+        """Which samples the given rows show, (b,): themselves, unless the bank was told otherwise."""
+        return rows if self.samples is None else self.samples[rows]
 
     def entries(self) -> tuple[Tensor, Tensor]:
-        """The whole bank (n, D), not a copy, and its ids."""
+        """The whole bank (n, D), not a copy, and its rows (n,)."""
         rows = self.table.rows
         return rows, torch.arange(len(rows), device=rows.device)
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
-        """Draw `count` different entries (the whole bank when it is not larger), the same on every rank.
+        """Draw `count` different entries and their rows (all when there are not more), the same on every rank.
 
         An entry drawn twice would tie with itself in a ranking. The draw depends on the seed and on how many were made
         before, which a checkpoint restores.

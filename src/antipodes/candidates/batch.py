@@ -6,27 +6,61 @@ import torch
 from torch import Tensor
 
 from antipodes.distributed import gather, world_size
-from antipodes.pairs import Pairs
+from antipodes.pairs import Guide, Pairs
 
 
-def batch_pairs(first: Tensor, second: Tensor, ids: Tensor) -> Pairs:
+def batch_pairs(
+    first: Tensor,
+    second: Tensor,
+    ids: Tensor,
+    rows: Tensor | None = None,
+    guide: tuple[Tensor, Tensor] | None = None,
+    log_weights: Tensor | None = None,
+) -> Pairs:
     """Compare both views of every sample with all views of the global batch.
 
     Args:
         first: (b, D) L2-normalised embeddings of one view, this rank's share.
         second: (b, D) of the other view.
-        ids: (b,) dataset indices.
+        ids: (b,) identities of the samples.
+        rows: (b,) their table rows; None takes the ids.
+        guide: A guide's normalised vectors (b, G) of both views.
+        log_weights: (b,) by which the logits of a sample's views are raised where they are candidates.
 
     Returns:
         Pairs with 2b anchors (first views, then second views); candidates are the views of all ranks.
     """
     anchors = torch.cat((first, second))
     anchor_ids = torch.cat((ids, ids))
+    anchor_rows = None if rows is None else torch.cat((rows, rows))
     positives = (first * second).sum(1).repeat(2)
     teachers = torch.cat((second.detach(), first.detach()))
+    seen = None if guide is None else Guide(torch.cat(guide), (guide[0] * guide[1]).sum(1).repeat(2))
     if world_size() == 1:
-        return Pairs(anchors, anchor_ids, positives, teachers=teachers)
-    # (b, 2, D) travels once; the global order is that of one rank with the whole batch: first views, then second
+        weights = None if log_weights is None else log_weights.repeat(2)
+        return Pairs(
+            anchors, anchor_ids, positives, teachers=teachers, anchor_rows=anchor_rows, guide=seen, log_weights=weights
+        )
+    if guide is not None and seen is not None:
+        seen = Guide(seen.anchors, seen.positives, _gather_views(*guide))
+    return Pairs(
+        anchors,
+        anchor_ids,
+        positives,
+        _gather_views(first, second),
+        gather(ids).repeat(2),
+        teachers,
+        anchor_rows=anchor_rows,
+        candidate_rows=None if rows is None else gather(rows).repeat(2),
+        guide=seen,
+        log_weights=None if log_weights is None else gather(log_weights).repeat(2),
+    )
+
+
+def _gather_views(first: Tensor, second: Tensor) -> Tensor:
+    """The views of all ranks in the order of one rank with the whole batch: first views, then second.
+
+    (b, 2, D) travels once.
+    """
     views = gather(torch.stack((first, second), dim=1))
-    candidates = torch.cat((views[:, 0], views[:, 1]))
-    return Pairs(anchors, anchor_ids, positives, candidates, gather(ids).repeat(2), teachers)
+    return torch.cat((views[:, 0], views[:, 1]))

@@ -9,10 +9,10 @@ from antipodes.distributed import gather
 
 
 class Queue(nn.Module):
-    """The last `size` keys of a momentum encoder, with the ids they came from.
+    """The last `size` keys of a momentum encoder, with the ids and rows they came from.
 
     A slot that was never written has id -1 and never counts. The ids let the loss leave out stale copies of the
-    anchor's own sample, and let policies look a key's labels up at the time of use.
+    anchor's own sample, the rows let policies look a key's labels up at the time of use.
 
     Args:
         size: Number of keys kept.
@@ -21,6 +21,7 @@ class Queue(nn.Module):
 
     keys: Tensor
     ids: Tensor
+    rows: Tensor
     cursor: Tensor
 
     def __init__(self, size: int, dim: int) -> None:
@@ -29,13 +30,22 @@ class Queue(nn.Module):
             raise ValueError(f"the queue's size must be at least 1, got {size}")
         self.register_buffer("keys", torch.zeros(size, dim))
         self.register_buffer("ids", torch.full((size,), -1))
+        self.register_buffer("rows", torch.full((size,), -1))
         self.register_buffer("cursor", torch.zeros((), dtype=torch.int64))
 
-    def push(self, keys: Tensor, ids: Tensor) -> None:
-        """Replace the oldest keys by these (b, D), gathered over all ranks in rank order."""
+    def push(self, keys: Tensor, ids: Tensor, rows: Tensor | None = None) -> None:
+        """Replace the oldest keys by these (b, D), gathered over all ranks in rank order.
+
+        Args:
+            keys: (b, D) of this rank.
+            ids: (b,) identities of their samples.
+            rows: (b,) table rows of their samples; None takes the ids.
+        """
         size = len(self.ids)
-        keys, ids = gather(keys.detach())[-size:], gather(ids)[-size:]
+        rows = ids if rows is None else rows
+        keys, ids, rows = gather(keys.detach())[-size:], gather(ids)[-size:], gather(rows)[-size:]
         slots = (self.cursor + torch.arange(len(ids), device=ids.device)) % size
         self.keys[slots] = keys.to(self.keys.dtype)
         self.ids[slots] = ids
+        self.rows[slots] = rows
         self.cursor.copy_((self.cursor + len(ids)) % size)

@@ -21,9 +21,9 @@ from antipodes.evaluation.report import Row, results_dictionary, scores_table
 from antipodes.evaluation.scores import fingerprint, keep_scores
 from antipodes.evaluation.subject import Subject
 from antipodes.evaluation.towers import Progress
-from antipodes.runs.build import build_augmentation
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
+from antipodes.runs.views import build_augmentation
 
 USAGE = """antipodes evaluate RUN [--protocol NAMES] [options]
        antipodes evaluate --protocol retrieval --images a.npy --texts b.npy [--owners owners.npy]"""

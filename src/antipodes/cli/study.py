@@ -23,7 +23,7 @@ from antipodes.study.report import markdown, shown, sources, study_report, table
 from antipodes.study.statistics import Histories, Line, summarise
 
 if TYPE_CHECKING:
-    from antipodes.data import ImageDataset
+    from antipodes.data import Samples
     from antipodes.study.grid import Grid
     from antipodes.study.in_process import InProcess
 
@@ -283,7 +283,7 @@ def _made_by(study: Study) -> dict[str, str]:
     }
 
 
-def _size(data: ImageDataset, test_limit: int | None) -> str:
+def _size(data: Samples, test_limit: int | None) -> str:
     test = data.held_out(test_limit)
     tested = "tested on a fifth of them" if test is None else f"{len(test):,} test images"
     return f"{data.name}, {len(data):,} training images, {tested}"

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from argparse import SUPPRESS, HelpFormatter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import yaml
 from jsonargparse import ArgumentParser
 
+from antipodes.encoders.heads import Head
 from antipodes.registry import ELSE, NAMES, Kind, find
-from antipodes.runs.build import GIVEN, policy_names
+from antipodes.runs.build import GIVEN, Learned, policy_names
 from antipodes.runs.folder import Run
 from antipodes.runs.settings import Settings
 from antipodes.training.loop import train
 
-DEFAULTS: dict[Kind, str] = {"method": "simclr", "negatives": "none", "data": "shapes", "encoder": "resnet18-slim"}
+DEFAULTS: dict[Kind, str] = {
+    "method": "simclr",
+    "objective": "info-nce",
+    "negatives": "none",
+    "data": "shapes",
+    "encoder": "resnet18-slim",
+    "augmentation": "simclr",
+}
 CHOICES: dict[Kind, str] = {kind: f"{', '.join(names)}, {ELSE[kind]}" for kind, names in NAMES.items()} | {
     "negatives": f"none, {', '.join(NAMES['negatives'])}, several joined by +, or {ELSE['negatives']}",
     "augmentation": f"{', '.join(NAMES['augmentation'])}; by default what the method's paper uses",
@@ -60,10 +70,9 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any], Run | None]:
 
 
 def _parse(arguments: list[str]) -> dict[str, Any]:
-    names = _names(arguments)
+    method = find("method", _names(arguments, {})["method"])
+    names = _names(arguments, method.run)
     arguments = _without_replaced(arguments, names)
-    method = find("method", names["method"]).target
-    names.setdefault("augmentation", method.recipe)  # type: ignore[attr-defined]
     parser = _Parser(prog="antipodes train", usage=USAGE, description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="YAML file of options, such as a run's config.yaml.")
     parser.add_argument("--resume", metavar="RUN", help="Continue this run; nothing else is needed.")
@@ -71,17 +80,42 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
         "--strict", metavar="", help="Refuse a folder with damaged images (same as --data.strict true)."
     )
     parser.add_class_arguments(Settings, as_group=True)
-    parser.set_defaults(dict(method.settings))  # type: ignore[attr-defined]
+    for options, key in ((Head, "head"), (Learned, "temperature")):
+        parser.add_class_arguments(options, key, as_group=True)
+        _hide(parser, f"--{key}")
     for kind in get_args(Kind):
         parser.add_argument(f"--{kind}.name", type=str, default=names[kind], metavar="NAME", help=CHOICES[kind])
         parts = policy_names(names[kind]) if kind == "negatives" else [names[kind]]
         for part in parts:
             if part != "none":
                 _add_component(parser, kind, part, kind if len(parts) == 1 else f"{kind}.{part}")
+    towers = _towers(arguments)
+    for tower, name in towers.items():
+        parser.add_argument(f"--encoders.{tower}.name", type=str, default=name, metavar="NAME", help=CHOICES["encoder"])
+        _add_component(parser, "encoder", name, f"encoders.{tower}")
+    parser.set_defaults(_defaults(method.run, names))
     config: dict[str, Any] = parser.parse_args(arguments).as_dict()
     for extra in ("config", "resume", "strict"):
         config.pop(extra, None)
-    return config
+    return {**config, "encoders": config.get("encoders") or {}}
+
+
+def _defaults(run: Mapping[str, Any], names: dict[Kind, str]) -> dict[str, Any]:
+    """The options that a method's name brings, by their names on the command line; not those of components replaced."""
+    found: dict[str, Any] = {}
+    for option, value in run.items():
+        if option in get_args(Kind):
+            kind = cast(Kind, option)
+            spec = value if isinstance(value, Mapping) else {"name": value}
+            if names[kind] == "none" or spec.get("name", names[kind]) != names[kind]:
+                continue
+            takes = inspect.signature(find(kind, names[kind]).target).parameters
+            found |= {f"{option}.{key}": item for key, item in spec.items() if key in takes}
+        elif isinstance(value, Mapping):
+            found |= {f"{option}.{key}": item for key, item in value.items()}
+        else:
+            found[option] = value
+    return found
 
 
 def _add_component(parser: ArgumentParser, kind: Kind, name: str, key: str) -> None:
@@ -123,7 +157,8 @@ def _long_form(arguments: list[str]) -> list[str]:
         else:
             out.append(argument)
     for place, argument in enumerate(out):
-        if argument.removeprefix("--") in get_args(Kind) and argument.startswith("--"):
+        tower = argument.startswith("--encoders.") and argument.count(".") == 1
+        if tower or (argument.removeprefix("--") in get_args(Kind) and argument.startswith("--")):
             out[place] = f"{argument}.name"
         elif argument == "--config" and place + 1 < len(out):
             out[place + 1] = json.dumps(_read_config(out[place + 1]))
@@ -148,19 +183,35 @@ def _read_config(path: str) -> dict[str, Any]:
             loaded[kind] = {"name": loaded[kind]}
         if kind in loaded and not isinstance(loaded[kind], dict):
             raise ValueError(f"--config {path}: {kind} must be a name, or a mapping with a name and arguments")
+    named = (loaded.get("encoders") or {}).items()
+    loaded["encoders"] = {tower: {"name": spec} if isinstance(spec, str) else spec for tower, spec in named}
     return loaded
 
 
-def _names(arguments: list[str]) -> dict[Kind, str]:
-    """Which components a call names, on the command line or, failing that, in its configuration."""
+def _names(arguments: list[str], run: Mapping[str, Any]) -> dict[Kind, str]:
+    """Which components a call names: on the command line, in its configuration, or by its method's name."""
     names = dict(DEFAULTS)
     given = _option(arguments, "--config")
     config = json.loads(given) if given else {}
     for kind in get_args(Kind):
-        name = _option(arguments, f"--{kind}.name") or config.get(kind, {}).get("name")
+        usual = run.get(kind)
+        usual = usual.get("name") if isinstance(usual, Mapping) else usual
+        name = _option(arguments, f"--{kind}.name") or config.get(kind, {}).get("name") or usual
         if name is not None:
             names[kind] = name
     return names
+
+
+def _towers(arguments: list[str]) -> dict[str, str]:
+    """The encoders that a call names for single towers: `--encoders.text minilm`, or in its configuration."""
+    given = _option(arguments, "--config")
+    config = json.loads(given) if given else {}
+    towers = {tower: spec["name"] for tower, spec in (config.get("encoders") or {}).items()}
+    for argument in arguments:
+        if argument.startswith("--encoders.") and argument.endswith(".name"):
+            tower = argument.removeprefix("--encoders.").removesuffix(".name")
+            towers[tower] = _option(arguments, argument) or ""
+    return towers
 
 
 def _without_replaced(arguments: list[str], names: dict[Kind, str]) -> list[str]:

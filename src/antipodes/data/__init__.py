@@ -15,6 +15,7 @@ from antipodes.registry import find
 
 if TYPE_CHECKING:
     from antipodes.data.adapters import HuggingFaceImages, TorchImages
+    from antipodes.data.captions import Captions
     from antipodes.data.cifar import CIFAR10, CIFAR100
     from antipodes.data.dataset import (
         DataError,
@@ -27,14 +28,19 @@ if TYPE_CHECKING:
         require_trainable,
         subset,
     )
+    from antipodes.data.exact_duplicates import duplicates
     from antipodes.data.fashion_mnist import FashionMNIST
     from antipodes.data.folder import Folder
     from antipodes.data.loader import Loader, batches
     from antipodes.data.npz import Npz
     from antipodes.data.shapes import Shapes
+    from antipodes.data.tars import Tars
+    from antipodes.data.texts import Texts
+    from antipodes.data.vectors import Vectors
 
 _HOMES = {
     "adapters": ("HuggingFaceImages", "TorchImages"),
+    "captions": ("Captions",),
     "cifar": ("CIFAR10", "CIFAR100"),
     "dataset": (
         "DataError",
@@ -47,17 +53,22 @@ _HOMES = {
         "require_trainable",
         "subset",
     ),
+    "exact_duplicates": ("duplicates",),
     "fashion_mnist": ("FashionMNIST",),
     "folder": ("Folder",),
     "loader": ("Loader", "batches"),
     "npz": ("Npz",),
     "shapes": ("Shapes",),
+    "tars": ("Tars",),
+    "texts": ("Texts",),
+    "vectors": ("Vectors",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "CIFAR10",
     "CIFAR100",
+    "Captions",
     "DataError",
     "FashionMNIST",
     "Folder",
@@ -70,17 +81,21 @@ __all__ = [
     "Samples",
     "Shapes",
     "Subset",
+    "Tars",
     "TensorImages",
+    "Texts",
     "TorchImages",
+    "Vectors",
     "batches",
+    "duplicates",
     "open_dataset",
     "require_trainable",
     "subset",
 ]
 
 
-def open_dataset(name_or_path: str, **arguments: Any) -> "ImageDataset":
-    """Open a dataset by its name (one of the registry's), or a folder of images or an ``.npz`` file by its path.
+def open_dataset(name_or_path: str, **arguments: Any) -> "Samples":
+    """Open a dataset by its name (one of the registry's) or its path: what lies there says which dataset reads it.
 
     Args:
         name_or_path: the name or path.
@@ -90,7 +105,7 @@ def open_dataset(name_or_path: str, **arguments: Any) -> "ImageDataset":
         ValueError: if it is neither a name nor such a path, or the dataset cannot be opened.
     """
     component = find("data", name_or_path)
-    opened: ImageDataset = component.target(**{**component.preset, **arguments})
+    opened: Samples = component.target(**{**component.preset, **arguments})
     return opened
 
 

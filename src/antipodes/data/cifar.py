@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
+from antipodes.data.classes import Classes
 from antipodes.data.dataset import DataError, ImageDataset, Split, TensorImages, check_split
 from antipodes.data.download import cache_root, check, download, make_folder, progress
 from antipodes.data.npz import Arrays, contents, read_arrays
@@ -45,15 +46,24 @@ class _CIFAR(TensorImages):
     batches: ClassVar[dict[Split, tuple[str, ...]]]
     meta: ClassVar[str]
 
-    def __init__(self, split: Split = "train", root: str | None = None, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        split: Split = "train",
+        root: str | None = None,
+        limit: int | None = None,
+        classes: Classes = None,
+        size: int | None = None,
+    ) -> None:
         check_split(split)
-        self.split, self.root = split, root
+        self.split, self.root, self._only = split, root, classes
         arrays = self._find(cache_root(root))
-        super().__init__(**contents(arrays, self.name), name=self.name, limit=limit)
+        super().__init__(**contents(arrays, self.name), name=self.name, limit=limit, only=classes, size=size)
 
     def held_out(self, limit: int | None = None) -> ImageDataset | None:
         """Return the official test split, None when this is it."""
-        return type(self)("test", self.root, limit) if self.split == "train" else None
+        if self.split == "test":
+            return None
+        return type(self)("test", self.root, limit, self._only, self.image_size)
 
     def _find(self, root: Path) -> Arrays:
         for place in (root / self.folder, root / self.archive):
@@ -108,6 +118,8 @@ class CIFAR10(_CIFAR):
         split: "train" (50,000) or "test" (10,000).
         root: folder to look in and to keep it in; None is $ANTIPODES_DATA, else ~/.cache/antipodes.
         limit: keep only this many samples, as described at ``limited``.
+        classes: keep only so many classes, or those with these names, as described at ``choose_classes``.
+        size: side of the views that are made of the images, such as 224; None is 32.
 
     Raises:
         ValueError: if it is neither in ``root`` nor reachable, or a checksum differs.
@@ -143,6 +155,8 @@ class CIFAR100(_CIFAR):
         split: "train" (50,000) or "test" (10,000).
         root: folder to look in and to keep it in; None is $ANTIPODES_DATA, else ~/.cache/antipodes.
         limit: keep only this many samples, as described at ``limited``.
+        classes: keep only so many classes, or those with these names, as described at ``choose_classes``.
+        size: side of the views that are made of the images, such as 224; None is 32.
 
     Raises:
         ValueError: if it is neither in ``root`` nor reachable, or a checksum differs.

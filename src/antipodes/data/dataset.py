@@ -12,11 +12,15 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
+
+from antipodes.data.classes import Classes, choose_classes
+from antipodes.data.describe import Described
+from antipodes.data.problems import DataError as DataError
 
 Split = Literal["train", "test"]
 Modality = Literal["image", "text", "vector"]
@@ -28,11 +32,7 @@ _SAMPLED = 64  # images that stand for the content of a dataset which is not in 
 _CHUNK = 4096
 
 
-class DataError(ValueError):
-    """Data that is missing, unreachable or unreadable, in one sentence that says what to do."""
-
-
-class Samples(ABC):
+class Samples(Described, ABC):
     """Rows 0..n-1 of named inputs: what training, evaluation and tables go by.
 
     Attributes:
@@ -41,6 +41,7 @@ class Samples(ABC):
             ``{"image": "image", "text": "text"}``.
         samples: (n,) int64, the sample that every row shows, or None where each row is a sample of its own. Rows of one
             sample (five captions of an image, two records of a patient) are never negatives of each other.
+        image_size: side H = W of its images; 0 where it has none.
         in_memory: True when ``inputs`` is an index into memory, False when it decodes (see ``Loader``'s workers).
         labels: (n,) int64 or None.
         coarse_labels: (n,) int64 or None, the level above ``labels`` where the dataset has one.
@@ -51,6 +52,7 @@ class Samples(ABC):
     name: str
     modalities: Mapping[str, Modality] = {"image": "image"}
     samples: Tensor | None = None
+    image_size: int = 0
     in_memory: bool = False
     labels: Tensor | None = None
     coarse_labels: Tensor | None = None
@@ -78,6 +80,25 @@ class Samples(ABC):
             Of an image (b, 3, H, W) uint8, of a text a list of b strings, of a vector (b, F) float32.
         """
 
+    def fetch(self, ids: Tensor) -> Tensor:
+        """Return the images of these rows, (b,) int64 -> (b, 3, H, W) uint8.
+
+        Raises:
+            ValueError: if the rows have none.
+        """
+        if self.modalities.get("image") != "image":
+            raise ValueError(f"dataset {self.name} has no images, only {', '.join(self.modalities)}")
+        images = self.inputs(ids)["image"]
+        assert isinstance(images, Tensor)
+        return images
+
+    def corpus(self, name: str) -> list[str]:
+        """Return every text that the input of that name can show, for vocabularies and for locked encoders."""
+        texts: dict[str, None] = {}
+        for rows in torch.arange(len(self)).split(_CHUNK):
+            texts |= dict.fromkeys(self.inputs(rows)[name])
+        return list(texts)
+
     def sample_ids(self, rows: Tensor) -> Tensor:
         """Return the samples that these rows show."""
         return rows if self.samples is None else self.samples[rows]
@@ -88,13 +109,7 @@ class Samples(ABC):
 
 
 class ImageDataset(Samples, Dataset[tuple[int, Tensor, int]]):
-    """Square uint8 RGB images with stable ids 0..n-1; also a map-style torch dataset of ``(id, image, label)``.
-
-    Attributes:
-        image_size: side H = W of the images.
-    """
-
-    image_size: int
+    """Square uint8 RGB images with stable ids 0..n-1; also a map-style torch dataset of ``(id, image, label)``."""
 
     def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
         """Return the images of these rows, as `image`."""
@@ -147,9 +162,11 @@ class TensorImages(ImageDataset):
         coarse_classes: names of the coarse labels.
         name: what the dataset calls itself.
         limit: keep only this many samples, as described at ``limited``.
+        only: keep only so many classes, or those with these names, as described at ``choose_classes``.
+        size: side of the views that are made of the images, None for the images' own.
 
     Raises:
-        ValueError: if a shape or type is another one, or the limit is below 1.
+        ValueError: if a shape or type is another one, the limit or size is below 1, or there are no such classes.
 
     Example:
         >>> data = TensorImages(torch.zeros(5, 3, 8, 8, dtype=torch.uint8), labels=torch.arange(5))
@@ -169,10 +186,20 @@ class TensorImages(ImageDataset):
         coarse_classes: Sequence[str] | None = None,
         name: str = "tensor",
         limit: int | None = None,
+        only: Classes = None,
+        size: int | None = None,
     ) -> None:
         square_rgb = images.ndim == 4 and images.shape[1] == 3 and images.shape[2] == images.shape[3]
         if images.dtype != torch.uint8 or not square_rgb:
             raise ValueError(f"images must be (n, 3, H, H) uint8, got {tuple(images.shape)} {images.dtype} in {name}")
+        if size is not None and size < 1:
+            raise ValueError(f"size must be at least 1 pixel, got {size}")
+        if only is not None:
+            chosen, numbers, classes = choose_classes(
+                [] if labels is None else labels.tolist(), classes or _numbers(labels), only, name
+            )
+            images, labels = images[chosen], torch.tensor(numbers)
+            coarse_labels = None if coarse_labels is None else coarse_labels[chosen]
         keep = limited(len(images), limit)
         self.images = images if keep is None else images[keep]
         self.labels = _take_labels(labels, len(images), keep, f"labels of {name}")
@@ -180,7 +207,7 @@ class TensorImages(ImageDataset):
         self.classes = None if classes is None else tuple(classes)
         self.coarse_classes = None if coarse_classes is None else tuple(coarse_classes)
         self.name = name
-        self.image_size = images.shape[2]
+        self.image_size = images.shape[2] if size is None else size
 
     def __len__(self) -> int:
         return len(self.images)
@@ -211,13 +238,49 @@ class Subset(ImageDataset):
         return self.dataset.held_out(limit)
 
 
-def subset(dataset: ImageDataset, ids: Tensor) -> ImageDataset:
-    """Return the samples with these ids, (m,) int64, as a dataset of their own with ids 0..m-1.
+class SomeRows(Samples):
+    """Some rows of a dataset of any modalities, numbered anew 0..m-1; made by ``subset``."""
+
+    def __init__(self, dataset: Samples, rows: Tensor) -> None:
+        _check_ids(rows, len(dataset))
+        self.dataset, self.rows = dataset, rows
+        self.name, self.modalities, self.in_memory = dataset.name, dataset.modalities, dataset.in_memory
+        self.samples = dataset.sample_ids(rows)
+        self.labels = None if dataset.labels is None else dataset.labels[rows]
+        self.coarse_labels = None if dataset.coarse_labels is None else dataset.coarse_labels[rows]
+        self.classes, self.coarse_classes = dataset.classes, dataset.coarse_classes
+        self.image_size = dataset.image_size
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Short hex digest of the whole and of the rows."""
+        digest = hashlib.blake2b(self.dataset.fingerprint.encode(), digest_size=8)
+        digest.update(self.rows.numpy().tobytes())
+        return digest.hexdigest()
+
+    def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
+        """Return the inputs of these rows, as the whole dataset has them."""
+        return self.dataset.inputs(self.rows[rows], draw)
+
+    def held_out(self, limit: int | None = None) -> Samples | None:
+        """Return the test split of the dataset this was taken from."""
+        return self.dataset.held_out(limit)
+
+
+@overload
+def subset(dataset: ImageDataset, ids: Tensor) -> ImageDataset: ...
+@overload
+def subset(dataset: Samples, ids: Tensor) -> Samples: ...
+def subset(dataset: Samples, ids: Tensor) -> Samples:
+    """Return the rows with these ids, (m,) int64, as a dataset of their own with ids 0..m-1.
 
     Raises:
         ValueError: if an id lies outside the dataset.
     """
-    return Subset(dataset, ids)
+    return Subset(dataset, ids) if isinstance(dataset, ImageDataset) else SomeRows(dataset, ids)
 
 
 def limited(count: int, limit: int | None) -> Tensor | None:
@@ -242,11 +305,11 @@ def check_split(split: str) -> None:
         raise ValueError(f'split must be "train" or "test", got {split!r}')
 
 
-def require_trainable(dataset: ImageDataset, batch_size: int) -> None:
+def require_trainable(dataset: Samples, batch_size: int) -> None:
     """Refuse a dataset that is too small to contrast anything, or smaller than one batch.
 
     Raises:
-        ValueError: if there are fewer than two images, or fewer than ``batch_size``.
+        ValueError: if there are fewer than two samples, or fewer than ``batch_size``.
     """
     if len(dataset) < 2:
         raise ValueError(
@@ -264,6 +327,11 @@ def _check_ids(ids: Tensor, count: int) -> None:
         raise ValueError(f"ids must be a vector of int64, got {tuple(ids.shape)} {ids.dtype}")
     if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < count):
         raise ValueError(f"ids must lie in 0..{count - 1}, got {int(ids.min())}..{int(ids.max())}")
+
+
+def _numbers(labels: Tensor | None) -> list[str]:
+    """The numbers of the classes as their names."""
+    return [] if labels is None or not len(labels) else [str(number) for number in range(int(labels.max()) + 1)]
 
 
 def _take_labels(labels: Tensor | None, count: int, keep: Tensor | None, what: str) -> Tensor | None:

@@ -1,41 +1,126 @@
 """From image files and image-like objects to square uint8 RGB; imports no torch, so worker processes start fast."""
 
+import hashlib
 import io
+import os
+import stat
 import warnings
-import zlib
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+EXTENSIONS = frozenset(
+    [
+        ".png",
+        ".jpg",
+        ".jpeg",
+        ".jpe",
+        ".jfif",
+        ".bmp",
+        ".gif",
+        ".webp",
+        ".tif",
+        ".tiff",
+        ".ppm",
+        ".pgm",
+        ".avif",
+        ".heic",
+        ".heif",
+        ".jp2",
+    ]
+)
+"""How the names of image files end."""
+
+_HEIC = (".heic", ".heif")
+
+
+class Source(NamedTuple):
+    """Where the bytes of an image are: a whole file, or a part of one (a member of a tar file)."""
+
+    path: str
+    start: int = 0
+    length: int | None = None
 
 
 class Decoded(NamedTuple):
-    """What became of one file: its checksum and its pixels (when wanted), or why it could not be read."""
+    """What became of one image: digests of its bytes and pixels, its own size, its pixels, or why it was not read."""
 
-    checksum: int
+    digest: str
+    pixel_digest: str
+    width: int
+    height: int
     pixels: NDArray[np.uint8] | None
     problem: str | None
 
 
-def decode_file(path: Path, size: int, keep: bool = True) -> Decoded:
-    """Decode one file to (3, size, size) uint8; a damaged file is told, not raised."""
+def decode_source(source: Source, size: int, keep: bool = True) -> Decoded:
+    """Decode one image to (3, size, size) uint8; a damaged one is told, not raised."""
     try:
-        data = path.read_bytes()
+        data = read_source(source)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of odd metadata and huge sizes, file by file
             with Image.open(io.BytesIO(data)) as image:
+                width, height = image.size
                 image.draft("RGB", (2 * size, 2 * size))  # a large JPEG is decoded at a fraction of its size
                 pixels = square(ImageOps.exif_transpose(image), size)
     except Exception as error:  # damaged files raise nearly anything in Pillow's decoders
-        return Decoded(0, None, f"{type(error).__name__}: {error}")
-    return Decoded(zlib.crc32(data), pixels if keep else None, None)
+        return Decoded("", "", 0, 0, None, _reason(source, error))
+    digest, pixel_digest = (hashlib.blake2b(part, digest_size=12).hexdigest() for part in (data, pixels.tobytes()))
+    return Decoded(digest, pixel_digest, width, height, pixels if keep else None, None)
 
 
-def decode_files(paths: list[Path], size: int, keep: bool) -> list[Decoded]:
-    """Decode several files, the unit of work of one worker process."""
-    return [decode_file(path, size, keep) for path in paths]
+def decode_sources(sources: Sequence[Source], size: int, keep: bool) -> list[Decoded]:
+    """Decode several images, the unit of work of one worker process."""
+    if any(source.path.lower().endswith(_HEIC) for source in sources):
+        with suppress(ImportError):
+            from pillow_heif import register_heif_opener
+
+            register_heif_opener()
+    return [decode_source(source, size, keep) for source in sources]
+
+
+def read_source(source: Source) -> bytes:
+    """Return the bytes of a source.
+
+    Raises:
+        ValueError: if it is not a plain file (a FIFO or a device would never end), is empty, or ends too early.
+        OSError: if it cannot be read.
+    """
+    if not stat.S_ISREG(os.stat(source.path).st_mode):
+        raise ValueError("not a plain file")
+    with open(source.path, "rb") as file:
+        file.seek(source.start)
+        data = file.read(-1 if source.length is None else source.length)
+    if not data:
+        raise ValueError("empty file")
+    if source.length is not None and len(data) < source.length:
+        raise ValueError(f"only {len(data)} of its {source.length} bytes are there")
+    return data
+
+
+def shorter_side(source: Source) -> int | None:
+    """Return the shorter side of an image as its header says, None when that cannot be read."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(read_source(source))) as image:
+                return min(image.size)
+    except Exception:  # as above
+        return None
+
+
+def _reason(source: Source, error: Exception) -> str:
+    if source.path.lower().endswith(_HEIC):
+        return "HEIC, which needs the package pillow-heif"
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image that can be read"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def square(image: Image.Image, size: int) -> NDArray[np.uint8]:

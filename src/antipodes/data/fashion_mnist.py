@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from antipodes.data.classes import Classes
 from antipodes.data.dataset import DataError, ImageDataset, Split, TensorImages, check_split
 from antipodes.data.download import cache_root, download
 
@@ -44,24 +45,43 @@ class FashionMNIST(TensorImages):
         split: "train" (60,000) or "test" (10,000).
         root: folder to look in and to keep them in; None is $ANTIPODES_DATA, else ~/.cache/antipodes.
         limit: keep only this many samples, as described at ``limited``.
+        classes: keep only so many classes, or those with these names, as described at ``choose_classes``.
+        size: side of the views that are made of the images, such as 224; None is 32.
 
     Raises:
         ValueError: if the files are neither there nor reachable, damaged, or a checksum differs.
     """
 
-    def __init__(self, split: Split = "train", root: str | None = None, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        split: Split = "train",
+        root: str | None = None,
+        limit: int | None = None,
+        classes: Classes = None,
+        size: int | None = None,
+    ) -> None:
         check_split(split)
-        self.split, self.root = split, root
+        self.split, self.root, self._only = split, root, classes
         prefix = "train" if split == "train" else "t10k"
         grey = torch.from_numpy(read_idx(_find(f"{prefix}-images-idx3-ubyte", cache_root(root))))
         labels = torch.from_numpy(read_idx(_find(f"{prefix}-labels-idx1-ubyte", cache_root(root))))
         padded = torch.nn.functional.pad(grey[:, None], (2, 2, 2, 2))
         # Expanded, not copied: the three channels share their memory until a batch is fetched.
-        super().__init__(padded.expand(-1, 3, -1, -1), labels, classes=_CLASSES, name="fashion-mnist", limit=limit)
+        super().__init__(
+            padded.expand(-1, 3, -1, -1),
+            labels,
+            classes=_CLASSES,
+            name="fashion-mnist",
+            limit=limit,
+            only=classes,
+            size=size,
+        )
 
     def held_out(self, limit: int | None = None) -> ImageDataset | None:
         """Return the official test split, None when this is it."""
-        return FashionMNIST("test", self.root, limit) if self.split == "train" else None
+        if self.split == "test":
+            return None
+        return FashionMNIST("test", self.root, limit, self._only, self.image_size)
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:

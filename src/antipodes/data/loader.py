@@ -1,4 +1,4 @@
-"""Batches of (ids, images): shuffled for training, in order for evaluation.
+"""Batches of (rows, inputs by name): shuffled for training, in order for evaluation.
 
 The order of an epoch is a function of the seed and the epoch alone. So every rank knows the whole order without
 talking, a run continues in the middle of an epoch by starting at batch k, and one rank sees what two share.
@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from antipodes.data.dataset import ImageDataset, require_trainable
+from antipodes.data.dataset import Raw, Samples, require_trainable
 from antipodes.seeding import generator
+
+Loaded = tuple[Tensor, dict[str, Raw]]
+"""Rows (b,) and their raw inputs by name."""
 
 
 class Loader:
@@ -26,18 +29,18 @@ class Loader:
         workers: processes that decode when the dataset is not in memory.
 
     Raises:
-        ValueError: if the dataset has less than two images or less than a batch, or the batch cannot be shared out.
+        ValueError: if the dataset has less than two samples or less than a batch, or the batch cannot be shared out.
 
     Example:
         >>> from antipodes.data import Shapes
         >>> loader = Loader(Shapes(count=100), batch_size=32, seed=0)
-        >>> [images.shape[0] for ids, images in loader.epoch(0)]
+        >>> [inputs["image"].shape[0] for rows, inputs in loader.epoch(0)]
         [32, 32, 32]
     """
 
     def __init__(
         self,
-        dataset: ImageDataset,
+        dataset: Samples,
         batch_size: int,
         *,
         seed: int,
@@ -58,12 +61,12 @@ class Loader:
         return len(self.dataset) // self.batch_size
 
     def order(self, epoch: int) -> Tensor:
-        """Return the ids of all global batches of an epoch, (batches, batch_size)."""
-        ids = torch.randperm(len(self.dataset), generator=generator("order", self.seed, epoch))
-        return ids[: len(self) * self.batch_size].view(-1, self.batch_size)
+        """Return the rows of all global batches of an epoch, (batches, batch_size)."""
+        rows = torch.randperm(len(self.dataset), generator=generator("order", self.seed, epoch))
+        return rows[: len(self) * self.batch_size].view(-1, self.batch_size)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield this rank's (ids, images uint8) of every batch of the epoch from batch ``start`` on.
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Loaded]:
+        """Yield this rank's (rows, inputs) of every batch of the epoch from batch ``start`` on.
 
         Raises:
             ValueError: if ``start`` is outside 0..len(self).
@@ -71,21 +74,23 @@ class Loader:
         if not 0 <= start <= len(self):
             raise ValueError(f"start must be in 0..{len(self)}, the batches of an epoch, got {start}")
         own = self.order(epoch)[start:].chunk(self.world_size, dim=1)[self.rank]
-        return _stream(self.dataset, own.unbind(), self.workers)
+        return _stream(self.dataset, own.unbind(), self.workers, (self.seed, epoch))
 
 
-def batches(dataset: ImageDataset, batch_size: int, workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield (ids, images uint8) of the whole dataset in order, with the last short batch, for evaluation."""
-    return _stream(dataset, torch.split(torch.arange(len(dataset)), batch_size), workers)
+def batches(dataset: Samples, batch_size: int, workers: int = 0) -> Iterator[Loaded]:
+    """Yield (rows, inputs) of the whole dataset in order, with the last short batch, for evaluation."""
+    return _stream(dataset, torch.split(torch.arange(len(dataset)), batch_size), workers, None)
 
 
-def _stream(dataset: ImageDataset, id_batches: Sequence[Tensor], workers: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _stream(
+    dataset: Samples, row_batches: Sequence[Tensor], workers: int, draw: tuple[int, ...] | None
+) -> Iterator[Loaded]:
     if dataset.in_memory or not workers:
-        return ((ids, dataset.fetch(ids)) for ids in id_batches)
+        return ((rows, dataset.inputs(rows, draw)) for rows in row_batches)
     # A generator of its own, as DataLoader would otherwise draw its workers' seed from the global one.
     return iter(
         DataLoader(
-            _Batches(dataset, id_batches),
+            _Batches(dataset, row_batches, draw),
             batch_size=None,
             num_workers=workers,
             generator=torch.Generator().manual_seed(0),
@@ -93,14 +98,14 @@ def _stream(dataset: ImageDataset, id_batches: Sequence[Tensor], workers: int) -
     )
 
 
-class _Batches(Dataset[tuple[Tensor, Tensor]]):
-    """One item per batch of ids, so that a worker decodes a whole batch."""
+class _Batches(Dataset[Loaded]):
+    """One item per batch of rows, so that a worker decodes a whole batch."""
 
-    def __init__(self, dataset: ImageDataset, id_batches: Sequence[Tensor]) -> None:
-        self.dataset, self.id_batches = dataset, id_batches
+    def __init__(self, dataset: Samples, row_batches: Sequence[Tensor], draw: tuple[int, ...] | None) -> None:
+        self.dataset, self.row_batches, self.draw = dataset, row_batches, draw
 
     def __len__(self) -> int:
-        return len(self.id_batches)
+        return len(self.row_batches)
 
-    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
-        return self.id_batches[i], self.dataset.fetch(self.id_batches[i])
+    def __getitem__(self, i: int) -> Loaded:
+        return self.row_batches[i], self.dataset.inputs(self.row_batches[i], self.draw)

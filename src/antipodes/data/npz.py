@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from antipodes.data.classes import Classes
 from antipodes.data.dataset import DataError, ImageDataset, Split, TensorImages, check_split
 
 Arrays = dict[str, NDArray[np.generic]]
@@ -39,16 +40,25 @@ class Npz(TensorImages):
         path: the file.
         split: "train" or "test".
         limit: keep only this many samples, as described at ``limited``.
+        classes: keep only so many classes, or those with these names, as described at ``choose_classes``.
+        size: side of the views that are made of the images; None is the images' own.
 
     Raises:
         ValueError: if the file is missing, is no ``.npz`` or does not hold such arrays.
     """
 
-    def __init__(self, path: str, split: Split = "train", limit: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        split: Split = "train",
+        limit: int | None = None,
+        classes: Classes = None,
+        size: int | None = None,
+    ) -> None:
         check_split(split)
-        self.path, self.split = path, split
+        self.path, self.split, self._only = path, split, classes
         arrays = read_arrays(Path(path).expanduser(), split)
-        super().__init__(**contents(arrays, path), name=Path(path).stem, limit=limit)
+        super().__init__(**contents(arrays, path), name=Path(path).stem, limit=limit, only=classes, size=size)
 
     def held_out(self, limit: int | None = None) -> ImageDataset | None:
         """Return the test split, None when the file has none or this is it."""
@@ -57,7 +67,7 @@ class Npz(TensorImages):
         with np.load(Path(self.path).expanduser(), allow_pickle=False) as file:
             if "test_images" not in file.files:
                 return None
-        return Npz(self.path, "test", limit)
+        return Npz(self.path, "test", limit, self._only, self.image_size)
 
 
 def read_arrays(path: Path, split: Split) -> Arrays:

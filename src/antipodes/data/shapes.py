@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from antipodes import seeding
+from antipodes.data.classes import Classes
 from antipodes.data.dataset import ImageDataset, Split, TensorImages, check_split
 
 _SHAPES = ("disc", "triangle", "square", "star", "cross")
@@ -39,6 +40,7 @@ class Shapes(TensorImages):
         split: "train" or "test".
         limit: keep only this many samples, as described at ``limited``.
         test_count: number of images in the test split that ``held_out`` makes.
+        classes: keep only so many classes, or those with these names, as described at ``choose_classes``.
 
     Raises:
         ValueError: if a number is out of range.
@@ -58,11 +60,12 @@ class Shapes(TensorImages):
         split: Split = "train",
         limit: int | None = None,
         test_count: int = 2_000,
+        classes: Classes = None,
     ) -> None:
         check_split(split)
         if count < 1 or size < 32:
             raise ValueError(f"shapes needs a count of at least 1 and a size of at least 32, got {count} and {size}")
-        self.seed, self.split, self.test_count = seed, split, test_count
+        self.seed, self.split, self.test_count, self._only = seed, split, test_count, classes
         chunks = [_draw(size, seed, split, chunk) for chunk in range(math.ceil(count / _CHUNK))]
         images, labels = (torch.cat(parts)[:count] for parts in zip(*chunks, strict=True))
         super().__init__(
@@ -73,8 +76,10 @@ class Shapes(TensorImages):
             coarse_classes=_SHAPES,
             name="shapes",
             limit=limit,
+            only=classes,
         )
-        self._arguments = f"{_VERSION} {count} {size} {seed} {split} {limit}"
+        chosen = "" if classes is None else f" {classes}"
+        self._arguments = f"{_VERSION} {count} {size} {seed} {split} {limit}{chosen}"
 
     @cached_property
     def fingerprint(self) -> str:
@@ -85,7 +90,7 @@ class Shapes(TensorImages):
         """Return the test split, None when this is it."""
         if self.split == "test":
             return None
-        return Shapes(self.test_count, self.image_size, self.seed, "test", limit, self.test_count)
+        return Shapes(self.test_count, self.image_size, self.seed, "test", limit, self.test_count, self._only)
 
 
 def _draw(size: int, seed: int, split: Split, chunk: int) -> tuple[Tensor, Tensor]:

@@ -1,24 +1,65 @@
 """What the rest of the package expects of an encoder, and how the size of its features is measured."""
 
 import copy
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
+Modality = Literal["image", "text", "vector"]
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How an image becomes an encoder's input: shorter side scaled to `size`, centre cropped, RGB normalised.
+
+    Args:
+        size: height and width of the square that is left.
+        mean: of every channel of RGB in [0, 1]; it is taken away.
+        std: of every channel; it is divided by.
+        colour: what of it the encoder sees: all of "rgb", or after a conversion to Lab only "l" or "ab", as CMC's two
+            encoders do.
+
+    Raises:
+        ValueError: the size is below 1, mean and std are not three numbers each, std above 0, or colour is another.
+    """
+
+    size: int = 224
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    colour: Literal["rgb", "l", "ab"] = "rgb"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
+        object.__setattr__(self, "std", tuple(float(value) for value in self.std))
+        if self.size < 1:
+            raise ValueError(f"size must be at least 1, got {self.size}: it is the side of the images")
+        if len(self.mean) != 3 or len(self.std) != 3 or not min(self.std) > 0:
+            raise ValueError(f"mean and std must be three numbers each, std above 0, got {self.mean} and {self.std}")
+        if self.colour not in ("rgb", "l", "ab"):
+            raise ValueError(f"colour must be rgb, l or ab, got {self.colour!r}")
+
 
 class Encoder(nn.Module):
-    """A module that maps images (B, C, H, W) to features (B, num_features).
+    """A module that maps a batch of one modality to features (B, num_features).
 
-    The class only gives these attributes a type: `antipodes.encoders.create` sets them on any module, which need not
-    inherit from it.
+    Images come as (B, C, H, W), texts as tokens (B, L) int64, vectors as (B, F). The class only gives these attributes
+    a type: `antipodes.encoders.create` sets them on any module, which need not inherit from it.
 
     Attributes:
         num_features: the length of a feature vector.
+        modality: what the encoder sees; an encoder that does not say sees images.
+        preprocessing: how images are made ready for it, when it was trained on some; None leaves it to the run.
         origin: the name and the arguments given to `create`.
     """
 
     num_features: int
+    modality: Modality = "image"
+    preprocessing: Preprocessing | None = None
     origin: tuple[str, dict[str, Any]]
 
 

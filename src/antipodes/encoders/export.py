@@ -1,6 +1,10 @@
-"""Backbones as safetensors files: torchvision's names inside, and in the metadata how to build the module again."""
+"""Encoders as safetensors files: torchvision's names inside, and in the metadata how to build and feed them again."""
 
+import hashlib
+import inspect
 import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,39 +15,80 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from antipodes.encoders import create
-from antipodes.encoders.encoder import Encoder
+from antipodes.encoders.encoder import Encoder, Preprocessing
+from antipodes.encoders.text import VOCABULARY
 from antipodes.files import replacing
+from antipodes.registry import find
 
 CLASSIFIER = ("fc.weight", "fc.bias")
 """What torchvision's and timm's ResNets have and a backbone has not."""
 
 
-def export_backbone(module: nn.Module, path: str | Path) -> None:
-    """Write a module's weights and, when `antipodes.encoders.create` built it, its name and arguments.
+@dataclass(frozen=True)
+class Description:
+    """What the metadata of a file says of its encoder.
+
+    Args:
+        name: given to `antipodes.encoders.create`, or None where the module was built otherwise.
+        arguments: given to it too.
+        modality: image, text or vector.
+        num_features: length of a feature vector, or None where the module does not say.
+        preprocessing: how images are made ready for it, or None where nobody said.
+    """
+
+    name: str | None
+    arguments: dict[str, Any]
+    modality: str
+    num_features: int | None
+    preprocessing: Preprocessing | None
+
+
+def export_backbone(
+    module: nn.Module,
+    path: str | Path,
+    preprocessing: Preprocessing | None = None,
+    card: Mapping[str, str] | None = None,
+) -> None:
+    """Write a module's weights and what is needed to use them: name, arguments, modality and preprocessing.
 
     The file of a ``resnet18`` or ``resnet50`` loads into torchvision's and timm's model of that name with
-    ``strict=False``; only ``fc.weight`` and ``fc.bias`` are missing. A crash while writing leaves an older file whole.
+    ``strict=False``; only ``fc.weight`` and ``fc.bias`` are missing. The same weights give the same bytes. A crash
+    while writing leaves an older file whole.
+
+    Args:
+        module: the encoder.
+        path: of the file, usually ``encoder.safetensors``.
+        preprocessing: how its images were made ready in training; by default the encoder's own.
+        card: write a model card beside the file (``encoder.md``) with these facts, title -> sentence; an empty mapping
+            for a card without any; None for no card.
 
     Raises:
         ValueError: the arguments of the encoder cannot be written as JSON; nothing is written then.
     """
     path = Path(path)
-    metadata = {"format": "pt", "antipodes_version": version("antipodes")}
-    origin = getattr(module, "origin", None)
-    if origin is not None:
-        name, arguments = origin
-        try:
-            metadata |= {"encoder": name, "arguments": json.dumps(arguments)}
-        except TypeError as error:
-            raise ValueError(f"the arguments of encoder {name!r} cannot be exported as JSON: {error}") from error
-    # Cloned, because safetensors refuses channels_last and shared memory.
-    tensors = {
-        key: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for key, tensor in module.state_dict().items()
-    }
+    description = describe(module, preprocessing)
+    content = _with_sorted_header(save(_tensors(module), _metadata(description)))
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
-        temporary.write_bytes(save(tensors, metadata))
+        temporary.write_bytes(content)
+    if card is not None:
+        weights = sum(parameter.numel() for parameter in module.parameters())
+        digest = hashlib.sha256(content).hexdigest()
+        with replacing(path.with_suffix(".md")) as temporary:
+            temporary.write_text(_card(path.name, description, weights, digest, card), encoding="utf-8")
+
+
+def describe(module: nn.Module, preprocessing: Preprocessing | None = None) -> Description:
+    """Collect what a file says of a module."""
+    name, arguments = getattr(module, "origin", (None, {}))
+    features = getattr(module, "num_features", None)
+    return Description(
+        name,
+        arguments,
+        getattr(module, "modality", "image"),
+        features if isinstance(features, int) else None,
+        preprocessing or getattr(module, "preprocessing", None),
+    )
 
 
 def load_backbone(path: str | Path) -> Encoder:
@@ -54,12 +99,16 @@ def load_backbone(path: str | Path) -> Encoder:
     Raises:
         ValueError: the file is missing or damaged, does not name its encoder, or does not fit it.
     """
-    metadata, _ = _read(path)
-    if "encoder" not in metadata:
+    description = read_description(path)
+    if description.name is None:
         raise ValueError(f"{path} does not say which encoder it holds: build the module yourself and use load_weights")
-    arguments: dict[str, Any] = json.loads(metadata["arguments"])
-    arguments.pop("pretrained", None)  # timm would fetch weights only to have them replaced
-    encoder = create(metadata["encoder"], **arguments)
+    arguments = dict(description.arguments)
+    if "pretrained" in inspect.signature(find("encoder", description.name).target).parameters:
+        arguments["pretrained"] = False  # weights that would be replaced at once
+    encoder = create(description.name, **arguments)
+    encoder.origin = (description.name, dict(description.arguments))
+    if description.preprocessing is not None:
+        encoder.preprocessing = description.preprocessing
     load_weights(encoder, path)
     return encoder
 
@@ -70,7 +119,7 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
     Raises:
         ValueError: the file is missing or damaged, or a key or a shape does not fit; the module is unchanged then.
     """
-    _, tensors = _read(path)
+    _, tensors = read_safetensors(path)
     expected = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
     given = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
     wrong = sorted(
@@ -78,6 +127,7 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
         for key in expected.keys() | given.keys()
         if expected.get(key) != given.get(key)
         and not (key in CLASSIFIER and None in (expected.get(key), given.get(key)))
+        and not (key == VOCABULARY and key in expected and key in given)
     )
     if wrong:
         key = wrong[0]
@@ -88,11 +138,114 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
     module.load_state_dict(tensors, strict=False)
 
 
-def _read(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+def read_description(path: str | Path) -> Description:
+    """Read what a file of `export_backbone` says of its encoder.
+
+    Raises:
+        ValueError: the file is missing or damaged, or its metadata cannot be understood.
+    """
+    metadata, _ = read_safetensors(path, weights=False)
+    try:
+        preprocessing = metadata.get("preprocessing")
+        features = metadata.get("num_features")
+        return Description(
+            metadata.get("encoder"),
+            json.loads(metadata.get("arguments", "{}")),
+            metadata.get("modality", "image"),
+            None if features is None else int(features),
+            None if preprocessing is None else Preprocessing(**json.loads(preprocessing)),
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the metadata of {path} cannot be understood ({error}): export the encoder again") from error
+
+
+def read_safetensors(path: str | Path, weights: bool = True) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Read the metadata and the tensors of a safetensors file.
+
+    Raises:
+        ValueError: the file is missing or damaged.
+    """
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path}: check the path of the exported backbone")
     try:
         with safe_open(path, framework="pt") as file:
-            return file.metadata() or {}, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+            keys = file.keys() if weights else []
+            return file.metadata() or {}, {key: file.get_tensor(key) for key in keys}
+    except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is not a readable safetensors file ({error}): export the backbone again") from error
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    # Cloned, because safetensors refuses channels_last and shared memory.
+    return {
+        key: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for key, tensor in module.state_dict().items()
+    }
+
+
+def _metadata(description: Description) -> dict[str, str]:
+    metadata = {"format": "pt", "antipodes_version": version("antipodes"), "modality": description.modality}
+    if description.num_features is not None:
+        metadata["num_features"] = str(description.num_features)
+    if description.preprocessing is not None:
+        metadata["preprocessing"] = json.dumps(asdict(description.preprocessing), sort_keys=True)
+    if description.name is not None:
+        try:
+            metadata |= {
+                "encoder": description.name,
+                "arguments": json.dumps(description.arguments, sort_keys=True),
+            }
+        except TypeError as error:
+            raise ValueError(
+                f"the arguments of encoder {description.name!r} cannot be exported as JSON: {error}"
+            ) from error
+    return metadata
+
+
+def _with_sorted_header(content: bytes) -> bytes:
+    """Sort the header of a safetensors file, whose metadata the library writes in an order of chance.
+
+    A file is the header's length as eight bytes, the header as JSON padded with spaces to a multiple of eight, and the
+    tensors, whose places in the header are counted from its end.
+    """
+    length = int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + content[8 + length :]
+
+
+def _card(file: str, description: Description, weights: int, digest: str, facts: Mapping[str, str]) -> str:
+    """A model card in Markdown."""
+    what = {"image": "images", "text": "texts", "vector": "vectors"}[description.modality]
+    call = {"image": '["photo.jpg"]', "text": '["a caption"]', "vector": "vectors"}[description.modality]
+    size = f" of length {description.num_features}" if description.num_features is not None else ""
+    lines = [
+        f"# {description.name or 'An encoder'}",
+        "",
+        f"An encoder of {what}, trained with antipodes {version('antipodes')}. It gives features{size}.",
+        "",
+        "```python",
+        "import antipodes",
+        "",
+        f'encoder = antipodes.load("{file}")',
+        f"features = encoder({call})",
+        "```",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| weights | {weights:,} |",
+        f"| file | `{file}`, sha256 `{digest}` |",
+    ]
+    if description.name is not None:
+        lines.append(f"| built by | `{description.name}`, `{json.dumps(description.arguments, sort_keys=True)}` |")
+    if (preprocessing := description.preprocessing) is not None:
+        lines.append(
+            f"| images | shorter side scaled to {preprocessing.size}, centre cropped, {preprocessing.colour} |"
+        )
+        lines.append(f"| mean, std | {list(preprocessing.mean)}, {list(preprocessing.std)} of RGB in [0, 1] |")
+    lines += [f"| {_cell(title)} | {_cell(text)} |" for title, text in facts.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

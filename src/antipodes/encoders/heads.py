@@ -1,13 +1,52 @@
 """Projection heads: what stands between an encoder's features and the embeddings that are contrasted."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import nn
 
 HeadKind = Literal["linear", "mlp2", "mlp3"]
+Activation = Literal["relu", "gelu"]
 
 LAYERS: dict[HeadKind, int] = {"linear": 1, "mlp2": 2, "mlp3": 3}
 """Name of a head -> its number of linear layers."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The projection head of every tower of a run: what the loss compares comes out of it.
+
+    Args:
+        kind: Number of layers; none compares the encoder's own features.
+        hidden: Width of the hidden layers.
+        dim: Dimension of the embeddings that the loss compares.
+        batch_norm: Batch normalisation in the hidden layers.
+        centred: End in a batch normalisation without scale and shift; null does so where a policy ranks the
+            candidates of a bank or queue.
+        activation: Between the layers.
+    """
+
+    kind: Literal["none", "linear", "mlp2", "mlp3"] = "mlp2"
+    hidden: int = 512
+    dim: int = 128
+    batch_norm: bool = False
+    centred: bool | None = False
+    activation: Activation = "relu"
+
+    def build(self, features: int, ranked: bool = False) -> nn.Module:
+        """The head on so many features; `ranked` says whether a policy ranks the candidates."""
+        if self.kind == "none":
+            return nn.Identity()
+        centred = ranked if self.centred is None else self.centred
+        return head(
+            self.kind,
+            features,
+            self.hidden,
+            self.dim,
+            batch_norm=self.batch_norm,
+            centred=centred,
+            activation=self.activation,
+        )
 
 
 def head(
@@ -18,6 +57,7 @@ def head(
     *,
     batch_norm: bool = False,
     centred: bool = False,
+    activation: Activation = "relu",
 ) -> nn.Sequential:
     """Build a head that maps features (B, in_features) to embeddings (B, out_features), not normalised.
 
@@ -30,6 +70,7 @@ def head(
         centred: normalise the embeddings too, without scale or shift. ReLU features are all positive, so a linear layer
             starts with every embedding in one narrow cone, in which the order of similarities is noise; taking the mean
             away opens it. Policies that rank candidates need that.
+        activation: between the layers.
 
     A linear layer followed by batch normalisation has no bias: the normalisation would remove it.
 
@@ -53,5 +94,5 @@ def head(
         if normalise:
             layers.append(nn.BatchNorm1d(sizes[number], affine=not last))
         if not last:
-            layers.append(nn.ReLU(inplace=True))
+            layers.append(nn.ReLU(inplace=True) if activation == "relu" else nn.GELU())
     return nn.Sequential(*layers)

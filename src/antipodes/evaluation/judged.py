@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from antipodes.data import ImageDataset
+from antipodes.data import Raw, Samples
 from antipodes.data.augment import Augmentation
-from antipodes.evaluation.towers import tower_network
 from antipodes.methods import Method
-from antipodes.negatives import GloFND, Policy
+from antipodes.negatives import Policy
 from antipodes.pairs import Group, Pairs, Rule, normalise
-from antipodes.runs.build import plain_view
 from antipodes.runs.embedding import embed
+from antipodes.runs.views import plain_view
 from antipodes.seeding import generator
 
 
@@ -56,49 +53,53 @@ class AnchorCounts(NamedTuple):
     found: Tensor
 
 
-def judged_embeddings(method: Method, data: ImageDataset, recipe: Augmentation | None, seed: int) -> Judged:
-    """What the policy of a method would judge: a view of every image through the network that makes anchors, and what
-    these are compared with.
-
-    A method with a key network compares queries with its keys, one with a memory bank with the bank's entries.
+def judged_embeddings(
+    method: Method, data: Samples, recipe: Augmentation | None, seed: int, direction: str | None = None
+) -> Judged:
+    """What the policy of a direction would judge: a view of every sample through the network that makes anchors, and
+    what these are compared with: keys of a momentum network, entries of a bank, the other tower's embeddings.
 
     Args:
-        method: A method with one encoder.
+        method: The method.
         data: Its training data.
         recipe: The augmentation of training, on whose views thresholds were learned; None takes plain images.
         seed: Of the views.
+        direction: Of the method; the first by default.
     """
+    name = direction or next(iter(method.directions))
+    query, other = method.compared(name)
+    towers = method.anchor_tower(name), method.candidate_tower(name)
 
-    def embedded(network: torch.nn.Module, purpose: int) -> Tensor:
-        view = plain_view(method, data.image_size) if recipe is None else _random_view(recipe, seed, purpose)
-        return normalise(embed(network, data, preprocess=view))
+    def embedded(network: nn.Module, tower: str, purpose: int) -> Tensor:
+        plan = method.network.plans[tower]
+        view = plain_view(method, data.image_size, plan.input)
+        if recipe is not None and plan.modality == "image":
+            view = _random_view(recipe, seed, purpose)
+        return normalise(embed(network, data, preprocess=view, input_name=plan.input))
 
-    query = tower_network(method, "image", "embeddings")
-    key = getattr(method, "key_network", None)
-    bank = getattr(method, "bank", None)
-    anchors = embedded(query, 0)
+    anchors = embedded(query, towers[0], 0)
     candidates = anchors
-    if key is not None:
-        candidates = embedded(key, 1)
-    elif bank is not None:
-        candidates = bank.entries()[0].detach().cpu().float()
+    if isinstance(other, Tensor):
+        candidates = other.detach().cpu().float()
+    elif towers[0] != towers[1] or not _same(query, other):
+        candidates = embedded(other, towers[1], 1)
     supports = None
     if method.supports:
-        views = [embedded(query if key is None else key, 2 + number) for number in range(method.supports)]
+        maker = query if isinstance(other, Tensor) else other
+        views = [embedded(maker, towers[0], 2 + number) for number in range(method.supports)]
         supports = torch.stack(views).mean(0)
     return Judged(anchors, candidates, supports)
+
+
+def _same(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two modules are made of the same parameters."""
+    return {id(each) for each in one.parameters()} == {id(each) for each in other.parameters()}
 
 
 @torch.no_grad()
 def judge(policy: Policy, pairs: Pairs, progress: float = 1.0) -> Sequence[Rule]:
     """What a policy says about pairs as it stands: nothing in it moves."""
-    if "learn" in inspect.signature(policy.judge).parameters:
-        return policy.judge(pairs, progress, learn=False)  # type: ignore[call-arg]
-    still = copy.deepcopy(policy)
-    for part in still.modules():
-        if isinstance(part, GloFND):
-            part._move = _stay  # type: ignore[method-assign]
-    return still.judge(pairs, progress)
+    return policy.judge(pairs, progress, learn=False)
 
 
 @torch.no_grad()
@@ -114,11 +115,7 @@ def count_by_anchor(pairs: Pairs, rules: Sequence[Rule], labels: Tensor) -> Anch
     return AnchorCounts(available, true, flagged, found)
 
 
-def _stay(pairs: Pairs, rows: Tensor, progress: float) -> None:
-    """Instead of GloFND's step."""
-
-
-def _random_view(recipe: Augmentation, seed: int, purpose: int) -> Callable[[Tensor], Tensor]:
+def _random_view(recipe: Augmentation, seed: int, purpose: int) -> Callable[[Raw], Tensor]:
     """A view of each image as in training; what is random follows from the seed and the number of the batch."""
     numbers = count()
-    return lambda images: recipe(images, generator("evaluated views", seed, purpose, next(numbers)))
+    return lambda images: recipe(cast(Tensor, images), generator("evaluated views", seed, purpose, next(numbers)))

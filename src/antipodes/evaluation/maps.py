@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from antipodes.data import ImageDataset
+from antipodes.data import Samples
 from antipodes.data.dataset import subset
 from antipodes.evaluation import map_figures
 from antipodes.evaluation.map_figures import Column, Panel
@@ -25,7 +25,7 @@ MAP_SAMPLES = 2000
 MAPS_SHOWN = 4  # epochs beside each other
 
 
-def feature_map(method: Method, data: ImageDataset, progress: float, seed: int) -> Figure:
+def feature_map(method: Method, data: Samples, progress: float, seed: int) -> Figure:
     """The encoder's features in two dimensions, coloured by label and by IFND's pseudo labels."""
     ids = sample(len(data), MAP_SAMPLES, seed)
     features = normalise(tower_features(method, subset(data, ids)))
@@ -37,7 +37,7 @@ def feature_map(method: Method, data: ImageDataset, progress: float, seed: int) 
     return map_figures.map_figure(points, f"Features of {len(ids)} images of {data.name}, {how}", panels, images)
 
 
-def epoch_maps(run: Run, data: ImageDataset, seed: int) -> Figure | None:
+def epoch_maps(run: Run, data: Samples, seed: int) -> Figure | None:
     """The features of the same images after several epochs; None if the run kept no snapshots."""
     snapshots = load_snapshots(run)
     if not snapshots:
@@ -56,9 +56,7 @@ def epoch_maps(run: Run, data: ImageDataset, seed: int) -> Figure | None:
     return map_figures.maps_figure(title, columns, rows)
 
 
-def compared_maps(
-    methods: Sequence[tuple[str, Method]], data: ImageDataset, progress: Sequence[float], seed: int
-) -> Figure:
+def compared_maps(methods: Sequence[tuple[str, Method]], data: Samples, progress: Sequence[float], seed: int) -> Figure:
     """The features of the same images under several methods, each with its name, coloured alike."""
     ids = sample(len(data), MAP_SAMPLES, seed)
     some = subset(data, ids)
@@ -108,7 +106,7 @@ def turned(points: Tensor, others: Tensor) -> Tensor:
     return result
 
 
-def true_panel(data: ImageDataset, ids: Tensor) -> Panel:
+def true_panel(data: Samples, ids: Tensor) -> Panel:
     """The colouring of some samples by the finest labels that a legend can name."""
     labels, names, level = _few_labels(data)
     classes = torch.full_like(ids, -1) if labels is None else labels[ids]
@@ -132,7 +130,7 @@ def pseudo_panel(labels_by_clusters: dict[int, Tensor], features: Tensor) -> Pan
     return Panel(f"{clusters} pseudo labels, {share:.0f} % accepted", labels, {}, "not accepted", centroids)
 
 
-def _few_labels(data: ImageDataset) -> tuple[Tensor | None, dict[int, str], str]:
+def _few_labels(data: Samples) -> tuple[Tensor | None, dict[int, str], str]:
     """The finest labels that a legend can name; where there are none, the finest, without names."""
     for labels, classes, level in (
         (data.labels, data.classes, "true"),

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from antipodes.data import ImageDataset
+from antipodes.data import Samples
 from antipodes.evaluation import figures, maps
 from antipodes.evaluation.judged import Judged, judge, judged_embeddings
 from antipodes.evaluation.thresholds import errors, measure
 from antipodes.methods import Method
 from antipodes.negatives import FNC, GloFND, Policy
 from antipodes.pairs import Rule
-from antipodes.runs.build import build_augmentation
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.records import read_epochs
+from antipodes.runs.views import build_augmentation
 from antipodes.seeding import generator
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Subject:
 
     run: Run
     method: Method
-    data: ImageDataset
+    data: Samples
     anchors: int = 8
     seed: int = 0
 
@@ -89,9 +89,10 @@ class Subject:
 
     def require_policy(self) -> Policy:
         """The run's policy; a picture that asks for it is skipped where there is none."""
-        if self.method.objective.negatives is None:
+        policies = [each.negatives for each in self.method.objectives().values() if each.negatives is not None]
+        if not policies:
             raise Skipped("the run has no policy, train with --negatives")
-        return self.method.objective.negatives
+        return policies[0]
 
     @property
     def name(self) -> str:
@@ -102,8 +103,6 @@ class Subject:
     @cached_property
     def judged(self) -> Judged:
         """What the policy judges: embeddings of views as in training, those of the false-negatives protocol."""
-        if len(self.method.channels) > 1:
-            raise Skipped("the method has several encoders, this looks at methods with one")
         recipe = build_augmentation(self.config["augmentation"], self.data.image_size, self.method.normalised)
         return judged_embeddings(self.method, self.data, recipe, self.seed)
 
@@ -244,7 +243,7 @@ def compared_maps(subjects: Sequence[Subject]) -> Figure:
 
 def compared_flags(subjects: Sequence[Subject]) -> Figure:
     """The same anchors, and beside each other what the policies of several runs flag for them."""
-    judging = [subject for subject in subjects if subject.method.objective.negatives is not None]
+    judging = [subject for subject in subjects if any(subject.method.policies())]
     if len(judging) < 2:
         raise Skipped("fewer than two of the runs have a policy")
     size = min(subject.config["batch_size"] for subject in judging)
@@ -290,7 +289,7 @@ def _flags_of(rule: Rule, row: int, similarity: Tensor) -> Tensor:
     return flagged
 
 
-def _flagged_tiles(data: ImageDataset, flags: Flags, most: int) -> list[figures.Tile]:
+def _flagged_tiles(data: Samples, flags: Flags, most: int) -> list[figures.Tile]:
     """The first of an anchor's flags as images, framed by whether they are right."""
     tiles = []
     for other, similarity in zip(flags.ids[:most], flags.similarities, strict=False):
@@ -299,7 +298,7 @@ def _flagged_tiles(data: ImageDataset, flags: Flags, most: int) -> list[figures.
     return tiles
 
 
-def _tile(data: ImageDataset, sample: int, words: str, right: bool | None = None) -> figures.Tile:
+def _tile(data: Samples, sample: int, words: str, right: bool | None = None) -> figures.Tile:
     return figures.Tile(data.fetch(torch.tensor([sample]))[0], _name(data, sample) + words, right)
 
 
@@ -307,7 +306,7 @@ def _same_label(labels: Tensor, first: int, second: int) -> bool:
     return bool(labels[first] == labels[second]) and bool(labels[first] >= 0)
 
 
-def _name(data: ImageDataset, sample: int) -> str:
+def _name(data: Samples, sample: int) -> str:
     """A sample's label as a line, shortened to the width of an image; nothing where labels are unknown."""
     if data.labels is None:
         return ""

@@ -106,7 +106,7 @@ def _lacks_network(subject: Subject) -> str | None:
 def _lacks_policy(subject: Subject) -> str | None:
     if subject.method is None or not subject.policies():
         return "{protocol} needs a run with a policy: train with --negatives"
-    return None if subject.towers() == 1 else "{protocol} looks at methods with one encoder"
+    return None
 
 
 def _lacks_others(subject: Subject) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antipodes.data import ImageDataset
+from antipodes.data import Samples
 from antipodes.data.augment import Augmentation
 from antipodes.evaluation.protocol import Protocol, evaluate, make_protocols
 from antipodes.evaluation.subject import Subject
@@ -14,13 +14,13 @@ from antipodes.methods import Method
 
 def score(
     method: Method,
-    data: ImageDataset,
+    data: Samples,
     protocols: Sequence[str | Protocol],
     test_limit: int | None = None,
     batch_size: int = 256,
     recipe: Augmentation | None = None,
     progress: Progress | None = None,
-    others: Sequence[ImageDataset] = (),
+    others: Sequence[Samples] = (),
     seed: int = 0,
 ) -> dict[str, float]:
     """Scores of a method's encoder: fitted on the training images, measured on the test split.

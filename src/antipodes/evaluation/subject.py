@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from antipodes.data import ImageDataset, Samples, subset
+from antipodes.data import Raw, Samples, subset
 from antipodes.data.augment import Augmentation
 from antipodes.evaluation.features import FeatureSet, split_features
 from antipodes.evaluation.splits import stratified_split
-from antipodes.evaluation.towers import Progress, Space, text_tower, tower_features, tower_names
+from antipodes.evaluation.towers import Progress, Space, text_tower, tower_features
 from antipodes.methods import Method
 from antipodes.negatives import Policy
-from antipodes.runs.build import build_augmentation
+from antipodes.runs.views import build_augmentation
 
 Result = TypeVar("Result")
 
@@ -52,10 +52,10 @@ class Subject:
     """
 
     method: Method | None = None
-    data: ImageDataset | None = None
+    data: Samples | None = None
     given: tuple[FeatureSet, FeatureSet] | None = None
     paired: PairedFeatures | None = None
-    others: Sequence[ImageDataset] = ()
+    others: Sequence[Samples] = ()
     other_statistics: Literal["run", "own"] = "run"
     test_limit: int | None = None
     batch_size: int = 256
@@ -80,7 +80,7 @@ class Subject:
         return "test" if test is not None and test.labels is None else None
 
     @cached_property
-    def held_out(self) -> ImageDataset | None:
+    def held_out(self) -> Samples | None:
         """The test split, None where the dataset has none of its own."""
         return None if self.data is None else self.data.held_out(self.test_limit)
 
@@ -101,7 +101,7 @@ class Subject:
         assert test is not None
         return train, test
 
-    def labelled_images(self) -> tuple[ImageDataset, ImageDataset]:
+    def labelled_images(self) -> tuple[Samples, Samples]:
         """Training and test images with labels: the splits of the dataset, or a division of it, class by class."""
         assert self.data is not None
         if self.held_out is not None:
@@ -112,12 +112,13 @@ class Subject:
 
     def policies(self) -> list[Policy]:
         """The policies of the run, none where it has none."""
-        policy = None if self.method is None else self.method.objective.negatives
-        return [] if policy is None else [policy]
+        return [] if self.method is None else [policy for policy, _ in self.directed_policies()]
 
-    def towers(self) -> int:
-        """How many encoders the method has."""
-        return 0 if self.method is None else max(len(self.method.channels), len(tower_names(self.method)))
+    def directed_policies(self) -> list[tuple[Policy, str]]:
+        """The policy of every direction that has one, whole, with the direction's name."""
+        assert self.method is not None
+        found = ((objective.negatives, name) for name, objective in self.method.objectives().items())
+        return [(policy, name) for policy, name in found if policy is not None]
 
     @property
     def reads_text(self) -> bool:
@@ -141,9 +142,9 @@ class Subject:
     def embed(
         self,
         data: Samples,
-        tower: str = "image",
+        tower: str | None = None,
         space: Space = "features",
-        view: Callable[[Tensor], Tensor] | None = None,
+        view: Callable[[Raw], Tensor] | None = None,
         progress: Progress | None = None,
     ) -> Tensor:
         """Features of a dataset under a tower of the method, images at the size of the run's."""
@@ -161,9 +162,7 @@ class Subject:
             progress=progress,
         )
 
-    def features_of(
-        self, data: ImageDataset, view: Callable[[Tensor], Tensor] | None = None
-    ) -> tuple[FeatureSet, FeatureSet]:
+    def features_of(self, data: Samples, view: Callable[[Raw], Tensor] | None = None) -> tuple[FeatureSet, FeatureSet]:
         """Features of a dataset's training and test images; one without a test split is divided, class by class."""
         test = self.held_out if data is self.data else data.held_out(self.test_limit)
         total = len(data) + (0 if test is None else len(test))
@@ -177,14 +176,14 @@ class Subject:
         features = self.embed(test, view=view, progress=told(len(data)))
         return train, FeatureSet(features, test.labels, test.coarse_labels)
 
-    def other_view(self, data: ImageDataset) -> Callable[[Tensor], Tensor] | None:
+    def other_view(self, data: Samples) -> Callable[[Raw], Tensor] | None:
         """How images of another dataset are normalised: None is as the run's, else by their own statistics."""
         if self.other_statistics == "run" or self.method is None or not self.method.normalised:
             return None
         mean, std = channel_statistics(data)
         size = data.image_size if self.data is None else self.data.image_size
         recipe = build_augmentation({"name": "plain", "mean": mean, "std": std}, size, normalised=True)
-        return lambda images: recipe(images, torch.Generator())
+        return lambda images: recipe(cast(Tensor, images), torch.Generator())
 
     @cached_property
     def _features(self) -> tuple[FeatureSet, FeatureSet]:
@@ -194,7 +193,7 @@ class Subject:
         return self.features_of(self.data)
 
 
-def channel_statistics(data: ImageDataset, most: int = 10_000) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def channel_statistics(data: Samples, most: int = 10_000) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of every channel of a dataset's images, scaled to [0, 1], of at most so many images.
 
     Raises:
@@ -204,7 +203,7 @@ def channel_statistics(data: ImageDataset, most: int = 10_000) -> tuple[tuple[fl
     ids = torch.arange(count) * len(data) // count
     total, squares, pixels = torch.zeros(3).double(), torch.zeros(3).double(), 0
     for chunk in ids.split(512):
-        images = data.fetch(chunk).double() / 255
+        images = cast(Tensor, data.inputs(chunk)["image"]).double() / 255
         total += images.sum((0, 2, 3))
         squares += images.square().sum((0, 2, 3))
         pixels += len(chunk) * images.shape[2] * images.shape[3]

@@ -1,15 +1,14 @@
 """The stream: one pass over the tiles for the sums, and one for the gradient.
 
-Sums. exp(s/tau) fits float32 without a shift (`contrast` sees to it), so sums of a tile simply add up. A tile above the
-diagonal of the symmetric case gives its row sums to its rows and its column sums to its columns.
+Sums. Where exp(s/tau) fits its dtype without a shift (`Task.warm`), sums of a tile simply add up. Where it does not,
+every anchor has a peak, the largest logit that it kept so far; exponentials are taken relative to it, and what was
+added up before fades when it rises. A tile gives its row sums to its rows. It gives its column sums to its columns when
+these are anchors too: in the other direction of two, or above the diagonal when the candidates are the anchors.
 
-Gradient. With g_i the gradient of log_sum_i and r_i = exp(log_sum_i), the similarities receive
-G_ik = E_ik M_ik g_i / (r_i tau_i), the anchors G c and the candidates G^T a. In the symmetric case both are the same
-matrix and the tile takes E_ik (M_ik g_i/r_i + M_ki g_k/r_k)/tau at once: two products per tile above the diagonal.
-The tile is computed again rather than stored, except where this is cheaper:
-
-- few pairs: the exponentials of the forward pass are kept.
-- no gradient for the candidates (a queue, a bank): (E M) c is summed in the forward pass and scaled in the backward.
+Gradient. With g_i the gradient of log_sum_i, the similarities receive G_ik = M_ik exp(s_ik/tau - log_sum_i) g_i / tau,
+the anchors G c and the candidates G^T a. A tile that is read in both directions adds both up before the products. Tiles
+are computed again rather than stored, unless the candidates (a queue, a bank) take no gradient: then the weighted sum
+of candidates is collected in the forward pass and scaled in the backward.
 
 The gradient of the temperature is free: d log_sum_i / d tau_i = - sum_k G_ik s_ik / tau_i, and sum_k G_ik s_ik is the
 dot product of anchor i and its gradient.
@@ -17,209 +16,275 @@ dot product of anchor i and its gradient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from antipodes.functional._tiles import Buffers, Mask, Tile, Vector, keep_mask, pull_mask
+from antipodes.functional._masks import Block, Mask, keep_mask, pull_mask
+from antipodes.functional._task import Direction, Task
+from antipodes.functional._tiles import Buffers, Tile
 
-RETAINED_PAIRS = 2**20  # up to this many pairs the tiles of the forward pass are kept, 4 MB in float32 at most
+FAR = 1e30  # below all logits by so much that its exponential is zero, and still a number: zero times it is zero
+LOWEST = -1e29  # a peak where nothing was kept: below all logits, and above what is FAR below
 
 
-@dataclass(frozen=True)
-class Task:
-    """Everything about a call that has no gradient.
+class Walk:
+    """One pass over the tiles: their logits, the guide's similarities, and the buffers."""
 
-    Attributes:
-        tiles: the tiles to walk.
-        masks: one per rule.
-        symmetric: whether the candidates are the anchors and tiles below the diagonal are left out.
-        block: the edge of a tile.
-        rows_need_grad: whether the anchors' gradient will be asked for, by themselves or by the temperature.
-        columns_need_grad: whether the candidates' will.
-    """
+    def __init__(self, task: Task, anchors: Tensor, candidates: Tensor, temperature: Tensor) -> None:
+        self.task = task
+        self.anchors, self.candidates = anchors, candidates
+        # One operand carries 1/tau, so that the product is the logit.
+        self.scaled = anchors / (temperature if temperature.ndim == 0 else temperature[:, None])
+        self.buffers = Buffers(task.cells, anchors)
+        self.guided = any(mask.guided for direction in task.directions for mask in direction.masks)
 
-    tiles: list[Tile]
-    masks: list[Mask]
-    symmetric: bool
-    block: int
-    rows_need_grad: bool
-    columns_need_grad: bool
+    def logits(self, tile: Tile, name: str = "logits") -> Tensor:
+        """Return the tile's logits, far below all others where a pair never counts."""
+        logits = self.buffers(name, tile.shape)
+        torch.mm(self.scaled[tile.rows], self.candidates[tile.columns].T, out=logits)
+        if tile.excluded is not None:
+            logits.view(-1).index_fill_(0, tile.excluded, -FAR)
+        return logits
 
-    @property
-    def pulls(self) -> bool:
-        """Whether any rule pulls."""
-        return any(mask.pulls for mask in self.masks)
+    def exponentials(self, tile: Tile) -> tuple[Tensor, Tensor]:
+        """Return the tile's logits and their exponentials, in one buffer unless something is pulled."""
+        logits = self.logits(tile, "logits" if self.task.pulls else "exponentials")
+        return logits, torch.exp(logits, out=self.buffers("exponentials", tile.shape))
+
+    def block(self, tile: Tile, own: Tensor) -> Block:
+        """Return what masks look at: logits or exponentials, and the guide's similarities."""
+        guide = None
+        if self.guided:
+            assert self.task.guide is not None
+            rows, columns = self.task.guide
+            guide = torch.mm(rows[tile.rows], columns[tile.columns].T, out=self.buffers("guide", tile.shape))
+        return Block(tile, own, guide)
+
+    def reads(self, tile: Tile, both: bool) -> Iterator[tuple[int, int, Mask, tuple[bool, ...]]]:
+        """Yield the readings of a tile: the number of a direction, that of a rule, its mask, and the sides it serves.
+
+        A side says whether the tile's columns are the anchors; both sides share a reading where they share a mask.
+
+        Args:
+            tile: the tile.
+            both: whether it is read as its own mirror image as well.
+        """
+        for place, direction in enumerate(self.task.directions):
+            for number, mask in enumerate(direction.masks):
+                if not both:
+                    yield place, number, mask, (direction.mirror,)
+                elif mask.mutual:
+                    yield place, number, mask, (False, True)
+                else:
+                    yield place, number, mask, (False,)
+                    yield place, number, mask, (True,)
+
+
+class Totals:
+    """The sums of one direction while they grow, (R, A) each."""
+
+    def __init__(self, direction: Direction, like: Tensor, drawn: bool, pulled_drawn: bool) -> None:
+        shape = (len(direction.masks), direction.count)
+        self.total, self.kept, self.pulled_sum, self.pulled = (like.new_zeros(shape) for _ in range(4))
+        self.peak = like.new_full(shape, LOWEST)
+        # (R, A, D) weighted sums of candidates, when the gradient can be taken along
+        self.drawn = like.new_zeros(*shape, like.shape[1]) if drawn else None
+        self.pulled_drawn = like.new_zeros(*shape, like.shape[1]) if pulled_drawn else None
+
+    def add_shifted(
+        self, rule: int, tile: Tile, mirror: bool, logits: Tensor, keep: Tensor | None, walk: Walk, ones: Tensor
+    ) -> None:
+        """Add the exponentials of a tile's kept logits, relative to a peak that rises with them."""
+        values = walk.buffers("values", tile.shape)
+        if keep is not None:
+            logits = torch.add(logits, torch.sub(keep, 1.0, out=values), alpha=FAR, out=values)
+        if walk.task.offsets is not None:
+            logits = torch.add(logits, walk.task.offsets[tile.columns], out=values)
+        where = tile.columns if mirror else tile.rows
+        before, total = self.peak[rule, where], self.total[rule, where]
+        peak = torch.maximum(before, logits.amax(0 if mirror else 1))
+        torch.sub(logits, peak if mirror else peak[:, None], out=values).exp_()
+        fade = before.sub_(peak).exp_()
+        total.mul_(fade)
+        if mirror:
+            total.addmv_(values.T, ones[tile.rows])
+        else:
+            total.addmv_(values, ones[tile.columns])
+        if self.drawn is not None:
+            self.drawn[rule, where].mul_(fade[:, None]).addmm_(values, walk.candidates[tile.columns])
+        before.copy_(peak)
+
+
+def add_sums(totals: Tensor, tile: Tile, sides: tuple[bool, ...], values: Tensor, weights: Tensor) -> None:
+    """Add a tile's weighted row sums to its rows' totals and, for the mirror image, its column sums to its columns'."""
+    for mirror in sides:
+        if mirror:
+            totals[tile.columns].addmv_(values.T, weights[tile.rows])
+        else:
+            totals[tile.rows].addmv_(values, weights[tile.columns])
 
 
 class Stream(torch.autograd.Function):
     """Sums over kept and over pulled pairs, with first-order gradients to anchors, candidates and temperature."""
 
     @staticmethod
-    def forward(
-        ctx: Any, anchors: Tensor, candidates: Tensor, temperature: Tensor, task: Task
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return log sums, numbers kept, sums of pulled similarities and numbers pulled, all (R, A).
+    def forward(ctx: Any, anchors: Tensor, candidates: Tensor, temperature: Tensor, task: Task) -> tuple[Tensor, ...]:
+        """Return for each direction log sums, numbers kept, sums of pulled similarities and numbers pulled, (R, A).
 
         Args:
             ctx: the context of autograd.
             anchors: (A, D) of float32 or float64.
-            candidates: (C, D); in the symmetric case the anchors, detached.
-            temperature: (A,).
+            candidates: (C, D); detached where they are the anchors.
+            temperature: () or (A,).
             task: the rest.
         """
-        shape = (len(task.masks), len(anchors))
-        total, kept, pulled_sum, pulled = sums = [anchors.new_zeros(shape) for _ in range(4)]
-        totals, kepts, pulled_sums, pulleds = ([row.split(task.block) for row in each] for each in sums)
-        drawn = pulled_drawn = None  # (R, A, D) weighted sums of candidates, when the gradient can be taken along
-        if task.rows_need_grad and not task.columns_need_grad:
-            drawn = anchors.new_zeros(*shape, anchors.shape[1])
-            pulled_drawn = torch.zeros_like(drawn) if task.pulls else None
-        draws, pulled_draws = ([] if each is None else each.split(task.block, dim=1) for each in (drawn, pulled_drawn))
-        retain = task.columns_need_grad and len(anchors) * len(candidates) <= RETAINED_PAIRS
-        retained: list[Tensor] = []
+        along = task.rows_need_grad and not task.columns_need_grad and len(task.directions) == 1
+        sums = [Totals(each, anchors, along, along and task.pulls) for each in task.directions]
         walk = Walk(task, anchors, candidates, temperature)
-        ones = anchors.new_ones(len(candidates)).split(task.block)
+        ones = anchors.new_ones(max(len(anchors), len(candidates)))
+        weights = ones if task.offsets is None else task.offsets.exp()  # of the candidates, where there is no shift
+        weighted = candidates if task.offsets is None or not along else candidates * weights[:, None]
         for tile in task.tiles:
-            logits, exponentials = walk.exponentials(tile)
-            for number, mask in enumerate(task.masks):
-                for sides in _sides(mask, tile.mirrored):
-                    values = exponentials
-                    if not mask.trivial:
-                        values = keep_mask(mask, tile, sides[0], exponentials, "keep", walk.buffers)
-                        if mask.kept is None:
-                            _add_sums(kepts[number], tile, sides, values, ones)
-                        if mask.pulls:
-                            pull = pull_mask(mask, tile, sides[0], exponentials, values, walk.buffers)
-                            _add_sums(pulleds[number], tile, sides, pull, ones)
-                            if pulled_draws:
-                                pulled_draws[tile.row][number].addmm_(pull, walk.candidates[tile.column])
-                            _add_sums(pulled_sums[number], tile, sides, pull.mul_(logits), ones)
-                        values.mul_(exponentials)
-                    _add_sums(totals[number], tile, sides, values, ones)
-                    if draws:
-                        draws[tile.row][number].addmm_(values, walk.candidates[tile.column])
-            if retain:
-                retained.append(exponentials.clone())
-        for number, mask in enumerate(task.masks):
-            if mask.kept is not None:
-                kept[number] = mask.kept
-        pulled_sum *= temperature
-        ctx.task, ctx.retained = task, retained
-        ctx.save_for_backward(anchors, candidates, temperature, total, pulled_sum, drawn, pulled_drawn)
-        ctx.mark_non_differentiable(kept, pulled)
-        return total.log(), kept, pulled_sum, pulled
+            logits, values = walk.exponentials(tile) if task.warm else (walk.logits(tile),) * 2
+            block = walk.block(tile, values)
+            for place, number, mask, sides in walk.reads(tile, tile.mirrored):
+                each, keep = sums[place], None
+                if not mask.trivial:
+                    keep = keep_mask(mask, block, sides[0], "keep", walk.buffers)
+                    if mask.kept is None:
+                        add_sums(each.kept[number], tile, sides, keep, ones)
+                if keep is not None and mask.pulls:
+                    pull = pull_mask(mask, block, sides[0], keep, walk.buffers)
+                    add_sums(each.pulled[number], tile, sides, pull, ones)
+                    if each.pulled_drawn is not None:
+                        each.pulled_drawn[number, tile.rows].addmm_(pull, candidates[tile.columns])
+                    add_sums(each.pulled_sum[number], tile, sides, pull.mul_(logits), ones)
+                if task.warm:
+                    kept = values if keep is None else keep.mul_(values)
+                    add_sums(each.total[number], tile, sides, kept, weights)
+                    if each.drawn is not None:
+                        each.drawn[number, tile.rows].addmm_(kept, weighted[tile.columns])
+                else:
+                    for mirror in sides:
+                        each.add_shifted(number, tile, mirror, logits, keep, walk, ones)
+        outputs: list[Tensor] = []
+        saved: list[Tensor | None] = [anchors, candidates, temperature]
+        for each, direction in zip(sums, task.directions, strict=True):
+            for number, mask in enumerate(direction.masks):
+                if mask.kept is not None:
+                    each.kept[number] = mask.kept
+            each.pulled_sum *= temperature
+            log_sum = each.total.log() if task.warm else each.total.log().add_(each.peak)
+            outputs += [log_sum, each.kept, each.pulled_sum, each.pulled]
+            saved += [each.total, each.peak, each.pulled_sum, each.drawn, each.pulled_drawn]
+            ctx.mark_non_differentiable(each.kept, each.pulled)
+        ctx.task = task
+        ctx.save_for_backward(*saved)
+        return tuple(outputs)
 
     @staticmethod
     @once_differentiable
-    def backward(
-        ctx: Any, grad_log_sum: Tensor, _kept: None, grad_pulled_sum: Tensor, _pulled: None
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         """Return the gradients of anchors, candidates and temperature."""
         task: Task = ctx.task
-        anchors, candidates, temperature, total, pulled_sum, drawn, pulled_drawn = ctx.saved_tensors
-        # What a kept exponential of anchor i hands to its similarity; nothing where nothing is kept.
-        push = torch.where(total > 0, grad_log_sum / (total * temperature), 0.0)
+        anchors, candidates, temperature, *saved = ctx.saved_tensors
+        pulled_part = torch.zeros_like(temperature)
+        handed: list[tuple[Tensor, Tensor, Tensor]] = []  # per direction: to kept pairs, to pulled pairs, log sums
+        for place in range(len(task.directions)):
+            total, peak, pulled_sum, _, _ = saved[5 * place : 5 * place + 5]
+            grad_log_sum, _, grad_pulled_sum, _ = grads[4 * place : 4 * place + 4]
+            present = total > 0  # nothing goes where nothing is kept
+            if task.warm:
+                push = torch.where(present, grad_log_sum / (total * temperature), 0.0)
+            else:
+                push = torch.where(present, grad_log_sum / temperature, 0.0)
+            log_sum = torch.where(present, total.log() + peak, 0.0)
+            handed.append((push, grad_pulled_sum, log_sum))
+            pulled_part = pulled_part + like_temperature(grad_pulled_sum * pulled_sum, temperature)
         grad_candidates: Tensor | None = None
+        drawn, pulled_drawn = saved[3], saved[4]
         if drawn is not None:
+            push = handed[0][0] if task.warm else torch.where(saved[0] > 0, handed[0][0] / saved[0], 0.0)
             grad_anchors = torch.einsum("ra,rad->ad", push, drawn)
             if pulled_drawn is not None:
-                grad_anchors += torch.einsum("ra,rad->ad", grad_pulled_sum, pulled_drawn)
+                grad_anchors += torch.einsum("ra,rad->ad", handed[0][1], pulled_drawn)
         else:
             grad_anchors = torch.zeros_like(anchors)
-            grad_candidates = grad_anchors if task.symmetric else torch.zeros_like(candidates)
-            walk = Walk(task, anchors, candidates, temperature)
-            walk.back(ctx.retained, push, grad_pulled_sum, grad_anchors, grad_candidates)
+            grad_candidates = grad_anchors if task.shared else torch.zeros_like(candidates)
+            _add_gradients(Walk(task, anchors, candidates, temperature), handed, grad_anchors, grad_candidates)
         grad_temperature: Tensor | None = None
         if ctx.needs_input_grad[2]:
-            # In the symmetric case a pair's share appears at both of its ends: the sum over all is halved.
-            share = (anchors * grad_anchors).sum(1) * (0.5 if task.symmetric else 1.0)
-            grad_temperature = ((grad_pulled_sum * pulled_sum).sum(0) - share) / temperature
-        return grad_anchors, None if task.symmetric else grad_candidates, grad_temperature, None
+            # Where a tile stands for its mirror image, a pair's share appears at both of its ends.
+            share = (anchors * grad_anchors).sum(1) * (0.5 if task.halved else 1.0)
+            grad_temperature = (pulled_part - like_temperature(share, temperature)) / temperature
+        return grad_anchors, None if task.shared else grad_candidates, grad_temperature, None
 
 
-class Walk:
-    """One pass over the tiles: the embeddings in blocks, and the buffers."""
-
-    def __init__(self, task: Task, anchors: Tensor, candidates: Tensor, temperature: Tensor) -> None:
-        self.task = task
-        self.anchors = anchors.split(task.block)
-        self.candidates = candidates.split(task.block)
-        # One operand carries 1/tau, so that the product is the logit.
-        self.scaled = (anchors / temperature.unsqueeze(1)).split(task.block)
-        self.transposed = [each.T for each in self.candidates]
-        self.buffers = Buffers(task.block, anchors)
-        self.logits_name = "logits" if task.pulls else "exponentials"
-
-    def exponentials(self, tile: Tile) -> tuple[Tensor, Tensor]:
-        """Return the tile's logits and their exponentials, in one buffer unless something is pulled."""
-        logits = self.buffers(self.logits_name, tile.shape)
-        torch.mm(self.scaled[tile.row], self.transposed[tile.column], out=logits)
-        exponentials = torch.exp(logits, out=self.buffers("exponentials", tile.shape))
-        if tile.excluded is not None:
-            exponentials.view(-1).index_fill_(0, tile.excluded, 0.0)
-        return logits, exponentials
-
-    def back(
-        self, retained: list[Tensor], push: Tensor, pull_weight: Tensor, grad_anchors: Tensor, grad_candidates: Tensor
-    ) -> None:
-        """Walk the tiles once more and add up the gradients of anchors and candidates."""
-        task, buffers = self.task, self.buffers
-        pushes = [Vector.cut(row, task.block) for row in push]
-        pull_weights = [Vector.cut(row, task.block) for row in pull_weight]
-        to_rows, to_columns = grad_anchors.split(task.block), grad_candidates.split(task.block)
-        for position, tile in enumerate(task.tiles):
-            exponentials = retained[position] if retained else self.exponentials(tile)[1]
-            weight: Tensor | None = None
-            pulled: Tensor | None = None
-            for mask, share, pull_share in zip(task.masks, pushes, pull_weights, strict=True):
-                for sides in _sides(mask, task.symmetric):
-                    name = "weight" if weight is None else "keep"
-                    if mask.trivial:
-                        out = buffers(name, tile.shape)
-                        spread = _spread(share, tile, sides, out)
-                        weight = out.copy_(spread) if weight is None else weight.add_(spread)
-                        continue
-                    keep = keep_mask(mask, tile, sides[0], exponentials, name, buffers)
-                    if mask.pulls:
-                        pull = pull_mask(mask, tile, sides[0], exponentials, keep, buffers)
-                        pull.mul_(_spread(pull_share, tile, sides, buffers("share", tile.shape)))
-                        pulled = buffers("pulled", tile.shape).copy_(pull) if pulled is None else pulled.add_(pull)
-                    spread = _spread(share, tile, sides, buffers("share", tile.shape))
-                    weight = keep.mul_(spread) if weight is None else weight.addcmul_(keep, spread)
-            assert weight is not None  # there is at least one rule
-            weight.mul_(exponentials)
-            if pulled is not None:
-                weight.add_(pulled)
-            to_rows[tile.row].addmm_(weight, self.candidates[tile.column])
-            if tile.mirrored or not task.symmetric:
-                to_columns[tile.column].addmm_(weight.T, self.anchors[tile.row])
+def like_temperature(shares: Tensor, temperature: Tensor) -> Tensor:
+    """Add up shares (R, A) or (A,) to the shape of the temperature, () or (A,)."""
+    return shares.sum() if temperature.ndim == 0 else shares.sum(0) if shares.ndim == 2 else shares
 
 
-def _sides(mask: Mask, mirrored: bool) -> list[tuple[bool, ...]]:
-    """Return the directions in which a tile is read, together where they share a mask; True is the mirror image."""
-    if not mirrored:
-        return [(False,)]
-    return [(False, True)] if mask.mutual else [(False,), (True,)]
-
-
-def _add_sums(
-    totals: tuple[Tensor, ...], tile: Tile, sides: tuple[bool, ...], values: Tensor, ones: Sequence[Tensor]
+def _add_gradients(
+    walk: Walk, handed: list[tuple[Tensor, Tensor, Tensor]], grad_anchors: Tensor, grad_candidates: Tensor
 ) -> None:
-    """Add a tile's row sums to its rows' totals and, for the mirror image, its column sums to its columns'."""
-    for mirror in sides:
-        if mirror:
-            totals[tile.column].addmv_(values.T, ones[tile.row])
-        else:
-            totals[tile.row].addmv_(values, ones[tile.column])
+    """Walk the tiles once more and add up the gradients of anchors and candidates."""
+    task, buffers = walk.task, walk.buffers
+    weights = None if task.offsets is None else task.offsets.exp()
+    for tile in task.tiles:
+        logits, values = walk.exponentials(tile) if task.warm else (walk.logits(tile),) * 2
+        block = walk.block(tile, values)
+        weight: Tensor | None = None  # of kept pairs, times their exponentials unless it is warm
+        pulled: Tensor | None = None
+        for place, number, mask, sides in walk.reads(tile, task.halved):  # also on the diagonal: one product
+            push, pull_weight, log_sum = (each[number] for each in handed[place])
+            keep = None
+            if not mask.trivial:
+                keep = keep_mask(mask, block, sides[0], "keep", buffers)
+            if keep is not None and mask.pulls:
+                pull = pull_mask(mask, block, sides[0], keep, buffers)
+                pull.mul_(_spread(pull_weight, tile, sides, buffers("share", tile.shape)))
+                pulled = buffers("pulled", tile.shape).copy_(pull) if pulled is None else pulled.add_(pull)
+            if task.warm:
+                spread = _spread(push, tile, sides, buffers("share", tile.shape))
+                if weight is None:
+                    out = buffers("weight", tile.shape)
+                    weight = out.copy_(spread) if keep is None else torch.mul(keep, spread, out=out)
+                else:
+                    weight = weight.add_(spread) if keep is None else weight.addcmul_(keep, spread)
+                continue
+            for mirror in sides:
+                out = buffers("share" if weight is not None else "weight", tile.shape)
+                torch.sub(logits, _beside(log_sum, tile, mirror), out=out)
+                if task.offsets is not None:
+                    out.add_(task.offsets[tile.columns])
+                out.clamp_(max=0.0).exp_().mul_(_beside(push, tile, mirror))  # no kept pair exceeds the sum of all
+                if keep is not None:
+                    out.mul_(keep)
+                weight = out if weight is None else weight.add_(out)
+        assert weight is not None  # there is at least one rule
+        if task.warm:
+            weight.mul_(values)
+            if weights is not None:
+                weight.mul_(weights[tile.columns])
+        if pulled is not None:
+            weight.add_(pulled)
+        grad_anchors[tile.rows].addmm_(weight, walk.candidates[tile.columns])
+        if tile.mirrored or not task.halved:
+            grad_candidates[tile.columns].addmm_(weight.T, walk.anchors[tile.rows])
 
 
-def _spread(vector: Vector, tile: Tile, sides: tuple[bool, ...], out: Tensor) -> Tensor:
+def _beside(vector: Tensor, tile: Tile, mirror: bool) -> Tensor:
+    """Return the numbers of a tile's anchors: along its columns where these are the anchors, or beside its rows."""
+    return vector[tile.columns] if mirror else vector[tile.rows, None]
+
+
+def _spread(vector: Tensor, tile: Tile, sides: tuple[bool, ...], out: Tensor) -> Tensor:
     """Return what anchors hand out: beside the rows, along the columns for the mirror image, or the sum of both."""
     if len(sides) == 2:
-        return torch.add(vector.down[tile.row], vector.along[tile.column], out=out)
-    return vector.along[tile.column] if sides[0] else vector.down[tile.row]
+        return torch.add(vector[tile.rows, None], vector[tile.columns], out=out)
+    return _beside(vector, tile, sides[0])

@@ -8,6 +8,8 @@ For anchor i with temperature tau_i and similarities s_ik to candidates k, each 
 with W (the pair counts as a negative) and Y (the pair is pulled) as in `antipodes.functional.rule`. Neither W, Y nor
 the similarities ever exist as a whole: memory grows with A + C, not with A * C. The positive is not among the pairs;
 with `pos` its similarity the loss of an anchor is softplus(log_sum - pos / tau), which loses no digits to cancellation.
+
+`contrast_both` does this for two directions, of images to texts and of texts to images, from one product.
 """
 
 from __future__ import annotations
@@ -17,15 +19,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from antipodes.functional._stream import Stream, Task
-from antipodes.functional._tiles import compile_rule, cut, same_id_pairs
-from antipodes.functional.ranks import bounded, ranked_sums
-from antipodes.functional.rule import Group, Rule
-from antipodes.functional.sums import Sums, sum_dtype
+from antipodes.functional._arguments import Guide, Questions, check_pairs, check_rules
+from antipodes.functional._compiling import outside_graphs
+from antipodes.functional._direct import Direct
+from antipodes.functional._stream import Stream
+from antipodes.functional._task import Task, prepare
+from antipodes.functional.ranks import ranked_sums
+from antipodes.functional.rule import Rule
+from antipodes.functional.same_sample import SameSample
+from antipodes.functional.sums import Sums
 
 _EVERY_PAIR = (Rule(),)
 
 
+@outside_graphs
 def contrast(
     anchors: Tensor,
     candidates: Tensor | None = None,
@@ -34,13 +41,16 @@ def contrast(
     candidate_ids: Tensor | None = None,
     temperature: float | Tensor,
     rules: Rule | Sequence[Rule] = _EVERY_PAIR,
+    offsets: Tensor | None = None,
+    guide: Guide | None = None,
+    same_sample: SameSample | None = None,
     block: int | None = None,
 ) -> Sums:
     """Sum over the pairs of anchors and candidates that each rule keeps.
 
     Pairs with the same id never count, nor do candidates with a negative id (empty slots of a queue). First-order
     gradients of `log_sum` and `pulled_sum` reach anchors, candidates and temperature. Half precision is summed in
-    float32, and float32 in float64 when the temperature is below about 0.018, where float32 would overflow.
+    float32, at any temperature.
 
     Args:
         anchors: (A, D), L2-normalised.
@@ -49,15 +59,20 @@ def contrast(
         candidate_ids: (C,) dataset ids; only with candidates.
         temperature: a number, a scalar tensor, or one number per anchor (A,).
         rules: one rule or several; several share one product of similarities.
-        block: the edge of the square blocks in which pairs are visited. None: 320 on a CPU, where three blocks then
-            fit into a core's cache, 4096 elsewhere.
+        offsets: (C,) added to the logits s / temperature of every candidate, as constants: the log of a weight, or a
+            logQ correction. Bounds, ceilings and ranks still compare the similarity itself.
+        guide: vectors (A, G) and (C, G) of the anchors and candidates in a guide's space, L2-normalised, as constants;
+            for rules that look at it. The second may be None where the anchors are the candidates.
+        same_sample: which candidates are of the anchors' own samples, for callers who ask more than once a step.
+        block: the edge of the square blocks in which pairs are visited. None: one block for few pairs, otherwise 320 on
+            a CPU, where three blocks then fit into a core's cache, and 4096 elsewhere.
 
     Returns:
         The sums, (R, A) each, in the dtype of the anchors or, when that is half precision, in float32.
 
     Raises:
         ValueError: a shape or dtype does not fit, an embedding is not finite, a bound is NaN, or a temperature is not
-            positive or too small even for float64.
+            positive or so small that logits are rounding errors.
 
     Example:
         >>> import torch
@@ -68,134 +83,88 @@ def contrast(
         tensor([[6, 6, 6, 6, 6, 6, 6, 6]])
     """
     rules = (rules,) if isinstance(rules, Rule) else tuple(rules)
-    ranks_alone = len(rules) == 1 and rules[0].ranks_alone and not isinstance(temperature, Tensor)
+    ranks_alone = len(rules) == 1 and rules[0].ranks_alone and not isinstance(temperature, Tensor) and offsets is None
     if ranks_alone and candidates is not None and candidate_ids is not None and not candidates.requires_grad:
-        _check(anchors, candidates, anchor_ids, candidate_ids, rules, block or 1)
-        return ranked_sums(anchors, candidates, anchor_ids, candidate_ids, float(temperature), rules[0].ranks[0])
-    result_dtype = torch.promote_types(anchors.dtype, torch.float32)
-    anchors, candidates, tau, task = prepare(
-        anchors, candidates, anchor_ids, candidate_ids, temperature, rules, block, symmetric=candidates is None
+        check_pairs(anchors, candidates, anchor_ids, candidate_ids)
+        check_rules(rules, len(anchors), len(candidates), Questions())
+        ranks = rules[0].ranks[0]
+        ids = (anchor_ids, candidate_ids)
+        return ranked_sums(anchors, candidates, *ids, float(temperature), ranks, same_sample)
+    arguments = prepare(
+        anchors,
+        candidates,
+        anchor_ids,
+        candidate_ids,
+        temperature,
+        rules,
+        block,
+        offsets=offsets,
+        guide=guide,
+        same_sample=same_sample,
     )
-    own = candidates.detach() if task.symmetric else candidates
-    log_sum, kept, pulled_sum, pulled = Stream.apply(anchors, own, tau, task)  # type: ignore[no-untyped-call]
-    return Sums(log_sum.to(result_dtype), kept.long(), pulled_sum.to(result_dtype), pulled.long())
+    return _run(*arguments, torch.promote_types(anchors.dtype, torch.float32))[0]
 
 
-def prepare(
-    anchors: Tensor,
-    candidates: Tensor | None,
-    anchor_ids: Tensor,
-    candidate_ids: Tensor | None,
+@outside_graphs
+def contrast_both(
+    first: Tensor,
+    second: Tensor,
+    *,
+    first_ids: Tensor,
+    second_ids: Tensor,
     temperature: float | Tensor,
-    rules: Rule | Sequence[Rule],
-    block: int | None,
-    symmetric: bool,
-) -> tuple[Tensor, Tensor, Tensor, Task]:
-    """Check the arguments of `contrast` and cut them into tiles: anchors, candidates, temperature (A,) and the task.
+    first_rules: Rule | Sequence[Rule] = _EVERY_PAIR,
+    second_rules: Rule | Sequence[Rule] = _EVERY_PAIR,
+    guide: tuple[Tensor, Tensor] | None = None,
+    block: int | None = None,
+) -> tuple[Sums, Sums]:
+    """Sum over pairs of two modalities in both directions, from one product of similarities.
+
+    The first direction has the rows of `first` as anchors and those of `second` as candidates, the second one the other
+    way round. Each equals a call of `contrast`, at about half the cost of two. Pairs with the same id never count, in
+    either direction, nor do candidates with a negative id.
 
     Args:
-        anchors: as in `contrast`, like all that follow.
-        candidates: None for the anchors themselves.
-        anchor_ids: (A,).
-        candidate_ids: (C,).
-        temperature: of the similarities.
-        rules: what to keep and to pull.
-        block: the edge of a tile.
-        symmetric: whether tiles may stand for their mirror images, given that the candidates are the anchors.
+        first: (A, D), L2-normalised.
+        second: (C, D), L2-normalised.
+        first_ids: (A,) dataset ids.
+        second_ids: (C,) dataset ids.
+        temperature: a number or a scalar tensor.
+        first_rules: one rule or several, with `first` as anchors.
+        second_rules: one rule or several, with `second` as anchors.
+        guide: vectors (A, G) and (C, G) in a guide's space, as in `contrast`.
+        block: as in `contrast`.
+
+    Returns:
+        The sums of the first direction, (R, A) each, and those of the second, (S, C).
+
+    Raises:
+        ValueError: as `contrast`, or if there is more than one temperature.
+
+    Example:
+        >>> images, texts = torch.eye(3), torch.eye(3)
+        >>> ids = torch.arange(3)
+        >>> to_texts, to_images = contrast_both(images, texts, first_ids=ids, second_ids=ids, temperature=1.0)
+        >>> to_texts.kept, to_images.kept
+        (tensor([[2, 2, 2]]), tensor([[2, 2, 2]]))
     """
-    rules = (rules,) if isinstance(rules, Rule) else tuple(rules)
-    if candidates is None or candidate_ids is None:
-        if candidates is not None or candidate_ids is not None:
-            raise ValueError("candidates and candidate_ids go together: give both or neither")
-        candidates, candidate_ids = anchors, anchor_ids
-    if block is None:
-        block = min(320 if anchors.device.type == "cpu" else 4096, max(len(anchors), len(candidates), 1))
-    _check(anchors, candidates, anchor_ids, candidate_ids, rules, block)
-    rules = bounded(rules, anchors, candidates, anchor_ids, candidate_ids)
-    tau = temperature if isinstance(temperature, Tensor) else torch.tensor(temperature, dtype=torch.float64)
-    tau = tau.to(anchors.device)
-    if tau.shape not in ((), anchors.shape[:1]):
-        raise ValueError(
-            f"temperature must be a number, a scalar or one per anchor, ({len(anchors)},), got shape {tuple(tau.shape)}"
-        )
-    if tau.ndim or any(rule.lists for rule in rules):
-        symmetric = False  # pair (i, k) and pair (k, i) differ
-
-    dtype = sum_dtype(anchors, candidates, tau)
-    if int(candidate_ids.min() if len(candidate_ids) else 0) < 0:
-        symmetric = False
-        filled = (candidate_ids >= 0).nonzero().squeeze(1)
-        candidates, candidate_ids = candidates[filled], candidate_ids[filled]
-        rules = tuple(rule.of_candidates(filled) for rule in rules)
-    anchors, tau = anchors.to(dtype), tau.to(dtype).expand(len(anchors))
-    candidates = anchors if symmetric else candidates.to(dtype)
-
-    pairs = same_id_pairs(anchor_ids, candidate_ids, limit=8 * (len(anchors) + len(candidates)))
-    if pairs is None:  # a list of them would outgrow the embeddings: compare ids like groups
-        rules = tuple(rule & Rule(groups=(Group(anchor_ids, candidate_ids),)) for rule in rules)
-    with_grad = torch.is_grad_enabled()
-    task = Task(
-        tiles=cut(len(anchors), len(candidates), block, symmetric, pairs),
-        masks=[compile_rule(rule, tau.detach(), len(candidates), block, symmetric, pairs) for rule in rules],
-        symmetric=symmetric,
-        block=block,
-        rows_need_grad=with_grad and (anchors.requires_grad or tau.requires_grad),
-        columns_need_grad=with_grad and candidates.requires_grad,
+    if isinstance(temperature, Tensor) and temperature.ndim:
+        raise ValueError(f"both directions share one temperature, got shape {tuple(temperature.shape)}")
+    arguments = prepare(
+        first, second, first_ids, second_ids, temperature, first_rules, block, mirror_rules=second_rules, guide=guide
     )
-    return anchors, candidates, tau, task
+    one, other = _run(*arguments, torch.promote_types(first.dtype, torch.float32))
+    return one, other
 
 
-def _check(
-    anchors: Tensor,
-    candidates: Tensor,
-    anchor_ids: Tensor,
-    candidate_ids: Tensor,
-    rules: Sequence[Rule],
-    block: int,
-) -> None:
-    """Refuse what does not fit together."""
-    if anchors.ndim != 2 or candidates.ndim != 2 or anchors.shape[1] != candidates.shape[1]:
-        raise ValueError(
-            "anchors and candidates must be (A, D) and (C, D), "
-            f"got {tuple(anchors.shape)} and {tuple(candidates.shape)}"
-        )
-    if not anchors.is_floating_point() or anchors.dtype != candidates.dtype:
-        raise ValueError(
-            f"anchors and candidates must share a floating dtype, got {anchors.dtype} and {candidates.dtype}"
-        )
-    if block < 1:
-        raise ValueError(f"block must be at least 1, got {block}: it is the edge of the blocks of pairs")
-    if not rules:
-        raise ValueError("rules is empty: give at least one Rule(), which keeps every pair")
-    _check_numbers("anchor_ids", anchor_ids, len(anchors))
-    _check_numbers("candidate_ids", candidate_ids, len(candidates))
-    for rule in rules:
-        for name, bound in (("low", rule.low), ("high", rule.high), ("ceiling", rule.ceiling)):
-            if bound is not None and bound.shape != anchors.shape[:1]:
-                raise ValueError(
-                    f"Rule.{name} must hold one bound per anchor, ({len(anchors)},), got shape {tuple(bound.shape)}"
-                )
-            if bound is not None and bool(bound.isnan().any()):
-                raise ValueError(f"Rule.{name} holds NaN: use -inf or inf, or None, where there is no bound")
-        if rule.above not in ("drop", "pull"):
-            raise ValueError(f'Rule.above must be "drop" or "pull", got {rule.above!r}')
-        for group in rule.groups:
-            _check_numbers("Group.anchors", group.anchors, len(anchors))
-            _check_numbers("Group.candidates", group.candidates, len(candidates))
-            if group.same not in ("drop", "only", "pull"):
-                raise ValueError(f'Group.same must be "drop", "only" or "pull", got {group.same!r}')
-        for listed in rule.lists:
-            for name, positions, count in (
-                ("anchors", listed.anchors, len(anchors)),
-                ("candidates", listed.candidates, len(candidates)),
-            ):
-                _check_numbers(f"Listed.{name}", positions, len(listed.anchors))
-                if len(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < count:
-                    raise ValueError(f"Listed.{name} must be positions in 0..{count - 1}, got {positions.tolist()[:5]}")
-            if listed.act not in ("drop", "pull"):
-                raise ValueError(f'Listed.act must be "drop" or "pull", got {listed.act!r}')
-
-
-def _check_numbers(name: str, numbers: Tensor, count: int) -> None:
-    if numbers.shape != (count,) or numbers.is_floating_point():
-        raise ValueError(f"{name} must be ({count},) integers, got {tuple(numbers.shape)} of {numbers.dtype}")
+def _run(anchors: Tensor, candidates: Tensor, tau: Tensor, task: Task, dtype: torch.dtype) -> list[Sums]:
+    """Apply the kernel; one `Sums` per direction."""
+    function = Direct if task.direct else Stream
+    with torch.autocast(anchors.device.type, enabled=False):
+        own = candidates.detach() if task.shared else candidates
+        outputs = function.apply(anchors, own, tau, task)  # type: ignore[no-untyped-call]
+    every = []
+    for place in range(0, len(outputs), 4):
+        log_sum, kept, pulled_sum, pulled = outputs[place : place + 4]
+        every.append(Sums(log_sum.to(dtype), kept.long(), pulled_sum.to(dtype), pulled.long()))
+    return every

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def debias(log_sum: Tensor, kept: Tensor, positives: Tensor, tau_plus: float, temperature: float) -> Tensor:
+def debias(log_sum: Tensor, kept: Tensor, positives: Tensor, tau_plus: float, temperature: float | Tensor) -> Tensor:
     """DCL's estimate of the sum over true negatives: take away what the share `tau_plus` of positives adds to it.
 
         S' = max( (S - N tau_plus e^{s+/tau}) / (1 - tau_plus),  N e^{-1/tau} )

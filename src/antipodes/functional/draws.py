@@ -11,13 +11,16 @@ entries of a bank take no gradient.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from antipodes.functional.allowed import Allowed
+from antipodes.functional._arguments import Guide, checked_guide
 from antipodes.functional.contrast import contrast
+from antipodes.functional.judge import judge_block
 from antipodes.functional.ranks import checked
+from antipodes.functional.row_blocks import RowBlocks
 from antipodes.functional.rule import Rule
 from antipodes.functional.select import draw, uniform_numbers, within
 from antipodes.functional.sums import Collected, Sums
@@ -35,6 +38,7 @@ def drawn_sums(
     generator: torch.Generator,
     rank: int = 0,
     world_size: int = 1,
+    guide: Guide | None = None,
 ) -> Sums:
     """Sum over draws of every anchor's own, from what each rule keeps; every rule has draws of its own.
 
@@ -49,6 +53,7 @@ def drawn_sums(
         generator: in the same state on every rank.
         rank: this rank's number; the random numbers are those of its anchors among the anchors of all ranks.
         world_size: the number of ranks.
+        guide: as in `contrast`.
 
     Returns:
         `log_sum` over the draws, -inf where there was nothing to draw from. `kept`, `pulled` and `pulled_sum` are of
@@ -59,17 +64,30 @@ def drawn_sums(
     """
     if samples < 1:
         raise ValueError(f"samples must be at least 1, got {samples}: it is the number of draws per anchor")
-    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
-    columns = allowed.columns
+    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids)
+    needed = any(rule.needs_guide for rule in rules)
+    guides = checked_guide(guide, needed, len(anchors), len(candidates), False, blocks.anchors.dtype)
+    columns = blocks.columns
     sets = rules if columns is None else [rule.of_candidates(columns) for rule in rules]
+    if guides is not None and columns is not None:
+        guides = (guides[0], guides[1][columns])
     shape = (len(rules), len(anchors))
     numbers = uniform_numbers(generator, (*shape, samples), rank, world_size, anchors.device)
     kept = torch.zeros(shape, dtype=torch.int64, device=anchors.device)
-    places = [[allowed.places(*checked(ranks, allowed)) for ranks in rule.ranks] for rule in sets]
-    collected = Collected(anchors, allowed.candidates, len(rules), temperature)
-    for rows, similarities in allowed.blocks():
+    places = [[(ranks.space, blocks.places(*checked(ranks, blocks))) for ranks in rule.ranks] for rule in sets]
+    sets = [replace(rule, ranks=()) for rule in sets]
+    collected = Collected(anchors, blocks.candidates, len(rules), temperature)
+    for rows, similarities in blocks.blocks():
+        by_guide = None
+        if guides is not None:
+            by_guide = (guides[0][rows] @ guides[1].T).masked_fill_(similarities == -torch.inf, -torch.inf)
         for number, rule in enumerate(sets):
-            inside = _inside(rule, rows, similarities, [each[rows] for each in places[number]])
+            inside = judge_block(rule, similarities, rows, guide_similarities=by_guide).kept
+            inside &= similarities > -torch.inf
+            for space, place in places[number]:
+                ranked = similarities if space == "own" else by_guide
+                assert ranked is not None
+                inside &= within(ranked, place[rows])
             columns, kept[number, rows] = draw(inside, numbers[number, rows])
             drawn, columns = columns >= 0, columns.clamp_(min=0)
             logits = similarities.gather(1, columns).div_(temperature).masked_fill_(~drawn, -torch.inf)
@@ -87,6 +105,7 @@ def drawn_sums(
             candidate_ids=candidate_ids,
             temperature=temperature,
             rules=rules,
+            guide=guide,
         )
         return everything._replace(log_sum=log_sum)
     return Sums(log_sum, kept, torch.zeros_like(log_sum), torch.zeros_like(kept))
@@ -98,26 +117,3 @@ def expected_sums(sums: Sums, samples: int) -> Sums:
     Scales the sum over all |kept| candidates by samples / |kept|; an anchor that keeps none stays at -inf.
     """
     return sums._replace(log_sum=sums.log_sum + (samples / sums.kept.clamp(min=1).to(sums.log_sum)).log())
-
-
-def _inside(rule: Rule, rows: slice, similarities: Tensor, places: Sequence[Tensor]) -> Tensor:
-    """Which candidates (b, C) of the anchors in these rows the rule keeps; excluded ones have similarity -inf."""
-    inside = similarities > -torch.inf
-    ceiling = rule.ceiling if rule.above == "drop" else None
-    for bound in (rule.high, ceiling):
-        if bound is not None:  # bounds beyond the range of cosines never bind, whatever the rounding
-            inside &= similarities <= torch.where(bound < 1, bound, torch.inf)[rows, None].to(similarities)
-    if rule.low is not None:
-        inside &= similarities >= torch.where(rule.low > -1, rule.low, -torch.inf)[rows, None].to(similarities)
-    for each in places:
-        inside &= within(similarities, each)
-    for group in rule.groups:
-        if group.same != "pull":
-            own = group.anchors[rows, None]
-            same = (own == group.candidates) & (own >= 0)
-            inside &= same if group.same == "only" else ~same
-    for listed in rule.lists:
-        if listed.act == "drop":
-            here = (listed.anchors >= rows.start) & (listed.anchors < rows.stop)
-            inside[listed.anchors[here] - rows.start, listed.candidates[here]] = False
-    return inside

@@ -5,8 +5,8 @@ which every kernel can apply the rule. Where a band of ranks is all that a rule 
 queue, a bank), `ranked_sums` needs no second look at them:
 
 1. The logits of a block of anchors with all candidates are computed.
-2. While it is in the processor's cache, each row becomes exponentials, which have the order of the logits. A copy of it
-   is partitioned for the bounds, and what is not between them becomes zero in its place: the row of weights.
+2. While it is in the processor's cache, a copy of each row is partitioned for the bounds, and the row becomes its
+   exponentials relative to the largest logit between them, zero outside: the row of weights.
 3. The block of weights gives the sums and, in a product with the candidates, the gradient.
 """
 
@@ -20,95 +20,142 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antipodes.functional.allowed import Allowed
-from antipodes.functional.rule import Ranks, Rule
-from antipodes.functional.select import band, within
-from antipodes.functional.sums import Collected, Sums, sum_dtype
-from antipodes.threads import one_thread
+from antipodes.functional.row_blocks import RowBlocks
+from antipodes.functional.rule import Bounds, Ranks, Rule
+from antipodes.functional.same_sample import SameSample
+from antipodes.functional.select import band, partition, within
+from antipodes.functional.sums import Collected, Sums
+
+SERIAL = 2**15 - 1  # torch wakes no other threads for operations on so few numbers; for a row that takes longer
 
 
-def checked(ranks: Ranks, allowed: Allowed) -> tuple[Tensor, Tensor]:
+def checked(ranks: Ranks, blocks: RowBlocks) -> tuple[Tensor, Tensor]:
     """The first and last ranks of every anchor, (A,) each.
 
     Raises:
         ValueError: if they are something else.
     """
-    return allowed.per_anchor(ranks.first, "Ranks.first"), allowed.per_anchor(ranks.last, "Ranks.last")
+    return blocks.per_anchor(ranks.first, "Ranks.first"), blocks.per_anchor(ranks.last, "Ranks.last")
 
 
 def bounded(
-    rules: Sequence[Rule], anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor
+    rules: Sequence[Rule],
+    anchors: Tensor,
+    candidates: Tensor,
+    anchor_ids: Tensor,
+    candidate_ids: Tensor,
+    *,
+    guide: tuple[Tensor, Tensor] | None = None,
+    same_sample: SameSample | None = None,
 ) -> tuple[Rule, ...]:
-    """The same rules with their ranks as bounds of similarities.
+    """Return the same rules with their ranks as bounds of similarities.
+
+    Args:
+        rules: with or without ranks.
+        anchors: (A, D).
+        candidates: (C, D).
+        anchor_ids: (A,).
+        candidate_ids: (C,).
+        guide: the guide's vectors (A, G) and (C, G), for ranks in its space.
+        same_sample: which candidates are of the anchors' own samples, if somebody found them already.
 
     Raises:
         ValueError: for ranks that are neither numbers nor one integer per anchor, or inputs that are not finite.
     """
     if not any(rule.ranks for rule in rules):
         return tuple(rules)
-    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
+    spaces: dict[str, RowBlocks] = {}
     result = []
     for rule in rules:
         for ranks in rule.ranks:
-            low, high = band(allowed, *checked(ranks, allowed))
-            rule = rule & Rule(low=low, high=high)
+            if ranks.space == "guide" and guide is None:
+                raise ValueError("a rule ranks by the guide's space: give guide=(anchor_guides, candidate_guides)")
+            if ranks.space not in spaces:
+                vectors = guide if ranks.space == "guide" and guide is not None else (anchors, candidates)
+                spaces[ranks.space] = RowBlocks(*vectors, anchor_ids, candidate_ids, same_sample)
+            blocks = spaces[ranks.space]
+            low, high = band(blocks, *checked(ranks, blocks))
+            rule = rule & (Rule(low=low, high=high) if ranks.space == "own" else Rule(guide=Bounds(low, high)))
         result.append(replace(rule, ranks=()))
     return tuple(result)
 
 
 def ranked_sums(
-    anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, temperature: float, ranks: Ranks
+    anchors: Tensor,
+    candidates: Tensor,
+    anchor_ids: Tensor,
+    candidate_ids: Tensor,
+    temperature: float,
+    ranks: Ranks,
+    same_sample: SameSample | None = None,
 ) -> Sums:
-    """What `contrast` returns for one rule that only has ranks and candidates that need no gradient.
+    """Return what `contrast` does for one rule that only has ranks and candidates that need no gradient.
 
     Raises:
         ValueError: as `contrast`.
     """
-    dtype = sum_dtype(anchors, candidates, torch.tensor(temperature, dtype=torch.float64))
-    allowed = Allowed(anchors.detach().to(dtype) / temperature, candidates, anchor_ids, candidate_ids)
-    places = allowed.places(*checked(ranks, allowed))
-    collected = Collected(anchors, allowed.candidates, 1, temperature)
-    kept, total = (allowed.anchors.new_zeros(len(anchors)) for _ in range(2))
-    for rows, logits in allowed.blocks():
-        if logits.device.type == "cpu":
-            with one_thread():  # to wake others for every row takes up to ten times as long as the work
-                _weigh_rows(logits, places[rows], kept[rows], total[rows])
-        else:
-            _weigh_block(logits, places[rows], kept[rows], total[rows])
-        collected.add(0, rows, logits, total[rows])
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature must be positive and finite, got {temperature}")
+    scaled = anchors.detach().to(torch.promote_types(anchors.dtype, torch.float32)) / temperature
+    blocks = RowBlocks(scaled, candidates, anchor_ids, candidate_ids, same_sample)
+    places = blocks.places(*checked(ranks, blocks))
+    collected = Collected(anchors, blocks.candidates, 1, temperature)
+    kept, total, peak = (blocks.anchors.new_zeros(len(anchors)) for _ in range(3))
+    for rows, logits in blocks.blocks():
+        weigh = _weigh_rows if logits.device.type == "cpu" else _weigh_block
+        weigh(logits, places[rows], kept[rows], total[rows], peak[rows])
+        collected.add(0, rows, logits, total[rows], peak[rows])
     log_sum = collected.log_sum().to(torch.promote_types(anchors.dtype, torch.float32))
     nothing = torch.zeros_like(log_sum)
     return Sums(log_sum, kept.long()[None], nothing, nothing.long())
 
 
-def _weigh_rows(logits: Tensor, places: Tensor, kept: Tensor, total: Tensor) -> None:
+def _weigh_rows(logits: Tensor, places: Tensor, kept: Tensor, total: Tensor, peak: Tensor) -> None:
     """Turn logits (b, C) into weights, one row at a time while it is in cache; count them and add them up."""
-    counts, sums = kept.numpy(), total.numpy()
+    counts, sums, peaks = kept.numpy(), total.numpy(), peak.numpy()
     block = logits.numpy()  # the same memory
     ranked = np.empty_like(block[0])
-    bits = ranked.view(f"i{ranked.itemsize}")  # of positive floats: in the same order, and faster to partition
-    for number, (row, (last, first)) in enumerate(zip(logits, places.tolist(), strict=True)):
+    weights = torch.empty_like(logits[0]).split(SERIAL)
+    for number, (last, first) in enumerate(places.numpy().tolist()):
         if last == 0:
-            row.zero_()
+            block[number] = 0
             continue
-        row.exp_()
-        np.copyto(ranked, block[number])
-        below, above = -math.inf, math.inf
-        if last < len(bits):
-            bits.partition(len(bits) - last)
+        values = block[number]
+        np.copyto(ranked, values)
+        below = -math.inf
+        if last < len(ranked):
+            partition(ranked, len(ranked) - last)
             below = float(np.nextafter(ranked[-last], -np.inf))
+        inside = ranked[-last:]
         if first:
-            bits[-last:].partition(last - first - 1)
-            above = float(np.nextafter(ranked[-first - 1], np.inf))
-        # in one pass: zero unless below < weight < above
-        torch.ops.aten.hardtanh_backward.grad_input(row, row, below, above, grad_input=row)
-        counts[number] = np.count_nonzero(block[number] > 0)
-        sums[number] = row.sum().item()
+            partition(inside, last - first - 1)
+            highest = inside[last - first - 1]
+        else:
+            highest = inside.max()
+        above = float(np.nextafter(highest, np.inf))
+        counts[number] = np.count_nonzero((values > below) & (values < above))
+        peaks[number] = highest
+        for row, weight in zip(logits[number].split(SERIAL), weights, strict=True):
+            torch.sub(row, float(highest), out=weight).exp_()
+            zero_outside(weight, row, below, above, out=row)
+        sums[number] = values.sum()
 
 
-def _weigh_block(logits: Tensor, places: Tensor, kept: Tensor, total: Tensor) -> None:
+def zero_outside(weights: Tensor, values: Tensor, below: float, above: float, out: Tensor) -> Tensor:
+    """Write the weights where below < value < above and zeros elsewhere, in one pass over both.
+
+    This is the gradient of clamping values to [below, above], and torch has a vectorised kernel for that gradient;
+    comparisons and `where` take three passes and five times as long.
+    """
+    return torch.ops.aten.hardtanh_backward.grad_input(weights, values, below, above, grad_input=out)  # type: ignore[no-any-return]
+
+
+def _weigh_block(logits: Tensor, places: Tensor, kept: Tensor, total: Tensor, peak: Tensor) -> None:
     """Turn logits (b, C) into weights; count them and add them up."""
-    weights = logits.exp_()
-    weights *= within(weights, places)
-    torch.sum(weights > 0, 1, out=kept)
+    inside = within(logits, places) & (logits > -torch.inf)  # own samples have no rank
+    torch.sum(inside, 1, out=kept)
+    logits.masked_fill_(~inside, -torch.inf)
+    torch.amax(logits, 1, out=peak)
+    peak.masked_fill_(peak == -torch.inf, 0.0)
+    weights = logits.sub_(peak[:, None]).exp_()
     torch.sum(weights, 1, out=total)

@@ -19,10 +19,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from antipodes.functional._stream import Task, Walk
-from antipodes.functional._tiles import Tile, keep_mask, pull_mask
-from antipodes.functional.contrast import prepare
+from antipodes.functional._arguments import Guide
+from antipodes.functional._compiling import outside_graphs
+from antipodes.functional._masks import keep_mask, pull_mask
+from antipodes.functional._stream import Walk
+from antipodes.functional._task import Task, prepare
+from antipodes.functional._tiles import Tile
 from antipodes.functional.rule import Rule
+from antipodes.functional.same_sample import SameSample
 
 
 class Refined(NamedTuple):
@@ -37,6 +41,7 @@ class Refined(NamedTuple):
     weighted_sum: Tensor
 
 
+@outside_graphs
 def refine(
     anchors: Tensor,
     candidates: Tensor | None = None,
@@ -47,6 +52,8 @@ def refine(
     temperature: float | Tensor,
     teacher_temperature: float,
     rules: Rule | Sequence[Rule],
+    guide: Guide | None = None,
+    same_sample: SameSample | None = None,
     block: int | None = None,
 ) -> Refined:
     """Weigh the pairs that each rule pulls by what the anchors' teachers make of them.
@@ -62,6 +69,8 @@ def refine(
         temperature: the one of the loss, at which the rules' bounds are compared.
         teacher_temperature: of the teachers' softmax.
         rules: one rule or several; what they drop or ignore is left alone.
+        guide: vectors in a guide's space, as in `contrast`.
+        same_sample: as in `contrast`.
         block: the edge of the square blocks in which pairs are visited.
 
     Raises:
@@ -82,7 +91,18 @@ def refine(
         raise ValueError(f"teacher_temperature must be positive, got {teacher_temperature}")
     dtype = torch.promote_types(anchors.dtype, torch.float32)
     anchors, candidates, tau, task = prepare(
-        anchors, candidates, anchor_ids, candidate_ids, temperature, rules, block, symmetric=False
+        anchors,
+        candidates,
+        anchor_ids,
+        candidate_ids,
+        temperature,
+        rules,
+        block,
+        guide=guide,
+        same_sample=same_sample,
+        halve=False,
+        exponentials=False,
+        direct=False,
     )
     teachers = teachers.detach().to(anchors.dtype)
     weight, weighted_sum = _Function.apply(  # type: ignore[no-untyped-call]
@@ -102,15 +122,14 @@ class _Function(torch.autograd.Function):
         teacher_temperature: float,
         task: Task,
     ) -> tuple[Tensor, Tensor]:
-        weight = anchors.new_zeros(len(task.masks), len(anchors))
+        weight = anchors.new_zeros(len(task.directions[0].masks), len(anchors))
         drawn = anchors.new_zeros(*weight.shape, anchors.shape[1])  # (R, A, D) the weighted sum of candidates
-        weights, draws = weight.split(task.block, dim=1), drawn.split(task.block, dim=1)
         walk = _Walk(task, anchors, candidates, temperature, teachers, teacher_temperature)
-        ones = anchors.new_ones(len(candidates)).split(task.block)
+        ones = anchors.new_ones(len(candidates))
         for tile in walk.tiles():
             for number, pull in walk.pulls(tile):
-                weights[tile.row][number].addmv_(pull, ones[tile.column])
-                draws[tile.row][number].addmm_(pull, walk.candidates[tile.column])
+                weight[number, tile.rows].addmv_(pull, ones[tile.columns])
+                drawn[number, tile.rows].addmm_(pull, candidates[tile.columns])
         ctx.task, ctx.teacher_temperature = task, teacher_temperature
         ctx.save_for_backward(anchors, candidates, teachers, temperature, drawn)
         ctx.mark_non_differentiable(weight)
@@ -124,11 +143,11 @@ class _Function(torch.autograd.Function):
         on_candidates = None
         if ctx.needs_input_grad[1]:
             on_candidates = torch.zeros_like(candidates)
-            parts, shares = on_candidates.split(ctx.task.block), on_sum.unsqueeze(2).split(ctx.task.block, dim=1)
             walk = _Walk(ctx.task, anchors, candidates, temperature, teachers, ctx.teacher_temperature)
             for tile in walk.tiles():
                 for number, pull in walk.pulls(tile):
-                    parts[tile.column].addmm_(pull.mul_(shares[tile.row][number]).T, walk.anchors[tile.row])
+                    pull.mul_(on_sum[number, tile.rows, None])
+                    on_candidates[tile.columns].addmm_(pull.T, anchors[tile.rows])
         return on_anchors, on_candidates, None, None, None, None
 
 
@@ -146,21 +165,20 @@ class _Walk(Walk):
     ) -> None:
         super().__init__(task, anchors, candidates, temperature)
         scaled = teachers / teacher_temperature
-        self.teachers = scaled.split(task.block)
-        self.own = (scaled * teachers).sum(1, keepdim=True).split(task.block)  # t_ii / T
+        self.teachers = scaled
+        self.own = (scaled * teachers).sum(1, keepdim=True)  # t_ii / T
 
-    def tiles(self) -> list[Tile]:
+    def tiles(self) -> tuple[Tile, ...]:
         """Return the tiles to walk: none when no rule pulls anything."""
-        return self.task.tiles if self.task.pulls else []
+        return self.task.tiles if self.task.pulls else ()
 
     def pulls(self, tile: Tile) -> Iterator[tuple[int, Tensor]]:
         """Yield for every rule that pulls its number and the weights of the tile's pairs, zero where not pulled."""
-        exponentials = self.exponentials(tile)[1]
-        weights = torch.mm(
-            self.teachers[tile.row], self.transposed[tile.column], out=self.buffers("weights", tile.shape)
-        )
-        weights.sub_(self.own[tile.row]).exp_()
-        for number, mask in enumerate(self.task.masks):
+        block = self.block(tile, self.logits(tile))
+        weights = self.buffers("weights", tile.shape)
+        torch.mm(self.teachers[tile.rows], self.candidates[tile.columns].T, out=weights)
+        weights.sub_(self.own[tile.rows]).exp_()
+        for number, mask in enumerate(self.task.directions[0].masks):
             if mask.pulls:
-                keep = keep_mask(mask, tile, False, exponentials, "keep", self.buffers)
-                yield number, pull_mask(mask, tile, False, exponentials, keep, self.buffers).mul_(weights)
+                keep = keep_mask(mask, block, False, "keep", self.buffers)
+                yield number, pull_mask(mask, block, False, keep, self.buffers).mul_(weights)

@@ -14,6 +14,8 @@ Three things can happen to a pair that a rule singles out:
 
 Ignoring and dropping win over pulling. The two differ in one respect: `Rule.attract` turns dropping into pulling
 and leaves ignoring alone.
+
+Bounds and ranks may look at a second space: a guide's vectors of the same anchors and candidates, without gradient.
 """
 
 from __future__ import annotations
@@ -59,6 +61,50 @@ class Listed:
 
 
 @dataclass(frozen=True, eq=False)
+class Bounds:
+    """A band and a ceiling of the similarity in the guide's space, with the meaning of the rule's own.
+
+    Attributes:
+        low: (A,), pairs whose guides have s < low are ignored.
+        high: (A,), pairs with s > high are ignored.
+        ceiling: (A,), pairs with s > ceiling are false negatives.
+        above: what happens to pairs above the ceiling, `"drop"` or `"pull"`.
+    """
+
+    low: Tensor | None = None
+    high: Tensor | None = None
+    ceiling: Tensor | None = None
+    above: Literal["drop", "pull"] = "drop"
+
+    def __and__(self, other: Bounds) -> Bounds:
+        """Merge two pairs of bounds as `Rule.__and__` does."""
+        high = _smaller(self.high, other.high)
+        if self.ceiling is None or other.ceiling is None or self.above == other.above:
+            ceiling = _smaller(self.ceiling, other.ceiling)
+            above = other.above if self.ceiling is None else self.above
+        else:
+            dropping, pulling = (self, other) if self.above == "drop" else (other, self)
+            high, ceiling, above = _smaller(high, dropping.ceiling), pulling.ceiling, "pull"
+        low = self.low if other.low is None else other.low if self.low is None else torch.maximum(self.low, other.low)
+        return Bounds(low, high, ceiling, above)
+
+    def named(self) -> tuple[tuple[str, Tensor], ...]:
+        """Return the bounds that there are, by name."""
+        every = (("low", self.low), ("high", self.high), ("ceiling", self.ceiling))
+        return tuple((name, bound) for name, bound in every if bound is not None)
+
+    @property
+    def pulls(self) -> bool:
+        """Whether pairs above the ceiling are pulled."""
+        return self.ceiling is not None and self.above == "pull"
+
+    @property
+    def ignores(self) -> bool:
+        """Whether there is a band outside of which pairs are ignored."""
+        return self.low is not None or self.high is not None
+
+
+@dataclass(frozen=True, eq=False)
 class Ranks:
     """Places in the order of similarity: rank 0 is the candidate of another sample that is most similar to the anchor.
 
@@ -68,14 +114,16 @@ class Ranks:
     Attributes:
         first: candidates of a lower rank are ignored.
         last: candidates from this rank on are ignored.
+        space: whose similarities are put in order: those of the embeddings, `"own"`, or those of the guide, `"guide"`.
 
     Example:
         >>> Ranks(0.01, 0.1)  # percentiles 90 to 99 of similarity
-        Ranks(first=0.01, last=0.1)
+        Ranks(first=0.01, last=0.1, space='own')
     """
 
     first: float | Tensor
     last: float | Tensor
+    space: Literal["own", "guide"] = "own"
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +143,7 @@ class Rule:
         groups: group comparisons.
         lists: lists of single pairs.
         ranks: bands of ranks, which become bounds where the similarities are computed.
+        guide: bounds of the similarity in the guide's space.
 
     Example:
         >>> import torch
@@ -111,28 +160,36 @@ class Rule:
     groups: tuple[Group, ...] = ()
     lists: tuple[Listed, ...] = ()
     ranks: tuple[Ranks, ...] = ()
+    guide: Bounds | None = None
 
     def __and__(self, other: Rule) -> Rule:
         """Merge two rules: a pair is kept if both keep it, and pulled if one pulls it and neither drops nor ignores it.
 
         When one rule drops above its ceiling and the other pulls, the dropping ceiling becomes a `high`.
         """
-        high = _smaller(self.high, other.high)
-        if self.ceiling is None or other.ceiling is None or self.above == other.above:
-            ceiling = _smaller(self.ceiling, other.ceiling)
-            above = other.above if self.ceiling is None else self.above
-        else:
-            dropping, pulling = (self, other) if self.above == "drop" else (other, self)
-            high, ceiling, above = _smaller(high, dropping.ceiling), pulling.ceiling, "pull"
-        low = self.low if other.low is None else other.low if self.low is None else torch.maximum(self.low, other.low)
+        own = self.bounds & other.bounds
+        guide = other.guide if self.guide is None else self.guide
+        if self.guide is not None and other.guide is not None:
+            guide = self.guide & other.guide
         groups, lists = self.groups + other.groups, self.lists + other.lists
-        return Rule(low, high, ceiling, above, groups, lists, self.ranks + other.ranks)
+        return Rule(own.low, own.high, own.ceiling, own.above, groups, lists, self.ranks + other.ranks, guide)
+
+    @property
+    def bounds(self) -> Bounds:
+        """The rule's own band and ceiling."""
+        return Bounds(self.low, self.high, self.ceiling, self.above)
+
+    @property
+    def needs_guide(self) -> bool:
+        """Whether this rule looks at the guide's space."""
+        return (self.guide is not None and bool(self.guide.named())) or any(r.space == "guide" for r in self.ranks)
 
     def attract(self) -> Rule:
         """Return the same rule with every false negative pulled instead of dropped."""
         groups = tuple(replace(group, same="pull") if group.same == "drop" else group for group in self.groups)
         lists = tuple(replace(listed, act="pull") for listed in self.lists)
-        return replace(self, above="pull", groups=groups, lists=lists)
+        guide = None if self.guide is None else replace(self.guide, above="pull")
+        return replace(self, above="pull", groups=groups, lists=lists, guide=guide)
 
     def of_candidates(self, positions: Tensor) -> Rule:
         """Return the rule for the candidates at these positions, which rise; ranks are taken as ranks among them."""
@@ -144,29 +201,48 @@ class Rule:
             lists.append(replace(listed, anchors=listed.anchors[found], candidates=place[found]))
         return replace(self, groups=groups, lists=tuple(lists))
 
+    def of_anchors(self, rows: slice) -> Rule:
+        """Return the rule for the anchors in a slice of them; ranks must be numbers or bounds already."""
+
+        def cut(bounds: Bounds) -> Bounds:
+            low, high, ceiling = (
+                None if each is None else each[rows] for each in (bounds.low, bounds.high, bounds.ceiling)
+            )
+            return Bounds(low, high, ceiling, bounds.above)
+
+        own, guide = cut(self.bounds), None if self.guide is None else cut(self.guide)
+        groups = tuple(replace(group, anchors=group.anchors[rows]) for group in self.groups)
+        lists = []
+        for listed in self.lists:
+            inside = (listed.anchors >= rows.start) & (listed.anchors < rows.stop)
+            here = replace(listed, anchors=listed.anchors[inside] - rows.start, candidates=listed.candidates[inside])
+            lists.append(here)
+        return Rule(own.low, own.high, own.ceiling, own.above, groups, tuple(lists), self.ranks, guide)
+
     @property
     def pulls(self) -> bool:
         """Whether there may be pairs that this rule pulls."""
-        by_ceiling = self.ceiling is not None and self.above == "pull"
+        by_bound = self.bounds.pulls or (self.guide is not None and self.guide.pulls)
         by_list = any(listed.act == "pull" for listed in self.lists)
-        return by_ceiling or by_list or any(group.same == "pull" for group in self.groups)
+        return by_bound or by_list or any(group.same == "pull" for group in self.groups)
 
     @property
     def ignores(self) -> bool:
         """Whether there are pairs that this rule leaves out without calling them false negatives."""
-        by_band = self.low is not None or self.high is not None or bool(self.ranks)
+        by_band = self.bounds.ignores or bool(self.ranks) or (self.guide is not None and self.guide.ignores)
         return by_band or any(group.same == "only" for group in self.groups)
 
     @property
     def ranks_alone(self) -> bool:
-        """Whether one band of ranks is all that this rule says."""
-        bounds = (self.low, self.high, self.ceiling)
-        return len(self.ranks) == 1 and all(bound is None for bound in bounds) and not (self.groups or self.lists)
+        """Whether one band of ranks of the embeddings' own similarities is all that this rule says."""
+        bounds = (*self.bounds.named(), *(() if self.guide is None else self.guide.named()))
+        return len(self.ranks) == 1 and self.ranks[0].space == "own" and not (bounds or self.groups or self.lists)
 
     def flags(self) -> Rule:
         """Return what this rule says about false negatives, without what it ignores."""
         groups = tuple(group for group in self.groups if group.same != "only")
-        return Rule(ceiling=self.ceiling, above=self.above, groups=groups, lists=self.lists)
+        guide = None if self.guide is None else replace(self.guide, low=None, high=None)
+        return Rule(ceiling=self.ceiling, above=self.above, groups=groups, lists=self.lists, guide=guide)
 
 
 def _smaller(a: Tensor | None, b: Tensor | None) -> Tensor | None:

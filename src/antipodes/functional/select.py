@@ -1,7 +1,7 @@
 """Row selections: which candidates of an anchor are its most similar, and between which bounds a share of them lies.
 
-`Allowed` computes the similarities block by block. Each row is partitioned, not sorted, while it is in the processor's
-cache: exact, and tens of times faster than a sort. Other devices take ``torch.topk`` of the block.
+`RowBlocks` computes the similarities block by block. Each row is partitioned, not sorted, while it is in cache: exact,
+and tens of times faster than a sort. Other devices take ``torch.topk`` of the block.
 
 Every function takes ``anchors`` (A, D) and ``candidates`` (C, D), both L2-normalised, with ``anchor_ids`` (A,) and
 ``candidate_ids`` (C,). Rank 0 is the most similar of the N_i candidates allowed for anchor i. Nothing here has a
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antipodes.functional.allowed import Allowed
+from antipodes.functional.row_blocks import RowBlocks
 
 
 def kth_largest(
@@ -37,15 +37,15 @@ def kth_largest(
         >>> kth_largest(e[:1], torch.stack([e[0], e[1], -e[0]]), torch.tensor([9]), torch.tensor([0, 1, 2]), 3)
         tensor([-1.])
     """
-    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
-    k = allowed.per_anchor(k, "k")
+    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids)
+    k = blocks.per_anchor(k, "k")
     if bool((k < 1).any()):
         raise ValueError(f"k must be at least 1, got {int(k.min())}: 1 asks for the most similar candidate")
-    result = allowed.anchors.new_full((len(anchors),), -torch.inf)
-    for rows, similarities in allowed.blocks():
+    result = blocks.anchors.new_full((len(anchors),), -torch.inf)
+    for rows, similarities in blocks.blocks():
         ranks = k[rows].clamp(max=similarities.shape[1])
         result[rows] = edges(similarities, ranks[:, None])[0][:, 0]
-    return result.masked_fill(k > allowed.count, -torch.inf)
+    return result.masked_fill(k > blocks.count, -torch.inf)
 
 
 def band_by_rank(
@@ -70,16 +70,16 @@ def band_by_rank(
         >>> band_by_rank(points[:1], points, ids[:1], ids, 0, 1)
         (tensor([0.3000]), tensor([inf]))
     """
-    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
-    return band(allowed, allowed.per_anchor(first, "first"), allowed.per_anchor(last, "last"))
+    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids)
+    return band(blocks, blocks.per_anchor(first, "first"), blocks.per_anchor(last, "last"))
 
 
-def band(allowed: Allowed, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+def band(blocks: RowBlocks, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
     """What `band_by_rank` returns, of candidates that are known already and ranks (A,)."""
-    places = allowed.places(first, last)
-    low = allowed.anchors.new_full((len(places),), torch.inf)
+    places = blocks.places(first, last)
+    low = blocks.anchors.new_full((len(places),), torch.inf)
     high = -low
-    for rows, similarities in allowed.blocks():
+    for rows, similarities in blocks.blocks():
         low[rows], high[rows] = bounds(similarities, places[rows])
     return low, high
 
@@ -111,9 +111,9 @@ def top_share(anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate
     Raises:
         ValueError: if alpha is not in (0, 1].
     """
-    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
-    last = allowed.share(alpha)
-    low, _ = band(allowed, torch.zeros_like(last), last)
+    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids)
+    last = blocks.share(alpha)
+    low, _ = band(blocks, torch.zeros_like(last), last)
     # s > the number just below low is s >= low, which is what the band promises
     return torch.where(low < torch.inf, low.nextafter(torch.full_like(low, -torch.inf)), low)
 
@@ -128,15 +128,15 @@ def top_pairs(
     Raises:
         ValueError: if alpha is not in (0, 1].
     """
-    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
-    last = allowed.share(alpha)
+    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids)
+    last = blocks.share(alpha)
     rows, columns = [torch.empty_like(last[:0])], [torch.empty_like(last[:0])]
-    for part, similarities in allowed.blocks():
+    for part, similarities in blocks.blocks():
         lowest = edges(similarities.clone(), last[part, None])[0]  # of the chosen ones; the selection reorders its rows
         row, column = (similarities >= lowest.clamp(min=torch.finfo(lowest.dtype).min)).nonzero(as_tuple=True)
         rows.append(row + part.start)
         columns.append(column)
-    return torch.cat(rows), allowed.original(torch.cat(columns))
+    return torch.cat(rows), blocks.original(torch.cat(columns))
 
 
 def top_k(
@@ -153,13 +153,13 @@ def top_k(
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}: 1 asks for the most similar candidate")
-    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
-    values = allowed.anchors.new_full((len(anchors), k), -torch.inf)
+    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids)
+    values = blocks.anchors.new_full((len(anchors), k), -torch.inf)
     columns = torch.full((len(anchors), k), -1, device=values.device)
-    for rows, similarities in allowed.blocks():
+    for rows, similarities in blocks.blocks():
         width = min(k, similarities.shape[1])
         values[rows, :width], columns[rows, :width] = _top(similarities, width)
-    return values, allowed.original(columns.masked_fill(values == -torch.inf, -1))
+    return values, blocks.original(columns.masked_fill(values == -torch.inf, -1))
 
 
 def draw_from_band(
@@ -186,21 +186,21 @@ def draw_from_band(
     Raises:
         ValueError: if m is negative, low or high is not (A,), or the inputs do not fit together or are not finite.
     """
-    allowed = Allowed(anchors, candidates, anchor_ids, candidate_ids)
+    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids)
     count = len(anchors)
     if m < 0:
         raise ValueError(f"m must not be negative, got {m}: it is the number of draws per anchor")
     if low.shape != (count,) or high.shape != (count,):
         raise ValueError(f"low and high need one bound per anchor ({count}), got {(*low.shape,)} and {(*high.shape,)}")
     # excluded candidates have the similarity -inf, so an open lower bound is the lowest finite number
-    low, high = (bound.detach().to(allowed.anchors) for bound in (low, high))
+    low, high = (bound.detach().to(blocks.anchors) for bound in (low, high))
     low = low.clamp(min=torch.finfo(low.dtype).min)
-    numbers = uniform_numbers(generator, (count, m), rank, world_size, allowed.anchors.device)
-    columns = torch.full((count, m), -1, device=allowed.anchors.device)
-    for rows, similarities in allowed.blocks():
+    numbers = uniform_numbers(generator, (count, m), rank, world_size, blocks.anchors.device)
+    columns = torch.full((count, m), -1, device=blocks.anchors.device)
+    for rows, similarities in blocks.blocks():
         inside = (similarities >= low[rows, None]) & (similarities <= high[rows, None])
         columns[rows] = draw(inside, numbers[rows])[0]
-    return allowed.original(columns)
+    return blocks.original(columns)
 
 
 def uniform_numbers(
@@ -254,13 +254,13 @@ def edges(similarities: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def within(similarities: Tensor, places: Tensor) -> Tensor:
-    """Which of the very similarities (A, C) have the ranks of `Allowed.places`; the rows stay in order."""
+    """Which of the very similarities (A, C) have the ranks of `RowBlocks.places`; the rows stay in order."""
     above, below = edges(similarities.clone(), places)
     return (similarities >= above[:, :1]) & (similarities <= below[:, 1:])
 
 
 def bounds(similarities: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Bounds (low, high) between which the ranks of `Allowed.places` lie; the rows are reordered as in `edges`."""
+    """Bounds (low, high) between which the ranks of `RowBlocks.places` lie; the rows are reordered as in `edges`."""
     above, below = edges(similarities, places)
     middle = (above + below) / 2
     # between neighbouring floats there is no middle: then the bound is the similarity inside the band

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from antipodes.functional.errors import NotFinite
-
-# The largest |s| / temperature whose exponentials, their sums and the inverses of these stay normal numbers.
-_REACH = {torch.float32: 55.0, torch.float64: 600.0}
 
 
 class Sums(NamedTuple):
@@ -56,29 +50,3 @@ class Collected:
         """The log sums (R, A): -inf with zero gradient where nothing was kept."""
         # adds zero, and the gradient
         return self._log_sum + ((self.anchors - self.anchors.detach()) * self._direction).sum(2)
-
-
-def sum_dtype(anchors: Tensor, candidates: Tensor, temperature: Tensor) -> torch.dtype:
-    """Choose the dtype in which exponentials cannot overflow, and refuse numbers for which there is none."""
-    dtype = torch.float64 if anchors.dtype == torch.float64 else torch.float32
-    if not (len(anchors) and len(candidates)):
-        return dtype
-    coldest = float(temperature.detach().min())
-    if not (coldest > 0 and math.isfinite(coldest)):
-        raise ValueError(f"temperature must be positive and finite, got {coldest}")
-    longest = [
-        float(torch.linalg.vector_norm(x.detach(), dim=1, dtype=dtype).max())
-        for x in ((anchors,) if candidates is anchors else (anchors, candidates))
-    ]
-    for length, name in zip(longest, ("anchors", "candidates"), strict=False):
-        if not math.isfinite(length):
-            raise NotFinite(f"{name} hold NaN or infinite numbers: check the encoder's output before the loss")
-    reach = longest[0] * longest[-1] / coldest  # |s| / tau is at most this
-    if reach > _REACH[dtype]:
-        dtype = torch.float64
-    if reach > _REACH[dtype]:
-        raise ValueError(
-            f"similarities divided by the temperature reach {reach:.0f}, beyond {_REACH[dtype]:.0f} their exponentials "
-            "overflow: normalise the embeddings or raise the temperature"
-        )
-    return dtype

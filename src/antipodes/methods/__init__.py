@@ -1,26 +1,28 @@
-"""How views run through encoders: SimCLR and its kin, MoCo, instance discrimination, CMC, local aggregation, HNSSL."""
+"""How a batch of named inputs runs through towers: SimCLR, MoCo, SANE, instance discrimination, CMC, HNSSL, CLIP."""
 
+from antipodes.methods.batch import Batch, Inputs
+from antipodes.methods.clip import CLIP
 from antipodes.methods.cmc import CMC
 from antipodes.methods.hnssl import HNSSL
 from antipodes.methods.instance import InstanceDiscrimination
-from antipodes.methods.local_aggregation import CMCAggregation, InstanceAggregation
 from antipodes.methods.method import Method
-from antipodes.methods.moco import MoCo, MoCoV1
-from antipodes.methods.sane import SANE, SANEImageNet
-from antipodes.methods.simclr import SimCLR, SogCLR, SupCon
+from antipodes.methods.moco import MoCo
+from antipodes.methods.sane import SANE
+from antipodes.methods.simclr import SimCLR
+from antipodes.methods.towers import Tower, TowerPlan, Towers
 
 __all__ = [
+    "CLIP",
     "CMC",
     "HNSSL",
     "SANE",
-    "CMCAggregation",
-    "InstanceAggregation",
+    "Batch",
+    "Inputs",
     "InstanceDiscrimination",
     "Method",
     "MoCo",
-    "MoCoV1",
-    "SANEImageNet",
     "SimCLR",
-    "SogCLR",
-    "SupCon",
+    "Tower",
+    "TowerPlan",
+    "Towers",
 ]

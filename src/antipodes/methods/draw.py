@@ -11,11 +11,11 @@ from antipodes.candidates.bank import MemoryBank
 from antipodes.distributed import rank, world_size
 from antipodes.functional.draws import drawn_sums, expected_sums
 from antipodes.functional.sums import Sums
+from antipodes.methods.batch import Batch
 from antipodes.objectives import Objective
 from antipodes.pairs import Pairs, Rule
 
 Draw = Literal["each", "once", "expected"]
-Whole = Literal["whole"]
 
 
 def check_draw(draw: Draw, samples: int) -> None:
@@ -30,9 +30,9 @@ def against_bank(
     objective: Objective,
     bank: MemoryBank,
     anchors: Tensor,
-    ids: Tensor,
+    batch: Batch,
     supports: Tensor | None,
-    draw: Draw | Whole,
+    draw: Draw,
     samples: int,
     progress: float,
 ) -> Tensor:
@@ -42,31 +42,38 @@ def against_bank(
         objective: The loss, with the policy.
         bank: The memory bank.
         anchors: (B, D), normalised.
-        ids: (B,) dataset indices.
+        batch: The samples that the anchors show.
         supports: (S, B, D) embeddings of support views, if the policy asks for some.
         draw: `once`: the policy judges one draw for all anchors; `each`: every anchor draws from what the policy keeps
-            of the whole bank; `expected`: all of that, scaled to the number of draws; `whole`: all of that as it is. A
-            policy that reweighs the sum gets one draw for all, whose number it knows.
+            of the whole bank; `expected`: all of that, scaled to the number of draws. A policy that reweighs the sum
+            gets one draw for all, whose number it knows, and an objective of the whole bank (local aggregation) all.
         samples: How many entries are drawn.
         progress: Share of training done.
     """
     policy = objective.negatives
-    once = draw == "once" or (draw == "each" and policy is None) or (policy is not None and policy.reweighs)
-    own = bank.read(ids)
-    keys, key_ids = bank.draw(samples) if once else bank.entries()
-    pairs = Pairs(anchors, ids, (anchors * own).sum(1), keys, key_ids, own).with_supports(supports)
-    if once or draw == "whole":
+    shared = draw == "once" or (draw == "each" and policy is None) or (policy is not None and policy.reweighs)
+    once = shared and not objective.whole
+    own = bank.read(batch.rows)
+    keys, key_rows = bank.draw(samples) if once else bank.entries()
+    key_ids = bank.identities(key_rows)
+    positives = (anchors * own).sum(1)
+    pairs = Pairs(
+        anchors, batch.ids, positives, keys, key_ids, own, anchor_rows=batch.rows, candidate_rows=key_rows
+    ).with_supports(supports)
+    if once or objective.whole:
         return objective.evaluate(pairs, progress)
 
-    def contrast(pairs: Pairs, temperature: float, rules: Sequence[Rule]) -> Sums:
+    def contrast(pairs: Pairs, temperature: float | Tensor, rules: Sequence[Rule]) -> Sums:
         if draw == "expected":
             return expected_sums(pairs.contrast(temperature, rules), samples)
+        if isinstance(temperature, Tensor) and temperature.requires_grad:
+            raise ValueError("draws from a bank need a fixed temperature: let it not be learned, or use draw expected")
         return drawn_sums(
             pairs.anchors,
             keys,
             anchor_ids=pairs.anchor_ids,
             candidate_ids=key_ids,
-            temperature=temperature,
+            temperature=float(temperature),
             rules=rules,
             samples=samples,
             generator=bank.generator(),

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from antipodes.methods.method import Method, Network, follow, frozen_copy
-from antipodes.objectives.hard_pairs import HardPairs, Scale
+from antipodes.methods.batch import Batch
+from antipodes.methods.method import Method
+from antipodes.methods.towers import Network, Tower, TowerPlan, Towers, follow, frozen_copy
+from antipodes.objectives.hard_pairs import HardPairs
 
-
-class Twins(nn.Module):
-    """The online and the target encoder side by side: views, then plain images, to their features."""
-
-    def __init__(self, online: nn.Module, target: nn.Module) -> None:
-        super().__init__()
-        self.online = online
-        self.target = target
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(2B, 3, H, W) to (2B, F): the first half by the online, the second by the target encoder."""
-        views, plain = images.chunk(2)
-        return torch.cat((self.online(views), self.target(plain)))
+TARGET = "target"
 
 
 class HNSSL(Method):
@@ -37,73 +25,70 @@ class HNSSL(Method):
     paper's 24.0 % on ImageNet), 0.999 moves it slowly (73.4 %), 0.5 is the default (77.1 %), 0 copies the online
     encoder (49.1 %). Its lesions: `quantile` 1 takes all negatives, `target_gradient` trains the target too.
 
-    What it reaches in short runs, its lesions included, is in docs/evidence/hard-negatives.md. The paper trains with
-    Adam and batches of 160: `hnssl-paper` has its settings.
+    What it reaches in short runs, its lesions included, is in docs/evidence/hnssl.md. The paper trains with Adam and
+    batches of 160: `hnssl-paper` has its settings.
 
     Args:
-        encoder: Images (B, 3, H, W) to features (B, num_features).
+        network: One tower, without a head.
+        objective: The loss.
         momentum: Share of the target encoder that stays at each step.
-        top_k: So many of the closest negatives are hard; 1 where neither quantile nor threshold is given.
-        quantile: This share of the negatives is hard, the closest, at least one; 1 takes all negatives.
-        threshold: Negatives of at most this distance are hard.
-        positive_weight: Weight of the distance to the positive.
-        negative_weight: Weight of the log distance to the hard negatives.
-        epsilon: Keeps the logarithm of coinciding pairs finite.
-        scale: What features are divided by: their largest absolute entry, or their length.
         target_gradient: Let gradients train the target encoder too, before it moves.
     """
 
+    run = {
+        "augmentation": "hnssl",
+        "head": {"kind": "none"},
+        "objective": {"name": "hard-pairs"},
+        "clip_gradient": 1.0,
+    }
+    trains = ("hard-pairs",)
     views = 1
     plain = True
-    recipe = "hnssl"
-    settings = {"clip_gradient": 1.0}
-    objective: HardPairs  # type: ignore[assignment]
 
     def __init__(
-        self,
-        encoder: nn.Module,
-        momentum: float = 0.5,
-        top_k: int | None = None,
-        quantile: float | None = None,
-        threshold: float | None = None,
-        positive_weight: float = 0.8,
-        negative_weight: float = 0.1,
-        epsilon: float = 1e-6,
-        scale: Scale = "largest",
-        target_gradient: bool = False,
+        self, network: Towers, objective: HardPairs, momentum: float = 0.5, target_gradient: bool = False
     ) -> None:
-        super().__init__()
         if not 0 <= momentum <= 1:
             raise ValueError(f"momentum must be in [0, 1], got {momentum}: it is the share of the target that stays")
+        name = network.names()[0]
+        online = network[name]
+        copied = frozen_copy(online)
+        assert isinstance(copied, Tower)
+        if target_gradient:  # then it is a part of what is trained; it sees no input of its own
+            copied.requires_grad_(True)
+            plans = {**network.plans, TARGET: TowerPlan("")}
+            network = Towers({name: online, TARGET: copied}, plans)
+        super().__init__(network, {name: objective})
         self.momentum = momentum
         self.target_gradient = target_gradient
-        target = frozen_copy(encoder)
-        if target_gradient:
-            self.network: nn.Module = Twins(encoder, target.requires_grad_(True))
-        else:
-            self.network, self._target = encoder, target
-        self.objective = HardPairs(top_k, quantile, threshold, positive_weight, negative_weight, epsilon, scale)
+        if not target_gradient:
+            self._target = copied
 
     @property
-    def target(self) -> nn.Module:
+    def target(self) -> Tower:
         """The target encoder."""
-        return self.network.target if isinstance(self.network, Twins) else self._target
+        return self.network[TARGET] if self.target_gradient else self._target
 
-    def loss(self, network: Network, ids: Tensor, views: Sequence[Tensor], progress: float) -> Tensor:
+    def copies(self, tower: str) -> list[Tower]:
+        """The online tower and the target."""
+        return [self.network[tower], self.target]
+
+    def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
         """Online features of the view against target features of the plain image."""
+        name = self.network.names()[0]
+        inputs = batch[self.network.plans[name].input]
+        assert inputs.plain is not None
         if self.target_gradient:
-            online, target = network(torch.cat(tuple(views))).chunk(2)
+            features = network({name: inputs.views[0], TARGET: inputs.plain})
+            online, target = features[name], features[TARGET]
         else:
-            online = network(views[0])
+            online = network({name: inputs.views[0]})[name]
             with torch.no_grad(), self.precision():
-                target = self.target(views[1])
-        loss: Tensor = self.objective(online, target, ids)
+                target = self.target(inputs.plain)
+        (objective,) = self.directions.values()
+        loss: Tensor = objective(online, target, batch.ids)
         return loss
 
     def after_step(self) -> None:
         """The target follows."""
-        follow(self.target, self.backbone(), self.momentum)
-
-    def backbone(self) -> nn.Module:
-        """The online encoder."""
-        return self.network.online if isinstance(self.network, Twins) else self.network
+        follow(self.target, self.network[self.network.names()[0]], self.momentum)

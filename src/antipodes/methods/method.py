@@ -1,120 +1,149 @@
-"""`Method`: how a batch of views runs through encoders and becomes a loss."""
+"""`Method`: how a batch of named inputs runs through towers and becomes a loss."""
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from antipodes.encoders.heads import HeadKind, head
+from antipodes.methods.batch import Batch
+from antipodes.methods.towers import Joined, Network, Tower, TowerPlan, Towers
 from antipodes.negatives.policy import Policy
+from antipodes.objectives import LossModule
 from antipodes.objectives.objective import Objective
-
-Network = Callable[[Tensor | Sequence[Tensor]], Tensor]
-
-
-class Projection(nn.Module):
-    """An encoder and its projection head: images (B, C, H, W) to embeddings (B, dim)."""
-
-    def __init__(
-        self,
-        encoder: nn.Module,
-        kind: HeadKind,
-        hidden: int,
-        dim: int,
-        batch_norm: bool = False,
-        centred: bool = False,
-    ) -> None:
-        super().__init__()
-        self.encoder = encoder
-        features: int = encoder.num_features  # type: ignore[assignment]
-        self.head = head(kind, features, hidden, dim, batch_norm=batch_norm, centred=centred)
-
-    def forward(self, images: Tensor | Sequence[Tensor]) -> Tensor:
-        """Embed a batch, or several of any sizes one after the other, joined: data-parallel training wants one call."""
-        if not isinstance(images, Tensor):
-            return torch.cat([self(batch) for batch in images])
-        out: Tensor = self.head(self.encoder(images))
-        return out
 
 
 class Method(nn.Module, ABC):
     """What the training loop needs to know of a method.
 
-    `network` is what gradients train and what data-parallel training wraps; queues, banks, momentum encoders and the
-    policy's tables are outside of it. `state_dict()` holds all of them.
+    `network` are the towers, which gradients train and data-parallel training wraps; queues, banks, momentum encoders
+    and the policies' tables are outside of it. `directions` are the objectives by name, each with policies of its own:
+    one for SimCLR, two for CMC and CLIP. Nothing outside counts towers or directions. `state_dict()` holds all of it.
     """
 
-    channels: ClassVar[tuple[int, ...]] = (3,)  # one encoder per entry is built, with that many input channels
-    views: ClassVar[int] = 2
-    plain: ClassVar[bool] = False  # True: after the random views comes the image as evaluation sees it
-    recipe: ClassVar[str] = "simclr"  # the augmentation a run uses unless told otherwise
-    settings: ClassVar[Mapping[str, float]] = {}  # options of the training loop, likewise
-    crops: tuple[int, ...] = ()  # sizes of smaller views, which come after the others
+    run: ClassVar[Mapping[str, Any]] = {}  # options of a run that come with the method unless told otherwise
+    trains: ClassVar[tuple[str, ...]] = ("info-nce", "global-contrastive", "sigmoid")  # objectives with a meaning here
+    views: ClassVar[int] = 2  # random views of every input
+    plain: ClassVar[bool] = False  # True: it also wants the input as evaluation sees it
+    crops: tuple[int, ...] = ()  # sizes of smaller views
     crop_recipe: str = "moco-v2"  # their augmentation
     normalised: ClassVar[bool] = True  # False: the method wants RGB in [0, 1]
+    mixes: ClassVar[bool] = False  # True: it mixes inputs, for which features of a frozen encoder cannot stand
     accumulates: ClassVar[bool] = False  # True: negatives do not come from the batch, so gradients may be accumulated
 
-    network: nn.Module
-    objective: Objective
+    network: Towers
+    pixels: Mapping[str, Sequence[float]] = {}  # mean and std of its images' channels, where a run names them
     precision: Callable[[], AbstractContextManager[None]] = nullcontext  # autocast, for networks outside `network`
 
-    @property
-    def supports(self) -> int:
-        """How many views a step needs on top: the support views that the policy asks for."""
-        policy = self.objective.negatives
-        return 0 if policy is None else policy.supports
+    def __init__(self, network: Towers, directions: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.network = network
+        self.directions = nn.ModuleDict(dict(directions))
+
+    @classmethod
+    def plan(cls, modalities: Mapping[str, str]) -> dict[str, TowerPlan]:
+        """The towers that it needs for data with these inputs: by default one, for the image or the only input.
+
+        Raises:
+            ValueError: if the data has not what it needs.
+        """
+        name = "image" if "image" in modalities else next(iter(modalities))
+        if len(modalities) > 1 and name != "image":
+            raise ValueError(f"{cls.__name__} looks at one input and the data has {', '.join(modalities)}: use clip")
+        return {name: TowerPlan(name, modalities[name])}
 
     @abstractmethod
-    def loss(self, network: Network, ids: Tensor, views: Sequence[Tensor], progress: float) -> Tensor:
+    def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
         """The loss of one batch.
 
         Args:
             network: `self.network`, or what a data-parallel wrapper made of it.
-            ids: (b,) dataset indices of this rank's samples.
-            views: `self.views` batches (b, 3, H, W), then `self.supports` more, one of each size in `self.crops`, and
-                one of plain images with `self.plain`.
+            batch: This rank's samples, with `views`, `crops`, `plain` and `supports` as the method asks for.
             progress: Share of training done, in [0, 1].
         """
 
-    @abstractmethod
-    def backbone(self) -> nn.Module:
-        """The encoder whose features are evaluated: images (B, 3, H, W) to (B, F)."""
+    def anchor_tower(self, direction: str) -> str:
+        """The name of the tower whose embeddings are the anchors of a direction."""
+        return self.network.names()[0]
+
+    def candidate_tower(self, direction: str) -> str:
+        """The name of the tower whose embeddings are the candidates of a direction."""
+        return self.anchor_tower(direction)
+
+    def copies(self, tower: str) -> list[Tower]:
+        """The tower of that name, and the slowly moving copies of it that see the same input."""
+        return [self.network[tower]]
+
+    def objectives(self) -> dict[str, Objective]:
+        """The directions whose negatives a policy may decide."""
+        return {name: part for name, part in self.directions.items() if isinstance(part, Objective)}
+
+    def losses(self) -> dict[str, LossModule]:
+        """All directions."""
+        return {name: part for name, part in self.directions.items() if isinstance(part, LossModule)}
+
+    def policies(self) -> Iterator[tuple[str, Policy]]:
+        """Every policy with its direction, each part of a joined one by itself."""
+        for name, loss in self.losses().items():
+            for policy in loss.policies():
+                yield name, policy
+
+    @property
+    def supports(self) -> int:
+        """How many views a step needs on top: the support views that policies ask for."""
+        return max((policy.supports for _, policy in self.policies()), default=0)
+
+    def backbone(self, input_name: str | None = None) -> nn.Module:
+        """What is evaluated: an input as evaluation sees it to features (B, F), of all towers that see it, joined.
+
+        Args:
+            input_name: Which input; by default that of the first tower.
+        """
+        towers = self.network
+        name = towers.plans[towers.names()[0]].input if input_name is None else input_name
+        parts = [self.evaluated(tower) for tower in towers.seeing(name)]
+        return parts[0] if len(parts) == 1 else Joined(parts)
+
+    def evaluated(self, tower: str, head: bool = False) -> nn.Module:
+        """A tower from its input as evaluation sees it: to the encoder's features, or on to the head's embeddings."""
+        part = self.network[tower]
+        found = [each for each in (self.network.plans[tower].prepare, part.encoder) if each is not None]
+        found += [part.head] if head else []
+        return found[0] if len(found) == 1 else nn.Sequential(*found)
+
+    def compared(self, direction: str) -> tuple[nn.Module, nn.Module | Tensor]:
+        """What a direction compares, for those who look at whole datasets.
+
+        Returns:
+            The module that makes anchors of the anchor tower's input as evaluation sees it, and the one that makes
+            candidates, or a table of them by row (n, D).
+        """
+        return (
+            self.evaluated(self.anchor_tower(direction), head=True),
+            self.evaluated(self.candidate_tower(direction), head=True),
+        )
 
     def exports(self) -> dict[str, nn.Module]:
         """Encoders to write as files when the run ends, by file name without ending."""
-        return {"encoder": self.backbone()}
+        names = [name for name in self.network.names() if self.network.plans[name].input]
+        if len(names) == 1:
+            return {"encoder": self.network[names[0]].encoder}
+        return {f"encoder-{name}": self.network[name].encoder for name in names}
 
     def after_step(self) -> None:
         """Take in what is new, once the optimiser has stepped: momentum encoders, queues, banks."""
 
     def statistics(self) -> dict[str, float]:
-        """Numbers of the last step for the log."""
-        return dict(self.objective.stats)
-
-
-@torch.no_grad()
-def embed_supports(network: Network, views: Sequence[Tensor]) -> Tensor | None:
-    """Embeddings (S, B, D) of support views, without gradient; None where there are none."""
-    return torch.stack([network(view) for view in views]) if views else None
-
-
-def opens_cone(centred: bool | None, negatives: Policy | None) -> bool:
-    """Whether a head in front of a bank or queue ends centred: as asked, or where a policy ranks what is there."""
-    return (negatives is not None and negatives.ranks) if centred is None else centred
-
-
-def frozen_copy(network: nn.Module) -> nn.Module:
-    """A copy of a network that takes no gradient: the start of a momentum encoder."""
-    return copy.deepcopy(network).requires_grad_(False)
-
-
-@torch.no_grad()
-def follow(follower: nn.Module, network: nn.Module, momentum: float) -> None:
-    """Follower <- momentum * follower + (1 - momentum) * network; parameters only, batch statistics are its own."""
-    torch._foreach_lerp_(list(follower.parameters()), list(network.parameters()), 1 - momentum)
+        """Numbers of the last step for the log: the mean over directions and, where there are several, each one's."""
+        every = {name: loss.stats for name, loss in self.losses().items()}
+        found: dict[str, list[float]] = {}
+        for stats in every.values():
+            for name, value in stats.items():
+                found.setdefault(name, []).append(value)
+        numbers = {name: sum(values) / len(values) for name, values in found.items()}
+        if len(every) > 1:
+            numbers |= {f"{name}/{number}": value for name, stats in every.items() for number, value in stats.items()}
+        return numbers

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import interpolate
 
 from antipodes.distributed import gather, rank
-from antipodes.encoders.heads import HeadKind
-from antipodes.methods.method import Network
+from antipodes.methods.batch import Batch, Inputs
 from antipodes.methods.moco import MoCo
-from antipodes.objectives import SoftLabel, Targets
+from antipodes.methods.towers import Network, TowerPlan, Towers
+from antipodes.objectives import InfoNCE, SoftLabel
 from antipodes.pairs import Pairs, normalise
 from antipodes.seeding import generator
 
@@ -21,7 +21,7 @@ Mixup = Literal["momentum", "vanilla", "none"]
 
 
 class SANE(MoCo):
-    """SANE (Zhou et al. 2021), with its defaults for CIFAR-10; `SANEImageNet` has those for ImageNet.
+    """SANE (Zhou et al. 2021), with its defaults for CIFAR-10; `sane-imagenet` has those for ImageNet.
 
     1. queries of x = network(view 1), keys of x~ = momentum network(view 2); the key set is this batch's keys and the
        queue, the same for every query
@@ -39,56 +39,51 @@ class SANE(MoCo):
     the plain loss its weak views.
 
     Args:
-        encoder: Images (B, 3, H, W) to features (B, num_features).
-        temperature: Divides the similarities.
-        tau_prime: Sharpens the refined labels: their softmax has the temperature tau * tau'.
-        mu: Confidence in the refined labels at the start and at the end of training, between them a cosine.
+        network: One tower.
+        objective: The loss with refined labels; the plain loss has its temperature.
+        dim: Dimension of the embeddings.
         kappa: Of Beta(kappa, kappa), from which the shares of mixup come: large mixes evenly, small hardly.
         refined_share: Share of the mixed loss with refined labels, the paper's lambda; the rest is the plain loss.
-        targets: What refines one-hot labels: p (similarities to all keys), q (without the own key), both or nothing.
         mixup: What a query is mixed with: another sample's key view (momentum), its query view (vanilla), or nothing.
         crops: Sizes in pixels of smaller views for the mixed loss; none mixes the two full views.
         crop_recipe: Augmentation of those smaller views.
         momentum: Share of the key network that stays at each step.
         queue_size: Number of keys.
         seed: Permutations and shares of mixup follow from it and the step.
-        head: Projection head between features and loss.
-        hidden: Width of the head's hidden layers.
-        dim: Dimension of the embeddings that the loss compares.
-        batch_norm: Batch normalisation in the head.
     """
 
+    run = {
+        "augmentation": "moco-v2",
+        "head": {"kind": "mlp3", "hidden": 2048},
+        "objective": {"name": "soft-label", "temperature": 0.2},
+    }
+    trains = ("soft-label",)
+    mixes = True
     accumulates = False  # keys of the batch are negatives, too
     steps: Tensor
 
     def __init__(
         self,
-        encoder: nn.Module,
-        temperature: float = 0.2,
-        tau_prime: float = 0.8,
-        mu: tuple[float, float] = (0.0, 1.0),
+        network: Towers,
+        objective: SoftLabel,
+        dim: int = 128,
         kappa: float = 2.0,
         refined_share: float = 0.5,
-        targets: Targets = "pq",
         mixup: Mixup = "momentum",
         crops: tuple[int, ...] = (),
         crop_recipe: str = "moco-v2",
         momentum: float = 0.999,
         queue_size: int = 4096,
         seed: int = 0,
-        head: HeadKind = "mlp3",
-        hidden: int = 2048,
-        dim: int = 128,
-        batch_norm: bool = False,
     ) -> None:
-        super().__init__(encoder, temperature, momentum, queue_size, head, hidden, dim, batch_norm)
+        super().__init__(network, InfoNCE(objective.temperature), dim, momentum, queue_size)
         if not 0 < kappa < float("inf"):
             raise ValueError(f"kappa must be above 0 and finite, got {kappa}: mixup draws from Beta(kappa, kappa)")
         if not 0 <= refined_share <= 1:
             raise ValueError(f"refined_share must be in [0, 1], got {refined_share}: it is a share of the loss")
         if mixup not in get_args(Mixup):
             raise ValueError(f"mixup must be one of {', '.join(get_args(Mixup))}, got {mixup!r}")
-        self.refinery = SoftLabel(temperature, tau_prime, mu, targets)
+        self.directions["refined"] = objective
         self.kappa = kappa
         self.refined_share = refined_share
         self.mixup = mixup
@@ -97,29 +92,38 @@ class SANE(MoCo):
         self.seed = seed
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
-    def loss(self, network: Network, ids: Tensor, views: Sequence[Tensor], progress: float) -> Tensor:
+    @classmethod
+    def plan(cls, modalities: Mapping[str, str]) -> dict[str, TowerPlan]:
+        """One tower, for the image."""
+        if modalities.get("image") != "image":
+            raise ValueError(f"SANE mixes images and the data has {', '.join(modalities)}: use moco")
+        return super().plan(modalities)
+
+    def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
         """Queries against their keys, and mixed queries against their mixed labels."""
-        with torch.no_grad(), self.precision():
-            fresh = normalise(self.key_network(views[1]))
-        self._fresh.append((fresh, ids))
+        (tower,) = self.network.names()
+        inputs, ids = batch[self.network.plans[tower].input], batch.ids
+        fresh = self.keys(inputs.views[1])
+        self._fresh.append((fresh, ids, batch.rows))
         keys, key_ids, own = self._key_set(fresh, ids)
         partners, theta = self._draw(len(own), fresh)
         here = slice(rank() * len(ids), (rank() + 1) * len(ids))
 
-        plain = [views[0]] if self.refined_share < 1 else []
-        mixed = self._mix(views, partners[here], theta[here]) if self.refined_share > 0 else []
+        plain = [inputs.views[0]] if self.refined_share < 1 else []
+        mixed = self._mix(inputs, partners[here], theta[here]) if self.refined_share > 0 else []
         if plain and self.mixup == "none" and not self.crops:
             mixed = []  # the same queries serve both losses
-        embeddings: tuple[Tensor, ...] = normalise(network([*plain, *mixed])).split(len(ids))
+        embeddings: tuple[Tensor, ...] = normalise(network({tower: [*plain, *mixed]})[tower]).split(len(ids))
         loss = embeddings[0].new_zeros(())
         if plain:
             pairs = Pairs(embeddings[0], ids, (embeddings[0] * fresh).sum(1), keys, key_ids)
-            loss = loss + (1 - self.refined_share) * self.objective.evaluate(pairs, progress)
+            (objective,) = self.objectives().values()
+            loss = loss + (1 - self.refined_share) * objective.evaluate(pairs, progress)
         if self.refined_share > 0:
             students = embeddings[len(plain) :] if mixed else embeddings
             columns = torch.stack((own, own[partners]))[:, here].repeat(1, len(students))
             shares = theta[here].repeat(len(students))
-            refined = self.refinery(torch.cat(tuple(students)), keys, key_ids, columns, shares, progress)
+            refined = self.directions["refined"](torch.cat(tuple(students)), keys, key_ids, columns, shares, progress)
             loss = loss + self.refined_share * refined
         return loss
 
@@ -127,10 +131,6 @@ class SANE(MoCo):
         """As MoCo; and the next step draws anew."""
         super().after_step()
         self.steps += 1
-
-    def statistics(self) -> dict[str, float]:
-        """Those of the plain loss, and of the labels."""
-        return {**self.objective.stats, **self.refinery.stats}
 
     def _key_set(self, fresh: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The keys of all ranks' samples and of the queue, their ids, and the own key of every sample, (B,).
@@ -157,9 +157,10 @@ class SANE(MoCo):
         theta = gammas[0] / gammas.sum(0)  # of Beta(kappa, kappa)
         return partners.to(like.device), theta.to(like)
 
-    def _mix(self, views: Sequence[Tensor], partners: Tensor, theta: Tensor) -> list[Tensor]:
+    def _mix(self, inputs: Inputs, partners: Tensor, theta: Tensor) -> list[Tensor]:
         """The virtual queries x', a batch for every crop size."""
-        sources = views[2:] or views[:1]
+        views = inputs.views
+        sources = list(inputs.crops) or views[:1]
         if self.mixup == "none":
             return list(sources)
         theta = theta.view(-1, 1, 1, 1).to(views[0].dtype)
@@ -170,70 +171,6 @@ class SANE(MoCo):
             torch.lerp(_resized(other, source.shape[-1]), source, theta)
             for source, other in zip(sources, others, strict=True)
         ]
-
-
-class SANEImageNet(SANE):
-    """SANE with its paper's numbers for ImageNet: SANE-Single; SANE-Multi has crops [224, 192, 160, 128, 96].
-
-    Args:
-        encoder: Images (B, 3, H, W) to features (B, num_features).
-        temperature: Divides the similarities.
-        tau_prime: Sharpens the refined labels: their softmax has the temperature tau * tau'.
-        mu: Confidence in the refined labels at the start and at the end of training, between them a cosine.
-        kappa: Of Beta(kappa, kappa), from which the shares of mixup come: large mixes evenly, small hardly.
-        refined_share: Share of the mixed loss with refined labels, the paper's lambda; the rest is the plain loss.
-        targets: What refines one-hot labels: p (similarities to all keys), q (without the own key), both or nothing.
-        mixup: What a query is mixed with: another sample's key view (momentum), its query view (vanilla), or nothing.
-        crops: Sizes in pixels of smaller views for the mixed loss; none mixes the two full views.
-        crop_recipe: Augmentation of those smaller views; clsa is the strong one.
-        momentum: Share of the key network that stays at each step.
-        queue_size: Number of keys.
-        seed: Permutations and shares of mixup follow from it and the step.
-        head: Projection head between features and loss.
-        hidden: Width of the head's hidden layers.
-        dim: Dimension of the embeddings that the loss compares.
-        batch_norm: Batch normalisation in the head.
-    """
-
-    def __init__(
-        self,
-        encoder: nn.Module,
-        temperature: float = 0.2,
-        tau_prime: float = 1.0,
-        mu: tuple[float, float] = (0.5, 10.0),
-        kappa: float = 0.1,
-        refined_share: float = 0.5,
-        targets: Targets = "pq",
-        mixup: Mixup = "momentum",
-        crops: tuple[int, ...] = (96,),
-        crop_recipe: str = "moco-v2",
-        momentum: float = 0.999,
-        queue_size: int = 65536,
-        seed: int = 0,
-        head: HeadKind = "mlp3",
-        hidden: int = 2048,
-        dim: int = 128,
-        batch_norm: bool = False,
-    ) -> None:
-        super().__init__(
-            encoder,
-            temperature,
-            tau_prime,
-            mu,
-            kappa,
-            refined_share,
-            targets,
-            mixup,
-            crops,
-            crop_recipe,
-            momentum,
-            queue_size,
-            seed,
-            head,
-            hidden,
-            dim,
-            batch_norm,
-        )
 
 
 def _resized(images: Tensor, size: int) -> Tensor:

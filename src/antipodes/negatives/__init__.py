@@ -1,14 +1,39 @@
 """Policies: which candidates of an anchor count as negatives."""
 
+from antipodes.negatives.bcl import BCL
 from antipodes.negatives.cave import Cave
 from antipodes.negatives.clustered import Clustered
 from antipodes.negatives.debiased import DCL, HCL
+from antipodes.negatives.flags import Flags
 from antipodes.negatives.fnc import FNC
 from antipodes.negatives.glofnd import GloFND
+from antipodes.negatives.guided import Guided
 from antipodes.negatives.hardest import Hardest
 from antipodes.negatives.ifnd import IFND
+from antipodes.negatives.known import Known
+from antipodes.negatives.neighbours import Neighbours
 from antipodes.negatives.oracle import Oracle
 from antipodes.negatives.policy import Both, Policy
+from antipodes.negatives.positive_aware import PositiveAware
 from antipodes.negatives.ring import Ring
 
-__all__ = ["DCL", "FNC", "HCL", "IFND", "Both", "Cave", "Clustered", "GloFND", "Hardest", "Oracle", "Policy", "Ring"]
+__all__ = [
+    "BCL",
+    "DCL",
+    "FNC",
+    "HCL",
+    "IFND",
+    "Both",
+    "Cave",
+    "Clustered",
+    "Flags",
+    "GloFND",
+    "Guided",
+    "Hardest",
+    "Known",
+    "Neighbours",
+    "Oracle",
+    "Policy",
+    "PositiveAware",
+    "Ring",
+]

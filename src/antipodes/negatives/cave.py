@@ -46,7 +46,9 @@ class Cave(Clustered):
     ) -> None:
         super().__init__(num_samples, clusters, every, space, seed)
 
-    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+    def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Ignore what is in another cluster, one rule per number of clusters."""
-        self.look(pairs)
-        return self.together(pairs) if self.fitted_at >= 0 else [Rule()]
+        self.observe(pairs, learn)
+        if not self.fitted():
+            return [Rule()]
+        return self.same_cluster(pairs)

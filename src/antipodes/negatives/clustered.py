@@ -12,13 +12,13 @@ from antipodes.distributed import gather, rank, world_size
 from antipodes.negatives.clustering import Clustering, spherical_kmeans, summed
 from antipodes.negatives.policy import Policy, Space
 from antipodes.pairs import Group, Pairs, Rule, normalise
-from antipodes.state import check_ids
+from antipodes.state import check_rows
 
 
 class Clustered(Policy):
     """A policy with the number of every sample's cluster, once per number of clusters, taken anew every few epochs.
 
-    Labels are looked up by id at use, since a queue outlives a clustering. A clustering starts from the labels of the
+    Labels are looked up by row at use, since a queue outlives a clustering. A clustering starts from the labels of the
     last, so a cluster keeps its number while the features drift.
 
     Args:
@@ -33,6 +33,8 @@ class Clustered(Policy):
         ValueError: for more clusters than samples, and for numbers out of their range.
     """
 
+    fits = True
+    num_samples: int
     labels: Tensor
     centroids: Tensor
     fitted_at: Tensor
@@ -59,9 +61,11 @@ class Clustered(Policy):
         self.register_buffer("centroids", torch.zeros(sum(self.clusters), 0))
         self.register_buffer("fitted_at", torch.tensor(-1.0))
         self.register_buffer("seen", torch.zeros(num_samples if space == "seen" else 0, 0))
+        self._asked = False  # whether somebody asks when `fit` is due, and so is going to call it
 
     def due(self, epoch: int) -> bool:
         """Whether it wants `fit` before this epoch, counted from 0; not before the first, as nothing is learned yet."""
+        self._asked = True
         return epoch > 0 and epoch % self.every == 0
 
     @torch.no_grad()
@@ -71,20 +75,27 @@ class Clustered(Policy):
         """Cluster the training set and take over what comes of it; the same call on every rank.
 
         Args:
-            features: (n, F) of the whole training set in the order of its ids, without augmentation; any length.
-                Of several ranks each clusters its share, ids n * rank // ranks up to n * (rank + 1) // ranks, and may
+            features: (n, F) of the whole training set in the order of its rows, without augmentation; any length.
+                Of several ranks each clusters its share, rows n * rank // ranks up to n * (rank + 1) // ranks, and may
                 also give these rows alone. None takes what `judge` has seen, with `space` "seen".
             progress: Share of training done; kept as `fitted_at`.
             report: Called with the share of the clustering that is done.
 
         Raises:
-            ValueError: for another number of rows, or features that are not finite; the old labels stay then.
+            ValueError: for another number of rows, for features that are not finite, and for none where none were
+                seen; the old labels stay then.
         """
+        if features is None and not self.seen.shape[1]:
+            raise ValueError(
+                f"there is nothing to cluster: {type(self).__name__} has seen no step yet, train first or give features"
+                if self.space == "seen"
+                else f"fit needs the features of the training set: {type(self).__name__} has space {self.space!r}"
+            )
         features = self.seen if features is None else features
         n = self.num_samples
         share = slice(n * rank() // world_size(), n * (rank() + 1) // world_size())
         if features.dim() != 2 or len(features) not in (n, share.stop - share.start):
-            raise ValueError(f"features must be ({n}, F), a row for every id, got {tuple(features.shape)}")
+            raise ValueError(f"features must be ({n}, F), a row for every sample, got {tuple(features.shape)}")
         if not 0 <= progress <= 1:
             raise ValueError(f"progress must be in [0, 1], got {progress}: it is the share of training done")
         rows = features[share] if len(features) == n else features
@@ -94,44 +105,54 @@ class Clustered(Policy):
             labels = self.labels[level].zero_()
             labels[share] = found.labels.to(labels)
             summed(labels)
-            self.take(level, found, rows, share)
+            self.keep_more(level, found, rows, share)
         self.centroids = torch.cat([found.centroids for found in levels]).to(self.centroids)
         self.fitted_at.fill_(progress)
 
-    def take(self, level: int, found: Clustering, rows: Tensor, share: slice) -> None:
-        """Take in more of a clustering than its labels and centroids.
+    def keep_more(self, level: int, found: Clustering, rows: Tensor, share: slice) -> None:
+        """Keep more of a clustering than its labels and centroids.
 
         Args:
             level: Which of the numbers of clusters.
             found: The clustering of this rank's rows.
             rows: (b, F) the features that were clustered, of this rank's samples.
-            share: The ids of these samples.
+            share: The rows of these samples in the tables.
         """
 
-    def groups(self, ids: Tensor) -> Tensor:
-        """The clusters (G, len(ids)) of these ids; -1 for empty slots, and for all before the first `fit`."""
-        return self.labels.index_select(1, ids.clamp(min=0)).long().masked_fill_(ids < 0, -1)
+    def fitted(self) -> bool:
+        """Whether there are clusters; where nobody seems to care for them, say once that there are none."""
+        if self.fitted_at >= 0:
+            return True
+        if not self._asked:
+            self.warn_once(
+                f"{type(self).__name__} has no clusters yet and leaves all candidates as they are: "
+                "call its fit(features, progress) now and then"
+            )
+        return False
 
-    def look(self, pairs: Pairs) -> None:
-        """Refuse ids outside of the dataset, and keep what `fit` may want to see."""
-        ids = pairs.keys()[1]
-        check_ids(pairs.anchor_ids, self.num_samples)
-        check_ids(ids[ids >= 0], self.num_samples)  # -1 is an empty slot of a queue
-        if self.space == "seen":
+    def groups(self, rows: Tensor) -> Tensor:
+        """The clusters (G, len(rows)) of these rows; -1 for empty slots, and for all before the first `fit`."""
+        return self.labels.index_select(1, rows.clamp(min=0)).long().masked_fill_(rows < 0, -1)
+
+    def observe(self, pairs: Pairs, learn: bool = True) -> None:
+        """Refuse rows outside of the dataset, and keep what `fit` may want to see."""
+        check_rows(*pairs.rows(), self.num_samples)
+        if self.space == "seen" and learn and self.training:
             self._see(pairs)
 
-    def together(self, pairs: Pairs) -> Sequence[Rule]:
+    def same_cluster(self, pairs: Pairs) -> Sequence[Rule]:
         """Rules that keep pairs of the same cluster, one per number of clusters; before the first `fit` no pair."""
-        groups = zip(self.groups(pairs.anchor_ids), self.groups(pairs.keys()[1]), strict=True)
+        anchor_rows, candidate_rows = pairs.rows()
+        groups = zip(self.groups(anchor_rows), self.groups(candidate_rows), strict=True)
         return [Rule(groups=(Group(anchors, candidates, "only"),)) for anchors, candidates in groups]
 
     def _see(self, pairs: Pairs) -> None:
         """Keep the mean direction of every sample's anchors in the global batch."""
-        ids, anchors = gather(pairs.anchor_ids), gather(pairs.anchors.detach())
+        rows, anchors = gather(pairs.rows()[0]), gather(pairs.anchors.detach())
         if not self.seen.shape[1]:  # the embeddings' width is known from the first step on
             self.seen = anchors.new_zeros(self.num_samples, anchors.shape[1], dtype=torch.float32)
-        samples, owner = ids.unique(return_inverse=True)
-        total = torch.zeros(len(samples), anchors.shape[1], device=ids.device).index_add_(0, owner, anchors.float())
+        samples, owner = rows.unique(return_inverse=True)
+        total = torch.zeros(len(samples), anchors.shape[1], device=rows.device).index_add_(0, owner, anchors.float())
         self.seen[samples] = normalise(total)
 
     def export(self) -> dict[str, Tensor]:

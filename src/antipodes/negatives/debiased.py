@@ -8,7 +8,7 @@ from torch import Tensor
 
 from antipodes.functional.debias import debias, harden
 from antipodes.functional.sums import Sums
-from antipodes.negatives.policy import Policy
+from antipodes.negatives.policy import Numbers, Policy
 from antipodes.pairs import Pairs, Rule
 
 
@@ -33,30 +33,31 @@ class DCL(Policy):
     """
 
     reweighs = True
+    by_row = False
 
     def __init__(self, tau_plus: float = 0.1) -> None:
         super().__init__()
         if not 0 <= tau_plus < 1:
             raise ValueError(f"tau_plus must be in [0, 1), got {tau_plus}: it is the share of false negatives")
         self.tau_plus = tau_plus
-        self._at_floor = 0.0
+        self._at_floor: float | Tensor = 0.0  # of the last step
 
-    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+    def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Keep every candidate."""
         return [Rule()]
 
-    def reweigh(self, pairs: Pairs, rules: Sequence[Rule], sums: Sums, temperature: float) -> Sums:
+    def reweigh(self, pairs: Pairs, rules: Sequence[Rule], sums: Sums, temperature: float | Tensor) -> Sums:
         """Replace S by S'."""
         return self._debias(sums.log_sum, pairs, sums, temperature)
 
-    def statistics(self) -> dict[str, float]:
+    def statistics(self) -> Numbers:
         """The share of anchors that nothing pushes."""
         return {"at_floor": self._at_floor}
 
-    def _debias(self, log_sum: Tensor, pairs: Pairs, sums: Sums, temperature: float) -> Sums:
+    def _debias(self, log_sum: Tensor, pairs: Pairs, sums: Sums, temperature: float | Tensor) -> Sums:
         debiased = debias(log_sum, sums.kept, pairs.positives, self.tau_plus, temperature)
         floor = sums.kept.to(log_sum.dtype).log() - 1 / temperature
-        self._at_floor = (debiased.detach() <= floor).float().mean().item()
+        self._at_floor = (debiased.detach() <= floor).float().mean()
         return sums._replace(log_sum=debiased)
 
 
@@ -86,7 +87,7 @@ class HCL(DCL):
             raise ValueError(f"beta must be at least 0 and finite, got {beta}: it is the weight of hardness")
         self.beta = beta
 
-    def reweigh(self, pairs: Pairs, rules: Sequence[Rule], sums: Sums, temperature: float) -> Sums:
+    def reweigh(self, pairs: Pairs, rules: Sequence[Rule], sums: Sums, temperature: float | Tensor) -> Sums:
         """Replace S by the weighted S'."""
         if self.beta == 0:
             return super().reweigh(pairs, rules, sums, temperature)

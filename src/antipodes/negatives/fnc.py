@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, get_args
 
-from antipodes.functional.select import top_pairs, top_share
+import torch
+
+from antipodes.functional.select import band_by_rank, top_pairs, top_share
 from antipodes.negatives.policy import Policy, check_shares
 from antipodes.pairs import Listed, Pairs, Rule
+
+Count = Literal["rounded", "quantile"]
 
 
 class FNC(Policy):
@@ -20,27 +25,44 @@ class FNC(Policy):
         start: Share of training before the first flag.
         supports: Further views of every anchor's sample; candidates are then ranked by their mean similarity to these
             instead of by that to the anchor. They are embedded without gradient, at the price of a forward pass each.
+            Where pairs come without them, as in an evaluation, the anchor's own view takes their place.
+        count: How many the share alpha of N candidates are: `rounded`, max(1, round(alpha N)), or `quantile`, those
+            above the interpolated quantile 1 - alpha, as in the code of GloFND's authors; that is ceil(alpha (N - 1)).
 
     Example:
         >>> FNC(alpha=0.1)
         FNC()
     """
 
-    def __init__(self, alpha: float = 0.01, start: float = 0.0, supports: int = 0) -> None:
+    by_row = False
+
+    def __init__(self, alpha: float = 0.01, start: float = 0.0, supports: int = 0, count: Count = "rounded") -> None:
         super().__init__()
         check_shares(alpha, start)
         if supports < 0:
             raise ValueError(f"supports must be at least 0, got {supports}: it is a number of views")
-        self.alpha, self.start, self.supports = alpha, start, supports
+        if count not in get_args(Count):
+            raise ValueError(f"count must be one of {', '.join(get_args(Count))}, got {count!r}")
+        if supports and count == "quantile":
+            raise ValueError("count 'quantile' goes by the anchor's own view: leave supports at 0")
+        self.alpha, self.start, self.supports, self.count = alpha, start, supports, count
 
-    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+    @property
+    def uses_progress(self) -> bool:
+        """Whether there is a time before the first flag."""
+        return self.start > 0
+
+    def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Flag the top share of every anchor."""
         if progress < self.start:
             return [Rule()]
         keys, ids = pairs.keys()
-        if self.supports:
-            if pairs.supports is None:
-                raise ValueError("FNC with supports needs the embeddings of support views: give supports to the loss")
+        if self.supports and pairs.supports is not None:
             listed = top_pairs(pairs.supports, keys, pairs.anchor_ids, ids, self.alpha)
             return [Rule(lists=(Listed(*listed),))]
+        if self.count == "quantile":
+            last = (self.alpha * (pairs.available() - 1).double()).ceil().long().clamp(min=0)
+            low, _ = band_by_rank(pairs.anchors, keys, pairs.anchor_ids, ids, 0, last)
+            # an empty range has low = inf; s > the number just below low is s >= low
+            return [Rule(ceiling=torch.where(low < torch.inf, low.nextafter(low - 1), low))]
         return [Rule(ceiling=top_share(pairs.anchors, keys, pairs.anchor_ids, ids, self.alpha))]

@@ -11,9 +11,9 @@ from torch import Tensor
 from antipodes.distributed import gather
 from antipodes.functional.select import top_share
 from antipodes.functional.threshold import Moments, adam_step, quantile_gradient
-from antipodes.negatives.policy import Policy, check_shares
+from antipodes.negatives.policy import Numbers, Policy, check_shares
 from antipodes.pairs import Pairs, Rule
-from antipodes.state import SampleTable, check_ids
+from antipodes.state import SampleTable, check_rows
 
 
 class GloFND(Policy):
@@ -26,7 +26,8 @@ class GloFND(Policy):
     3. candidates above the new lambda are false negatives, on the same batch
 
     The optimum is the threshold that the share alpha of the whole dataset exceeds (Lemma 3.1), which no single batch
-    shows. State: 16 bytes a sample.
+    shows. State: 16 bytes a sample. In `eval()`, with `learn=False` and under `torch.no_grad()` step 3 is all that
+    happens: the learned thresholds are applied and stay as they are.
 
     Args:
         num_samples: Size of the dataset.
@@ -45,6 +46,8 @@ class GloFND(Policy):
         >>> policy.threshold.shape
         torch.Size([100])
     """
+
+    num_samples: int
 
     def __init__(
         self,
@@ -71,25 +74,33 @@ class GloFND(Policy):
         self._thresholds = SampleTable(rows, fill=1.0, folder=folder)
         self._first, self._second = SampleTable(rows, folder=folder), SampleTable(rows, folder=folder)
         self._steps = SampleTable(rows, dtype=torch.int32, folder=folder)
-        self._mean = 1.0  # of the thresholds of the last step's samples
+        self._mean: float | Tensor = 1.0  # of the thresholds of the last step's samples
 
     @property
     def threshold(self) -> Tensor:
         """The thresholds by sample, (n,); 1 for a sample that was never visited."""
         return self._thresholds.rows.expand(self.num_samples)
 
-    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+    @property
+    def uses_progress(self) -> bool:
+        """Whether there is a time before the first flag, or a rate that falls."""
+        return self.start > 0 or self.decay
+
+    def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Move the thresholds of the batch's samples, then flag what lies above them."""
-        check_ids(pairs.anchor_ids, self.num_samples)
+        rows = pairs.rows()[0]
+        check_rows(rows, rows, self.num_samples)
         if progress < self.start:
             return [Rule()]
-        rows = torch.zeros_like(pairs.anchor_ids) if self.shared else pairs.anchor_ids
-        self._move(pairs, rows, progress)
-        thresholds = self._thresholds.read(rows)
-        self._mean = thresholds.mean().item()
+        if self.shared:
+            rows = torch.zeros_like(rows)
+        if learn and self.training:
+            self._move(pairs, rows, progress)
+        thresholds = self._thresholds.read_checked(rows)
+        self._mean = thresholds.mean()
         return [Rule(ceiling=thresholds.to(pairs.anchors.dtype))]
 
-    def statistics(self) -> dict[str, float]:
+    def statistics(self) -> Numbers:
         """The mean threshold of the last step's samples."""
         return {"threshold": self._mean}
 
@@ -97,8 +108,8 @@ class GloFND(Policy):
         """One step for every sample (row) of the global batch, from the counts of all its anchors."""
         pairs = pairs.detached()
         available = pairs.available()
-        current = self._thresholds.read(rows)
-        if self.initial == "quantile" and bool((self._steps.read(rows) == 0).any()):
+        current = self._thresholds.read_checked(rows)
+        if self.initial == "quantile":
             current = self._first_quantile(pairs, rows, current)
         at_most = pairs.contrast(1.0, Rule(ceiling=current.to(pairs.anchors.dtype))).kept[0]
         exceeding = available - at_most
@@ -109,7 +120,7 @@ class GloFND(Policy):
         start = torch.zeros_like(total).index_put_((owner,), current)  # alike for all anchors of a sample
         gradient = quantile_gradient(above, total, self.alpha)
         rate = self.lr * (1 - 0.9 * self._done(progress) if self.decay else 1.0)
-        moments = Moments(*(table.read(samples) for table in (self._first, self._second, self._steps)))
+        moments = Moments(*(table.read_checked(samples) for table in (self._first, self._second, self._steps)))
         if self.optimizer == "adam":
             moved, moments = adam_step(start, gradient, moments, rate, self.betas)
         else:
@@ -117,17 +128,24 @@ class GloFND(Policy):
         seen = total > 0  # nothing to learn from an empty queue
         tables = (self._thresholds, self._first, self._second, self._steps)
         for table, values in zip(tables, (moved, *moments), strict=True):
-            table.put(samples[seen], values[seen])
+            kept = table.read_checked(samples)
+            table.write_gathered(samples, torch.where(seen, values.to(kept), kept), distinct=True)
 
     def _first_quantile(self, pairs: Pairs, rows: Tensor, current: Tensor) -> Tensor:
-        """Thresholds with those of unvisited samples replaced by the mean batch quantile of their anchors."""
+        """Thresholds with those of unvisited samples replaced by the mean batch quantile of their anchors.
+
+        The mean is over the anchors of all ranks: with one threshold for all samples every rank holds some of them.
+        """
+        fresh = self._steps.read_checked(rows) == 0
+        if not bool(gather(fresh.any()[None]).any()):
+            return current
         keys, key_ids = pairs.keys()
         quantile = top_share(pairs.anchors, keys, pairs.anchor_ids, key_ids, self.alpha)
         quantile = quantile.clamp(max=1.0).to(current.dtype)
-        samples, owner = rows.unique(return_inverse=True)
-        total = quantile.new_zeros(len(samples)).index_add_(0, owner, quantile)
-        mean = (total / owner.bincount())[owner]
-        return torch.where(self._steps.read(rows) == 0, mean, current)
+        samples, owner = gather(rows).unique(return_inverse=True)
+        total = quantile.new_zeros(len(samples)).index_add_(0, owner, gather(quantile))
+        mean = total / owner.bincount()
+        return torch.where(fresh, mean[torch.searchsorted(samples, rows)], current)
 
     def _done(self, progress: float) -> float:
         """Share of the phase after the start that is done."""

@@ -20,6 +20,7 @@ class Hardest(Policy):
     """
 
     ranks = True
+    by_row = False
 
     def __init__(self, k: int = 1) -> None:
         super().__init__()
@@ -27,6 +28,6 @@ class Hardest(Policy):
             raise ValueError(f"k must be at least 1, got {k}: it is the number of negatives that count")
         self.k = k
 
-    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+    def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Ignore what is less similar than the k-th."""
         return [Rule(ranks=(Ranks(0, self.k),))]

@@ -5,11 +5,12 @@
 
        kappa_i = exp(cos(f_i, c_{y_i}) / tau) / sum_j exp(cos(f_i, c_j) / tau)
 
-2. In every step, `judge` accepts the most confident share of all samples; the share rises with training.
+2. In every step, `judge` accepts the most confident share of all samples; the share rises with training. Confidences
+   are ranked by log(1 - kappa) in float64, since many of them are 1 to the last digit.
 3. Two accepted samples of one label are false negatives of each other. A sample that is not accepted is alone.
 
 Each granularity is a rule of its own: the loss is the mean over their losses, not the loss of all masks together.
-Labels are looked up by id at use, since a queue outlives a clustering.
+Labels are looked up by row at use, since a queue outlives a clustering.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class IFND(Clustered):
         space: What is clustered. `features` of the encoder and `embeddings` of its head take a pass over the training
             images; `seen` takes the embeddings that came by since the last time, which costs nothing.
         seed: Of the first clustering; later ones start from the labels of the last.
+        held: Hold the accepted share from one fit to the next (Algorithm 1) instead of moving it at every step.
 
     Raises:
         ValueError: for more clusters than samples, and for numbers out of their range.
@@ -75,6 +77,7 @@ class IFND(Clustered):
         temperature: float = 0.4,
         space: Space = "features",
         seed: int = 0,
+        held: bool = False,
     ) -> None:
         super().__init__(num_samples, clusters, every, space, seed)
         if acceptance not in get_args(Acceptance):
@@ -86,6 +89,7 @@ class IFND(Clustered):
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature must be above 0 and finite, got {temperature}: it divides the similarities")
         self.per_cluster = per_cluster
+        self.held = held
         self.temperature = temperature
         self.rate = {
             "linear": schedules.linear(0.0, final_rate),
@@ -102,31 +106,44 @@ class IFND(Clustered):
 
         Before the first epoch only if labels would be accepted at once: nothing has been learned yet.
         """
+        self._asked = True
         return epoch % self.every == 0 and (epoch > 0 or (self.rate(0.0) > 0 and self.space != "seen"))
 
-    def take(self, level: int, found: Clustering, rows: Tensor, share: slice) -> None:
-        """The confidences in the new labels, and where each stands among all."""
-        confidence, labels = self.confidence[level].zero_(), self.labels[level]
-        confidence[share] = confidences(rows, found.centroids, found.labels, self.temperature).to(confidence)
-        summed(confidence)
-        self.standing[level] = standing(confidence, labels.long() if self.per_cluster else torch.zeros_like(labels))
+    def keep_more(self, level: int, found: Clustering, rows: Tensor, share: slice) -> None:
+        """Keep the confidences in the new labels, and where each stands among all."""
+        labels = self.labels[level]
+        doubt = torch.zeros(self.num_samples, dtype=torch.float64, device=labels.device)
+        doubt[share] = doubts(rows, found.centroids, found.labels, self.temperature).to(doubt)
+        summed(doubt)
+        self.confidence[level] = -torch.expm1(doubt)
+        self.standing[level] = standing(-doubt, labels.long() if self.per_cluster else torch.zeros_like(labels))
 
-    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+    @property
+    def uses_progress(self) -> bool:
+        """Whether the accepted share moves with training."""
+        return not self.held and len({value for _, value in self.rate.points}) > 1
+
+    def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Drop what shares the anchor's pseudo label, one rule per granularity."""
-        self.look(pairs)
-        rate = self.rate(progress)
-        if rate == 0 or self.fitted_at < 0:
+        self.observe(pairs, learn)
+        rate = self._rate(progress)
+        if rate == 0 or not self.fitted():
             return [Rule()]
-        groups = zip(self._accepted(pairs.anchor_ids, rate), self._accepted(pairs.keys()[1], rate), strict=True)
+        anchor_rows, candidate_rows = pairs.rows()
+        groups = zip(self._accepted(anchor_rows, rate), self._accepted(candidate_rows, rate), strict=True)
         return [Rule(groups=(Group(anchors, candidates, "drop"),)) for anchors, candidates in groups]
 
-    def accepted(self, ids: Tensor, progress: float) -> Tensor:
-        """The pseudo labels of these ids that are accepted at this share of training, -1 for others, (G, len(ids))."""
-        return self._accepted(ids, self.rate(progress))
+    def accepted(self, rows: Tensor, progress: float) -> Tensor:
+        """The pseudo labels of these rows that are accepted at this share of training, else -1, (G, len(rows))."""
+        return self._accepted(rows, self._rate(progress))
 
-    def _accepted(self, ids: Tensor, rate: float) -> Tensor:
-        """The accepted labels of these ids and -1 for the others, (G, len(ids))."""
-        return self.groups(ids).masked_fill_(self.standing.index_select(1, ids.clamp(min=0)) > rate, -1)
+    def _rate(self, progress: float) -> float:
+        """The accepted share now, or at the last fit where it is held."""
+        return self.rate(max(0.0, self.fitted_at.item()) if self.held else progress)
+
+    def _accepted(self, rows: Tensor, rate: float) -> Tensor:
+        """The accepted labels of these rows and -1 for the others, (G, len(rows))."""
+        return self.groups(rows).masked_fill_(self.standing.index_select(1, rows.clamp(min=0)) > rate, -1)
 
     def export(self) -> dict[str, Tensor]:
         """The pseudo labels (n,), confidences (n,) and centroids (k, F) of every number of clusters k.
@@ -141,8 +158,10 @@ class IFND(Clustered):
         return result | {f"confidence_{k}": self.confidence[level].clone() for level, k in enumerate(self.clusters)}
 
 
-def confidences(features: Tensor, centroids: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    """The softmax of a row's cosines to all centroids, at its own centroid (Eq. 2), in blocks.
+def doubts(features: Tensor, centroids: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """log(1 - kappa), kappa the softmax of a row's cosines to all centroids at its own centroid (Eq. 2), in blocks.
+
+    Near kappa = 1 it still tells rows apart where kappa itself has no digits left.
 
     Args:
         features: (n, F) of any length.
@@ -151,13 +170,14 @@ def confidences(features: Tensor, centroids: Tensor, labels: Tensor, temperature
         temperature: divides the cosines.
 
     Returns:
-        (n,) in (0, 1].
+        (n,) float64, at most 0; -inf with a single centroid.
     """
-    result = torch.empty(len(features), dtype=centroids.dtype, device=features.device)
+    result = torch.empty(len(features), dtype=torch.float64, device=features.device)
     for start in range(0, len(features), BLOCK):
         part = slice(start, start + BLOCK)
-        logits = normalise(features[part]) @ centroids.T / temperature
-        result[part] = logits.log_softmax(1).gather(1, labels[part, None])[:, 0].exp()
+        logits = normalise(features[part].double()) @ centroids.double().T / temperature
+        others = logits.scatter(1, labels[part, None], -math.inf)
+        result[part] = others.logsumexp(1) - logits.logsumexp(1)
     return result
 
 

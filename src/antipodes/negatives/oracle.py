@@ -10,7 +10,7 @@ from torch import Tensor
 from antipodes.negatives.policy import Policy
 from antipodes.pairs import Group, Pairs, Rule
 from antipodes.seeding import generator
-from antipodes.state import check_ids
+from antipodes.state import check_rows
 
 
 class Oracle(Policy):
@@ -20,7 +20,7 @@ class Oracle(Policy):
     loss (Khosla et al. 2020, its L_out). It is the only policy that reads labels.
 
     Args:
-        labels: (n,) int64, one per sample of the dataset; a negative label is unknown and matches nothing.
+        labels: (n,) int64, one per row of the dataset; a negative label is unknown and matches nothing.
         known: Share of the samples whose label it may look at, drawn by chance: what a detector would be worth that
             finds known² of the false negatives and never errs.
         seed: Of that draw.
@@ -38,14 +38,17 @@ class Oracle(Policy):
             raise ValueError(f"labels must be whole numbers of shape (n,), got {labels.dtype} {tuple(labels.shape)}")
         if not 0 <= known <= 1:
             raise ValueError(f"known must be in [0, 1], got {known}: it is the share of labels that may be looked at")
+        self.num_samples = len(labels)
         self.register_buffer("labels", labels.to(torch.int64, copy=True))
         order = torch.randperm(len(labels), generator=generator("known labels", seed))
         self.labels[order[round(known * len(labels)) :].to(labels.device)] = -1
 
-    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+    def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Drop what shares the anchor's label."""
-        ids = pairs.keys()[1]
-        check_ids(pairs.anchor_ids, len(self.labels))
-        check_ids(ids[ids >= 0], len(self.labels))  # -1 is an empty slot of a queue
-        of_candidates = self.labels[ids.clamp(min=0)]
-        return [Rule(groups=(Group(self.labels[pairs.anchor_ids], of_candidates, "drop"),))]
+        anchor_rows, candidate_rows = pairs.rows()
+        check_rows(anchor_rows, candidate_rows, len(self.labels))
+        of_anchors = self.labels[anchor_rows]
+        if candidate_rows is anchor_rows:
+            return [Rule(groups=(Group(of_anchors, of_anchors, "drop"),))]
+        of_candidates = self.labels[candidate_rows.clamp(min=0)].masked_fill_(candidate_rows < 0, -1)
+        return [Rule(groups=(Group(of_anchors, of_candidates, "drop"),))]

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from antipodes.functional.sums import Sums
+from antipodes.negatives.flags import Flags, find_flags
 from antipodes.pairs import Pairs, Rule
 
 Space = Literal["features", "embeddings", "seen"]
 Hears = Literal["loss", "score"]
+Numbers = dict[str, float | Tensor]
+"""Numbers for a log by name; a tensor is read when somebody asks for it."""
 
 
 class Policy(nn.Module, ABC):
@@ -27,20 +33,51 @@ class Policy(nn.Module, ABC):
     ranks: bool = False  # whether it goes by the order of similarities, which means nothing in a narrow cone
     reweighs: bool = False  # whether `reweigh` changes the sums
     hears: Hears | None = None  # what `hear` is told: every step's loss, or the validation scores between epochs
+    fits: bool = False  # whether `fit` does anything
+    by_row: bool = True  # whether it looks samples up by their rows, so that a loss needs ids
+    uses_guide: bool = False  # whether it looks at `Pairs.guide`
+    num_samples: int | None = None  # rows of its tables
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Let a policy that keeps no state leave the argument `learn` of `judge` out."""
+        super().__init_subclass__(**arguments)
+        judge = cls.__dict__.get("judge")
+        if judge is not None and "learn" not in inspect.signature(judge).parameters:
+            cls.judge = _without_learning(judge)  # type: ignore[method-assign]
 
     @abstractmethod
-    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+    def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Say which candidates count for every anchor.
 
         Args:
             pairs: This step's anchors and candidates; a policy looks at them without gradient.
             progress: Share of training done, in [0, 1].
+            learn: Whether the policy may learn from these pairs. With False, and in `eval()`, no table moves; an
+                objective also asks with False under `torch.no_grad()`.
 
         Returns:
             One rule, or several whose losses are averaged (granularities of a clustering).
         """
 
-    def reweigh(self, pairs: Pairs, rules: Sequence[Rule], sums: Sums, temperature: float) -> Sums:
+    def flags(self, pairs: Pairs, progress: float = 1.0) -> Flags:
+        """Whom every anchor flags as a false negative, one by one, without moving any state.
+
+        Args:
+            pairs: Anchors and candidates, normalised.
+            progress: Share of training done.
+        """
+        return find_flags(pairs, self.judge(pairs.detached(), progress, learn=False))
+
+    @property
+    def uses_progress(self) -> bool:
+        """Whether its answers depend on the share of training done."""
+        return False
+
+    def parts(self) -> list[Policy]:
+        """The policies of which this one is joined; itself, if it is not."""
+        return [self]
+
+    def reweigh(self, pairs: Pairs, rules: Sequence[Rule], sums: Sums, temperature: float | Tensor) -> Sums:
         """Correct what the kernel summed, for policies that answer with weights instead of a rule.
 
         Args:
@@ -56,7 +93,7 @@ class Policy(nn.Module, ABC):
         return False
 
     def fit(self, features: Tensor | None, progress: float) -> None:
-        """Take in features of the whole training set, (n, F) in the order of ids, or of this rank's share of it.
+        """Take in features of the whole training set, (n, F) in the order of rows, or of this rank's share of it.
 
         With `space` "seen" there are none to take in: the policy goes by what it has seen in `judge`.
         """
@@ -69,9 +106,16 @@ class Policy(nn.Module, ABC):
             progress: Share of training done.
         """
 
-    def statistics(self) -> dict[str, float]:
+    def statistics(self) -> Numbers:
         """Numbers about the policy's state for the log."""
         return {}
+
+    def warn_once(self, sentence: str) -> None:
+        """Warn with this sentence unless it was said before."""
+        told: set[str] = self.__dict__.setdefault("_told", set())
+        if sentence not in told:
+            told.add(sentence)
+            warnings.warn(sentence, stacklevel=2)
 
     def __and__(self, other: Policy) -> Both:
         return Both(self, other)
@@ -84,32 +128,63 @@ class Both(Policy):
         super().__init__()
         if first.reweighs and second.reweighs:
             raise ValueError("two policies that reweigh the sum of negatives, such as dcl and hcl, cannot be joined")
+        if first.hears and second.hears and first.hears != second.hears:
+            raise ValueError("a policy that hears losses and one that hears scores cannot be joined")
         self.first = first
         self.second = second
         self.supports = max(first.supports, second.supports)
         self.ranks = first.ranks or second.ranks
         self.reweighs = first.reweighs or second.reweighs
+        self.hears = first.hears or second.hears
+        self.fits = first.fits or second.fits
+        self.by_row = first.by_row or second.by_row
+        self.uses_guide = first.uses_guide or second.uses_guide
+        self.num_samples = max(first.num_samples or 0, second.num_samples or 0) or None
+        self.space = first.space if first.fits or not second.fits else second.space
 
-    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+    @property
+    def uses_progress(self) -> bool:
+        """Whether the answers of one of them depend on the share of training done."""
+        return self.first.uses_progress or self.second.uses_progress
+
+    def parts(self) -> list[Policy]:
+        """The parts of both, one by one."""
+        return [*self.first.parts(), *self.second.parts()]
+
+    def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Every rule of the first policy with every rule of the second."""
-        ours, theirs = self.first.judge(pairs, progress), self.second.judge(pairs, progress)
+        ours, theirs = self.first.judge(pairs, progress, learn), self.second.judge(pairs, progress, learn)
         return [a & b for a in ours for b in theirs]
 
-    def reweigh(self, pairs: Pairs, rules: Sequence[Rule], sums: Sums, temperature: float) -> Sums:
-        """By the one that does."""
+    def reweigh(self, pairs: Pairs, rules: Sequence[Rule], sums: Sums, temperature: float | Tensor) -> Sums:
+        """Correct the sums by the policy of the two that reweighs."""
         return self.second.reweigh(pairs, rules, self.first.reweigh(pairs, rules, sums, temperature), temperature)
 
     def due(self, epoch: int) -> bool:
         """Whether one of them wants `fit`."""
-        return self.first.due(epoch) or self.second.due(epoch)
+        return any([self.first.due(epoch), self.second.due(epoch)])
 
     def fit(self, features: Tensor | None, progress: float) -> None:
-        """Hand the features to both."""
-        self.first.fit(features, progress)
-        self.second.fit(features, progress)
+        """Hand the features to both.
 
-    def statistics(self) -> dict[str, float]:
-        """Those of both."""
+        Raises:
+            ValueError: if they take features of different spaces; fit their `parts` one by one then.
+        """
+        spaces = {part.space for part in self.parts() if part.fits}
+        if len(spaces) > 1:
+            raise ValueError(f"the joined policies fit {' and '.join(sorted(spaces))}: fit each of parts() by itself")
+        for part in self.parts():
+            if part.fits:
+                part.fit(features, progress)
+
+    def hear(self, value: float, progress: float) -> None:
+        """Tell the number to the parts that listen."""
+        for part in self.parts():
+            if part.hears is not None:
+                part.hear(value, progress)
+
+    def statistics(self) -> Numbers:
+        """The numbers of both policies."""
         return self.first.statistics() | self.second.statistics()
 
 
@@ -119,3 +194,13 @@ def check_shares(alpha: float, start: float) -> None:
         raise ValueError(f"alpha must be in (0, 1), got {alpha}: it is the share of negatives treated as false")
     if not 0 <= start <= 1:
         raise ValueError(f"start must be in [0, 1], got {start}: it is the share of training before the first flag")
+
+
+def _without_learning(judge: Callable[..., Sequence[Rule]]) -> Callable[..., Sequence[Rule]]:
+    """Accept the argument `learn` in front of a policy that has nothing to learn."""
+
+    @functools.wraps(judge)
+    def judging(self: Policy, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
+        return judge(self, pairs, progress)
+
+    return judging

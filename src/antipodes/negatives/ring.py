@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from antipodes import schedules
-from antipodes.negatives.policy import Hears, Policy
+from antipodes.negatives.policy import Hears, Numbers, Policy
 from antipodes.pairs import Pairs, Ranks, Rule
 
-Anneal = Literal["linear", "step", "none", "validation", "loss"]
+Anneal = Literal["linear", "step", "staircase", "none", "validation", "loss"]
+STAIR = 0.1  # by which the authors' staircase shrinks the ball at a time
 ADAPTIVE: dict[Anneal, Hears] = {"validation": "score", "loss": "loss"}
 MEMORY = {"score": 0.0, "loss": 0.99}  # what stays of the mean that the next number is compared with
 
@@ -21,17 +22,15 @@ MEMORY = {"score": 0.0, "loss": 0.99}  # what stays of the mean that the next nu
 class Ring(Policy):
     """Conditional negative sampling (Wu et al. 2021): not the easy candidates, and not the very closest.
 
-    Of an anchor's N allowed candidates, sorted from the most similar on, ranks [inner * outer * N, outer * N) count.
+    Of an anchor's N allowed candidates, sorted from the most similar on, ranks [inner * outer * N, outer * N) count,
+    rounded down, and at least one however few there are.
     `outer` is the share of the candidates in the outer ball, `inner` the share of that ball which is too close. The
     paper speaks of percentiles of similarity: it keeps those between w_l = 100 (1 - outer) and w_u = 100 (1 - inner *
     outer), so with the defaults its ring goes from [0, 90] to [90, 99]. `inner=0` is its ball, w_u = 100.
 
-    Where there are few classes the final ring sits on the false negatives. In short runs on CIFAR-10 (three seeds,
-    docs/evidence/hard-negatives.md) it gained 1.4 points linear on MoCo's queue (p 0.17), lost 0.6 on SimCLR's batch
-    (p 0.26), and 2.0 with 3.5 of kNN on the bank of instance discrimination (p 0.06). With the false negatives taken
-    out by an oracle, as if there were classes without number, it gained 0.7 on the batch, within chance. So try it on a
-    queue, with many classes and long training. `Ring() & GloFND(n, alpha=0.1)` should be hard but not false; with a
-    precision of 13 to 22 % it did not help, and wider final rings did not either.
+    Where there are few classes the final ring sits on the false negatives: try it on a queue, with many classes and
+    long training, and join it with a policy that finds false negatives, as in `Ring() & GloFND(n, alpha=0.1)`. What
+    came of it in short runs is in docs/evidence/hard-negatives.md.
 
     The adaptive anneals shrink the ball when they hear of an improvement and widen it again when they do not, each time
     by what the linear one would have shrunk it since the last time. `validation` compares a score with the one before
@@ -42,10 +41,11 @@ class Ring(Policy):
         outer: Share in the outer ball, at the start of training and when annealing is over.
         inner: Share of the outer ball that is left out; 0 is the paper's ball.
         until: Share of training that annealing takes, where the adaptive ones hear of nothing but improvements.
-        anneal: How the ball shrinks: linear, at once (step), by the validation score or the training loss, or none,
-            which has the final ring from the start.
+        anneal: How the ball shrinks: linear, at once (step), by tenths (staircase, as in the authors' code), by the
+            validation score or the training loss, or none, which has the final ring from the start.
         patience: Of the adaptive anneals: how many times in a row there is no improvement before the ball widens; the
             paper does not wait.
+        start: Share of training before the ring begins to shrink; until then every candidate counts.
 
     Example:
         >>> Ring(outer=(1.0, 0.1), inner=0.1).share(0.0)
@@ -53,6 +53,7 @@ class Ring(Policy):
     """
 
     ranks = True
+    by_row = False
     ball: Tensor
     heard: Tensor
     heard_at: Tensor
@@ -65,8 +66,13 @@ class Ring(Policy):
         until: float = 1 / 3,
         anneal: Anneal = "linear",
         patience: int = 1,
+        start: float = 0.0,
     ) -> None:
         super().__init__()
+        if isinstance(outer, (int, float)) or len(outer) != 2:
+            raise ValueError(
+                f"outer must be two shares, at the start and at the end, such as (1.0, 0.1), got {outer!r}"
+            )
         if not all(0 < share <= 1 for share in outer):
             raise ValueError(f"outer must be two shares in (0, 1], got {tuple(outer)}: of the candidates, in the ball")
         if not 0 <= inner < 1:
@@ -77,14 +83,20 @@ class Ring(Policy):
             raise ValueError(f"anneal must be one of {', '.join(get_args(Anneal))}, got {anneal!r}")
         if patience < 1:
             raise ValueError(f"patience must be at least 1, got {patience}: it counts scores or losses")
+        if not 0 <= start < 1 or (anneal != "none" and start >= until):
+            raise ValueError(f"start must be in [0, 1) and before until, got {start}: it is a share of training")
+        self.start = start
         self.inner = inner
         self.patience = patience
         self.hears = ADAPTIVE.get(anneal)
-        self.linear = schedules.linear(outer[0], outer[1], until)
-        self.schedule = {
-            "step": schedules.step((0.0, outer[0]), (until, outer[1])),
-            "none": schedules.constant(outer[1]),
-        }.get(anneal, self.linear)
+        if anneal == "none":
+            self.schedule = schedules.constant(outer[1])
+        elif anneal == "step":
+            self.schedule = schedules.step((start, outer[0]), (until, outer[1]))
+        elif anneal == "staircase":
+            self.schedule = _staircase(outer[0], outer[1], start, until)
+        else:
+            self.schedule = schedules.interpolate((start, outer[0]), (until, outer[1]))
         if self.hears is not None:
             self.register_buffer("ball", torch.tensor(float(outer[0])))
             self.register_buffer("heard", torch.tensor(math.nan))  # nothing yet
@@ -99,9 +111,9 @@ class Ring(Policy):
         """Shrink the ball after an improvement, widen it otherwise; the first number is only remembered."""
         if self.hears is None:
             return
-        (_, start), (until, end) = self.linear.points
+        (began, start), (until, end) = self.schedule.points
         before, memory = self.heard.item(), MEMORY[self.hears]
-        notch = abs(start - end) / until * (progress - self.heard_at.item())
+        notch = abs(start - end) / (until - began) * (progress - self.heard_at.item())
         better = value < before if self.hears == "loss" else value > before
         if math.isnan(before):
             before = value
@@ -116,11 +128,28 @@ class Ring(Policy):
         self.heard.fill_(memory * before + (1 - memory) * value)
         self.heard_at.fill_(progress)
 
-    def statistics(self) -> dict[str, float]:
+    def statistics(self) -> Numbers:
         """The share in the outer ball, where nobody knows it beforehand."""
         return {} if self.hears is None else {"ring_outer": self.ball.item()}
 
-    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+    @property
+    def uses_progress(self) -> bool:
+        """Whether the ring moves with time or waits for its start."""
+        return self.start > 0 or (self.hears is None and len({value for _, value in self.schedule.points}) > 1)
+
+    def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Ignore what lies outside of every anchor's ring."""
-        outer = float(self.share(progress))  # as an integer it would be a rank
-        return [Rule(ranks=(Ranks(self.inner * outer, outer),))]
+        if progress < self.start:
+            return [Rule()]
+        outer, count = self.share(progress), pairs.available().double()
+        first = (self.inner * outer * count).floor()
+        last = torch.maximum((outer * count).floor(), first + 1)  # at least one, however few there are
+        return [Rule(ranks=(Ranks(first.long(), last.long()),))]
+
+
+def _staircase(start: float, end: float, since: float, until: float) -> schedules.Schedule:
+    """Go from one share to another by steps of `STAIR` that take equal times; the last one arrives at `until`."""
+    steps = max(1, math.ceil(abs(start - end) / STAIR - 1e-9))
+    signed = math.copysign(STAIR, end - start)
+    values = [start + signed * number for number in range(steps)] + [end]
+    return schedules.step(*((since + (until - since) * number / steps, value) for number, value in enumerate(values)))

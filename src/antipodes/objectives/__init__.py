@@ -1,21 +1,32 @@
 """What the kernel's sums become: a loss."""
 
+from antipodes.objectives.base import LossModule
 from antipodes.objectives.global_contrastive import GlobalContrastive
 from antipodes.objectives.hard_pairs import HardPairs
 from antipodes.objectives.info_nce import InfoNCE
 from antipodes.objectives.local_aggregation import LocalAggregation
-from antipodes.objectives.objective import Objective, Refine, Treatment, TreatmentName
+from antipodes.objectives.objective import Objective, Reduction, Refine, Treatment, TreatmentName
+from antipodes.objectives.observation import Observation
+from antipodes.objectives.sigmoid import Sigmoid
 from antipodes.objectives.soft_label import SoftLabel, Targets
+from antipodes.objectives.temperature import Temperature
+from antipodes.objectives.two_way import TwoWay
 
 __all__ = [
     "GlobalContrastive",
     "HardPairs",
     "InfoNCE",
     "LocalAggregation",
+    "LossModule",
     "Objective",
+    "Observation",
+    "Reduction",
     "Refine",
+    "Sigmoid",
     "SoftLabel",
     "Targets",
+    "Temperature",
     "Treatment",
     "TreatmentName",
+    "TwoWay",
 ]

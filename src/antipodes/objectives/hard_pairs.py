@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from antipodes.distributed import gather
 from antipodes.functional.distances import closest, scale_by_largest, squared_distances
 from antipodes.functional.errors import NotFinite
+from antipodes.objectives.base import LossModule
+from antipodes.objectives.inputs import Ids, whole_numbers
+from antipodes.objectives.observation import MinedPairs
 from antipodes.pairs import normalise
 
 Scale = Literal["largest", "length"]
 
 
-class HardPairs(nn.Module):
+class HardPairs(LossModule):
     """Distances of positives and of hard negatives (HNSSL, Zhu et al. 2023, Eqs. 2 to 7).
 
     U_i are the online features of sample i, U'_i its target features, both divided by their largest absolute entry, and
@@ -49,9 +51,6 @@ class HardPairs(nn.Module):
         1.0
     """
 
-    negatives = None  # no policy: it finds its negatives itself
-    stats: dict[str, float]
-
     def __init__(
         self,
         top_k: int | None = None,
@@ -82,20 +81,20 @@ class HardPairs(nn.Module):
         self.scale = scale_by_largest if scale == "largest" else normalise
         self.top_k, self.quantile, self.threshold = top_k, quantile, threshold
         self.positive_weight, self.negative_weight, self.epsilon = positive_weight, negative_weight, epsilon
-        self.stats = {}
-        self.observer: Callable[[Tensor, Tensor, Tensor], None] | None = None  # sees ids and hard pairs of every step
 
-    def forward(self, online: Tensor, target: Tensor, ids: Tensor) -> Tensor:
+    def forward(self, online: Tensor, target: Tensor, ids: Ids, rows: Ids | None = None) -> Tensor:
         """The mean loss over this rank's samples.
 
         Args:
             online: (b, D) features that are trained, of any length; the negatives are those of all ranks.
             target: (b, D) features of the same samples to compare them with, with or without gradient.
             ids: (b,) dataset indices; samples of the same id are never negatives of each other.
+            rows: (b,) where the samples' labels stand, for observers; None takes the ids.
 
         Raises:
             ValueError: for shapes that do not fit, or features that are not finite.
         """
+        ids = whole_numbers(ids, online)
         if online.dim() != 2 or online.shape != target.shape or ids.shape != online.shape[:1] or not ids.numel():
             raise ValueError(
                 "online and target must be (B, D) and ids (B,), "
@@ -112,15 +111,18 @@ class HardPairs(nn.Module):
         sums = torch.where(hard, distances, 0.0).sum(1)
         present = hard.any(1)
         negative = -torch.where(present, (self.epsilon + sums).log(), 0.0).mean()
-        if self.observer is not None:
-            self.observer(ids, all_ids, hard)
-        self.stats = {
-            "positive_term": positive.item(),
-            "negative_term": negative.item(),
-            "negative_distance": distances.detach()[allowed].mean().item() if bool(allowed.any()) else 0.0,
-            "kept_per_anchor": hard.sum(1).float().mean().item(),
-            "without_negatives": 1 - present.float().mean().item(),
-        }
+        places = ids if rows is None else whole_numbers(rows, online, "rows")
+        self._observe(lambda: MinedPairs(places, gather(places), hard))
+        others = allowed.sum().clamp(min=1)
+        self._report(
+            {
+                "positive_term": positive.detach(),
+                "negative_term": negative.detach(),
+                "negative_distance": torch.where(allowed, distances.detach(), 0.0).sum() / others,
+                "kept_per_anchor": hard.sum(1).float().mean(),
+                "without_negatives": 1 - present.float().mean(),
+            }
+        )
         return self.positive_weight * positive + self.negative_weight * negative
 
     def _mine(self, distances: Tensor, allowed: Tensor) -> Tensor:

@@ -6,8 +6,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from antipodes.functional.sums import Sums
-from antipodes.objectives.objective import Objective
-from antipodes.pairs import Pairs
+from antipodes.negatives.policy import Policy
+from antipodes.objectives.objective import Objective, Reduction, Treatment
+from antipodes.objectives.step import Step
+from antipodes.objectives.temperature import Temperature
 
 
 class InfoNCE(Objective):
@@ -20,6 +22,15 @@ class InfoNCE(Objective):
     With `treatment="attract"` false negatives stay in the sum, and the pull goes evenly to the positive and to them;
     with `"refine"` each gets what the positive's similarity to it is worth.
 
+    Args:
+        temperature: Divides the similarities: a number, or a `Temperature` that moves or learns.
+        negatives: The policy; None keeps every candidate but the anchor's own sample.
+        treatment: What happens to false negatives: `eliminate`, `attract` or `refine`.
+        reduction: `mean` over anchors, or `none` for the loss of every anchor.
+        total_steps: How many calls the training will have, so that `progress` may be left out.
+        rescaled: Multiply the sum over the kept candidates by N / kept, N how many there were, as in the code of
+            GloFND's authors: elimination then does not make the loss smaller by itself.
+
     Example:
         >>> import torch
         >>> loss_fn = InfoNCE(temperature=0.1)
@@ -27,11 +38,26 @@ class InfoNCE(Objective):
         True
     """
 
-    def value(self, pairs: Pairs, sums: Sums, progress: float) -> Tensor:
+    def __init__(
+        self,
+        temperature: float | Temperature = 0.1,
+        negatives: Policy | None = None,
+        treatment: Treatment = "eliminate",
+        reduction: Reduction = "mean",
+        total_steps: int | None = None,
+        rescaled: bool = False,
+    ) -> None:
+        super().__init__(temperature, negatives, treatment, reduction, total_steps)
+        self.rescaled = rescaled
+
+    def value(self, step: Step, sums: Sums) -> Tensor:
         """The loss per rule and anchor, (R, A)."""
-        positive = pairs.positives / self.temperature
+        log_sum = sums.log_sum
+        if self.rescaled:
+            log_sum = log_sum + (step.pairs.available() / sums.kept.clamp(min=1)).to(log_sum.dtype).log()
+        positive = step.pairs.positives / step.temperature
         # log(e^p + S) - p, never as a difference of two large numbers
-        loss = F.softplus(sums.log_sum - positive)
+        loss = F.softplus(log_sum - positive)
         if self.treatment != "eliminate":
-            loss = loss + positive - self.target(pairs, sums) / self.temperature
+            loss = loss + positive - self.target(step, sums) / step.temperature
         return loss

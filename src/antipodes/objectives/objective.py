@@ -1,26 +1,35 @@
-"""What all objectives share: views in, pairs judged by the policy, the kernel's sums, a mean over anchors out."""
+"""What all objectives on pairs share: views in, pairs judged by the policy, the kernel's sums, a mean over anchors."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from antipodes.candidates.batch import batch_pairs
+from antipodes.distributed import gather, world_size
+from antipodes.functional.contrast import contrast_both
 from antipodes.functional.errors import NotFinite
 from antipodes.functional.sums import Sums
 from antipodes.negatives.policy import Policy
+from antipodes.objectives.base import LossModule
+from antipodes.objectives.inputs import Ids, check_shapes, own_numbers, queue_pairs, view_guide, whole_numbers
+from antipodes.objectives.observation import FlaggedPairs
+from antipodes.objectives.step import Step, statistics
+from antipodes.objectives.temperature import Temperature, check_temperature
 from antipodes.pairs import Pairs, Rule, normalise
 
 TreatmentName = Literal["eliminate", "attract", "refine"]
-Contrast = Callable[[Pairs, float, Sequence[Rule]], Sums]
+Reduction = Literal["mean", "none"]
+Contrast = Callable[[Pairs, Any, Sequence[Rule]], Sums]
 """Pairs, the temperature and rules to sums: `Pairs.contrast`, or another way to sum over what the rules keep."""
+
+_PATIENCE = 2  # calls in a row whose ids are 0..B-1 before that is called odd
 
 
 @dataclass(frozen=True)
@@ -42,153 +51,310 @@ class Refine:
 Treatment = TreatmentName | Refine
 
 
-class Objective(nn.Module, ABC):
+class Objective(LossModule, ABC):
     """A contrastive loss whose negatives a policy decides.
 
     Args:
-        temperature: Divides the similarities.
+        temperature: Divides the similarities: a number, or a `Temperature` that moves or learns.
         negatives: The policy; None keeps every candidate but the anchor's own sample.
         treatment: What happens to false negatives: `eliminate` takes them out of the sum, `attract` pulls them like
             positives, `refine` pulls each as much as the anchor's positive resembles it, with the numbers of `Refine`.
+        reduction: `mean` over anchors, or `none` for the loss of every anchor, (A,): of a batch its first views, then
+            its second ones.
+        total_steps: How many calls the training will have. With it the objective counts them itself, and `progress`
+            may be left out.
     """
 
-    stats: dict[str, float]
+    whole: ClassVar[bool] = False  # True: on a bank it wants every entry, not a draw
+    steps: Tensor
 
     def __init__(
         self,
-        temperature: float = 0.1,
+        temperature: float | Temperature = 0.1,
         negatives: Policy | None = None,
         treatment: Treatment = "eliminate",
+        reduction: Reduction = "mean",
+        total_steps: int | None = None,
     ) -> None:
         super().__init__()
-        if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature must be above 0 and finite, got {temperature}: it divides the similarities")
+        if not isinstance(temperature, Temperature):
+            check_temperature(temperature)
+        if negatives is not None and not isinstance(negatives, Policy):
+            raise ValueError(
+                f"negatives must be a policy such as GloFND(num_samples=50_000), got {negatives!r}: "
+                "names are for the command line"
+            )
         self.refinery = treatment if isinstance(treatment, Refine) else Refine()
         self.treatment: TreatmentName = "refine" if isinstance(treatment, Refine) else treatment
         if self.treatment not in get_args(TreatmentName):
             raise ValueError(f"treatment must be one of {', '.join(get_args(TreatmentName))}, got {treatment!r}")
         if treatment != "eliminate" and negatives is None:
             raise ValueError(f"treatment {treatment!r} needs a policy that finds false negatives: give negatives")
+        if reduction not in get_args(Reduction):
+            raise ValueError(f"reduction must be one of {', '.join(get_args(Reduction))}, got {reduction!r}")
+        if total_steps is not None and total_steps < 1:
+            raise ValueError(f"total_steps must be at least 1, got {total_steps}: it is the number of calls")
         self.temperature = temperature
         self.negatives = negatives
-        self.stats = {}
-        self.observer: Callable[[Pairs, Sequence[Rule]], None] | None = None  # sees every step's pairs and rules
-        self._warned: set[str] = set()
+        self.reduction, self.total_steps = reduction, total_steps
+        if total_steps is not None:
+            self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self._local_ids = 0  # calls in a row whose ids were 0..B-1
 
     def forward(
         self,
         z1: Tensor,
         z2: Tensor,
-        ids: Tensor,
+        ids: Ids | None = None,
         *,
+        rows: Ids | None = None,
         candidates: Tensor | None = None,
-        candidate_ids: Tensor | None = None,
+        candidate_ids: Ids | None = None,
+        candidate_rows: Ids | None = None,
+        gathered: bool | None = None,
         supports: Tensor | None = None,
-        progress: float = 1.0,
+        guide: tuple[Tensor, Tensor] | None = None,
+        candidate_guide: Tensor | None = None,
+        weights: Tensor | None = None,
+        candidate_log_weights: Tensor | None = None,
+        progress: float | None = None,
     ) -> Tensor:
         """The mean loss over this rank's anchors.
 
         Args:
             z1: (B, D) embeddings of one view (the queries, when candidates are given); any length.
             z2: (B, D) embeddings of the other view (the keys).
-            ids: (B,) int64 dataset indices.
+            ids: (B,) dataset indices, as a tensor, list or array of whole numbers. They may be left out where neither a
+                policy nor candidates need to know which sample is which.
+            rows: (B,) where the samples stand in tables and labels; only if several share an id.
             candidates: (C, D) negatives from a queue or bank; then only z1 is an anchor. None: the batch, both ways.
             candidate_ids: (C,) their dataset indices, -1 for empty slots.
+            candidate_rows: (C,) their rows, with `rows`.
+            gathered: Whether all ranks give the same candidates, as a queue or bank that every rank holds (True), or
+                each its own share, which are then joined (False). None finds out by comparing their ids over the ranks.
             supports: (S, B, D) embeddings of further views of the samples, for a policy that asks for some.
-            progress: Share of training done, for policies that move with it; the default is the end.
+            guide: A guide's vectors (B, G) of both views, for policies that look there; any length.
+            candidate_guide: (C, G) the guide's vectors of the candidates.
+            weights: (B,) at least 0: the loss is then a weighted mean.
+            candidate_log_weights: (C,), or (B,) without candidates: raises the logit of every candidate; bounds still
+                compare the similarity itself. -log of the sampling probability is the logQ correction.
+            progress: Share of training done. It may be left out with `total_steps`, or if nothing depends on it.
 
         Raises:
             ValueError: for shapes that do not fit, candidates without ids, or embeddings that are not finite.
         """
-        if z1.dim() != 2 or z1.shape != z2.shape or ids.shape != z1.shape[:1] or not ids.numel():
-            raise ValueError(
-                "z1 and z2 must be (B, D) and ids (B,), "
-                f"got {tuple(z1.shape)}, {tuple(z2.shape)} and {tuple(ids.shape)}"
-            )
-        if int(ids.min()) < 0:
-            raise ValueError(f"ids must be at least 0, got {int(ids.min())}: they are dataset indices")
         if (candidates is None) != (candidate_ids is None):
             raise ValueError("candidates and candidate_ids go together: the ids keep an anchor's own copy out")
+        numbers = None if ids is None else whole_numbers(ids, z1)
+        check_shapes(z1, z2, numbers)
+        if numbers is None:
+            numbers = self.own_ids(z1, candidates)
+        places = None if rows is None else whole_numbers(rows, z1, "rows")
+        if places is not None and places.shape != numbers.shape:
+            raise ValueError(f"rows must be one per sample, ({len(z1)},), got {tuple(places.shape)}")
         if supports is not None and (supports.dim() != 3 or supports.shape[1:] != z1.shape or not len(supports)):
             raise ValueError(f"supports must be (S, B, D) of views like z1, got {tuple(supports.shape)}")
+        _check_length("weights", weights, len(z1))
+        _check_length("candidate_log_weights", candidate_log_weights, len(z1 if candidates is None else candidates))
         first, second = normalise(z1), normalise(z2)
-        if not bool((first.detach().any(1) & second.detach().any(1)).all()):
-            self._warn("some embeddings are zero vectors: their similarities are 0 and they get no gradient")
+        vectors = view_guide(guide, len(z1))
         if candidates is None or candidate_ids is None:
-            pairs = batch_pairs(first, second, ids)
+            pairs = batch_pairs(first, second, numbers, places, vectors, candidate_log_weights)
         else:
-            positives, keys = (first * second).sum(1), normalise(candidates)
-            pairs = Pairs(first, ids, positives, keys, candidate_ids, second.detach())
-        return self.evaluate(pairs.with_supports(supports), progress)
+            key_ids = whole_numbers(candidate_ids, z1, "candidate_ids")
+            key_rows = None if candidate_rows is None else whole_numbers(candidate_rows, z1, "candidate_rows")
+            pairs = queue_pairs(
+                first, second, numbers, candidates, key_ids, places, key_rows, vectors, candidate_guide,
+                candidate_log_weights, gathered,
+            )  # fmt: skip
+        self.check_views(first, second, numbers, pairs)
+        if weights is not None:
+            weights = weights.repeat(len(pairs.anchors) // len(z1))
+        return self._evaluate(pairs.with_supports(supports), progress, Pairs.contrast, weights)
 
-    def evaluate(self, pairs: Pairs, progress: float = 1.0, contrast: Contrast = Pairs.contrast) -> Tensor:
+    def evaluate(
+        self,
+        pairs: Pairs,
+        progress: float | None = None,
+        contrast: Contrast = Pairs.contrast,
+        weights: Tensor | None = None,
+    ) -> Tensor:
         """The mean loss of pairs that are ready (normalised, gathered); methods with a queue or bank come in here.
 
         Args:
             pairs: What is compared.
-            progress: Share of training done.
+            progress: Share of training done; see `forward`.
             contrast: How to sum over what the rules keep; the default takes every kept candidate once.
+            weights: (A,) of the anchors, for a weighted mean.
         """
+        if not bool(pairs.positives.detach().isfinite().all()):
+            raise NotFinite(_NOT_FINITE)
+        return self._evaluate(pairs, progress, contrast, weights)
+
+    def _evaluate(self, pairs: Pairs, progress: float | None, contrast: Contrast, weights: Tensor | None) -> Tensor:
+        step = self.begin(pairs, progress)
+        return self.finish(step, self.sums(step, contrast), weights)
+
+    def sums(self, step: Step, contrast: Contrast = Pairs.contrast) -> Sums:
+        """The kernel's sums over what the rules keep."""
+        return contrast(step.pairs, step.temperature, step.all_rules)
+
+    def sums_both(self, step: Step, other: Step) -> tuple[Sums, Sums]:
+        """The sums of two directions, whose anchors are each other's candidates, from one product of similarities."""
+        pairs, guide = step.pairs, step.pairs.guide
+        return contrast_both(
+            pairs.anchors,
+            other.pairs.anchors,
+            first_ids=pairs.anchor_ids,
+            second_ids=other.pairs.anchor_ids,
+            temperature=step.temperature,
+            first_rules=step.all_rules,
+            second_rules=other.all_rules,
+            guide=None if guide is None else (guide.anchors, guide.keys()),
+        )
+
+    def shared_parts(self) -> list[nn.Module | nn.Parameter]:
+        """What two directions of one loss have in common: a temperature, unless every sample has its own."""
+        learned = isinstance(self.temperature, Temperature) and self.temperature.per_sample is None
+        return [self.temperature] if learned else []  # type: ignore[list-item]
+
+    def begin(self, pairs: Pairs, progress: float | None = None) -> Step:
+        """Judge the pairs: what `evaluate` does before the kernel sums."""
+        progress, learn = self._progress(progress), self.learning
         if not 0 <= progress <= 1:
             raise ValueError(f"progress must be in [0, 1], got {progress}: it is the share of training done")
-        if not bool(pairs.positives.detach().isfinite().all()):
-            raise NotFinite("z1 or z2 hold NaN or infinite numbers: check the encoder's output before the loss")
         with torch.no_grad():
-            rules = self.judge(pairs, progress)
-        if self.observer is not None:
-            self.observer(pairs, rules)
-        if self.treatment != "eliminate":
-            rules = [rule.attract() for rule in rules]
-        if self.treatment == "refine" or (self.negatives is not None and self.negatives.reweighs):
-            rules = pairs.bounded(rules)
-        sums = contrast(pairs, self.temperature, [*rules, *self.beside(pairs, progress)])
-        if self.negatives is not None and self.negatives.reweighs:
-            sums = self.negatives.reweigh(pairs, rules, sums, self.temperature)
-        self.stats = _statistics(pairs, Sums(*(each[: len(rules)] for each in sums)), rules)
+            rules = self.judge(pairs, progress, learn)
         if self.negatives is not None:
-            self.stats |= self.negatives.statistics()
-        empty = pairs.candidate_ids is not None and not bool((pairs.candidate_ids >= 0).any())  # a queue's first step
-        if self.stats["without_negatives"] > 0 and not empty:
-            self._warn("some anchors have no negatives left: nothing pushes them")
+            self._observe(lambda: FlaggedPairs(pairs.detached(), rules))
+        treated = rules if self.treatment == "eliminate" else [rule.attract() for rule in rules]
+        if self.treatment == "refine" or (self.negatives is not None and self.negatives.reweighs):
+            treated = pairs.bounded(treated)
+        temperature = self.temperature
+        if isinstance(temperature, Temperature):
+            temperature = temperature(pairs.rows()[0], progress)
+        return Step(pairs, progress, learn, temperature, treated, self.extra_rules(pairs, progress, learn))
+
+    def finish(self, step: Step, sums: Sums, weights: Tensor | None = None) -> Tensor:
+        """Turn the kernel's sums into the loss: what `evaluate` does after the kernel."""
+        pairs, rules = step.pairs, step.rules
+        if self.negatives is not None and self.negatives.reweighs:
+            sums = self.negatives.reweigh(pairs, rules, sums, step.temperature)
+        self._report(*statistics(pairs, Sums(*(each[: len(rules)] for each in sums)), rules))
+        if self.negatives is not None:
+            self._numbers |= self.negatives.statistics()
+        if isinstance(step.temperature, Tensor):
+            self._numbers["temperature"] = step.temperature.detach().mean()
+        if _NONE_LEFT not in self._warned and bool((sums.kept[: len(rules)] == 0).any()):
+            ids = pairs.candidate_ids
+            if ids is None or bool((ids >= 0).any()):  # else it is the first step of a queue
+                self._warn(_NONE_LEFT)
         if self.treatment == "refine":
-            sums = self._refine(pairs, sums, rules)
-        return self.value(pairs, sums, progress).mean()
+            sums = self._refine(step, sums)
+        losses = self.value(step, sums).mean(0)
+        if step.learn and self.total_steps is not None:
+            self.steps += 1
+        return self._reduce(losses, weights)
 
-    def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+    def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """The rules of the policy."""
-        return [Rule()] if self.negatives is None else self.negatives.judge(pairs, progress)
+        return [Rule()] if self.negatives is None else self.negatives.judge(pairs, progress, learn=learn)
 
-    def beside(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+    def extra_rules(self, pairs: Pairs, progress: float, learn: bool) -> Sequence[Rule]:
         """Rules whose sums the loss needs beside those of the policy; they come last."""
         return ()
 
+    @property
+    def uses_progress(self) -> bool:
+        """Whether the loss depends on the share of training done."""
+        by_policy = any(policy.uses_progress for policy in self.policies())
+        return by_policy or (isinstance(self.temperature, Temperature) and self.temperature.uses_progress)
+
     @abstractmethod
-    def value(self, pairs: Pairs, sums: Sums, progress: float) -> Tensor:
+    def value(self, step: Step, sums: Sums) -> Tensor:
         """The loss per rule and anchor, (R, A)."""
 
-    def target(self, pairs: Pairs, sums: Sums) -> Tensor:
+    def target(self, step: Step, sums: Sums) -> Tensor:
         """What is pulled: the similarity of the positive and of the pulled candidates, a weighted mean per anchor."""
         if self.treatment == "eliminate":
-            return pairs.positives
-        return (pairs.positives + sums.pulled_sum) / (1 + sums.pulled)
+            return step.pairs.positives
+        return (step.pairs.positives + sums.pulled_sum) / (1 + sums.pulled)
 
-    def _refine(self, pairs: Pairs, sums: Sums, rules: Sequence[Rule]) -> Sums:
+    def _refine(self, step: Step, sums: Sums) -> Sums:
         """Put weights in the place of counts: what pulls a candidate, relative to what pulls the positive.
 
         The label is y = (1 - a) onehot + a p with a = mu max p / (1 + mu max p). The largest p is the positive's own,
         p = 1 / (1 + sum w), so y of a candidate over y of the positive is w mu p^2 / (1 + mu p^2).
         """
-        refined = pairs.refine(self.temperature, self.temperature * self.refinery.tau_prime, rules)
+        if isinstance(step.temperature, Tensor) and step.temperature.dim():
+            raise ValueError("refined labels need one temperature for all: a temperature per sample cannot make them")
+        temperature = float(step.temperature)
+        refined = step.pairs.refine(temperature, temperature * self.refinery.tau_prime, step.rules)
         confidence = self.refinery.mu / (1 + refined.weight) ** 2
         share = confidence / (1 + confidence)
         weight = share * refined.weight
-        self.stats["refined_mass"] = (weight / (1 + weight)).mean().item()  # of a label, off the positive
+        self._numbers["refined_mass"] = (weight / (1 + weight)).mean()  # of a label, off the positive
         return sums._replace(pulled_sum=share * refined.weighted_sum, pulled=weight)
 
-    def _warn(self, sentence: str) -> None:
-        if sentence not in self._warned:
-            self._warned.add(sentence)
-            warnings.warn(sentence, stacklevel=5)
+    def _progress(self, progress: float | None) -> float:
+        """The share of training done: as told, as counted, or the end where it makes no difference."""
+        if progress is not None:
+            return progress
+        if self.total_steps is not None:
+            return min(1.0, int(self.steps) / self.total_steps)
+        if self.uses_progress:
+            raise ValueError(
+                "this loss changes with training and was not told how far it is: "
+                "give progress= (0 to 1) to every call, or total_steps= to the constructor"
+            )
+        return 1.0
+
+    def _reduce(self, losses: Tensor, weights: Tensor | None) -> Tensor:
+        """The mean over anchors, weighted by weights whose total all ranks share; or the losses themselves."""
+        if weights is None:
+            return losses.mean() if self.reduction == "mean" else losses
+        weights = weights.detach().to(losses)
+        if self.reduction == "none":
+            return weights * losses
+        total = gather(weights.sum()[None]).sum() / world_size()  # so that the mean over ranks is the global one
+        return (weights * losses).sum() / torch.where(total > 0, total, 1.0)
+
+    def own_ids(self, z1: Tensor, candidates: Tensor | None = None) -> Tensor:
+        """Ids where none were given, if nobody needs to know them."""
+        per_sample = isinstance(self.temperature, Temperature) and self.temperature.per_sample is not None
+        if candidates is not None or per_sample or any(policy.by_row for policy in self.policies()):
+            who = "candidates" if candidates is not None else "the policy or the loss"
+            raise ValueError(f"ids are missing: {who} must know which sample is which, give dataset indices (B,)")
+        return own_numbers(len(z1), z1)
+
+    def check_views(self, first: Tensor, second: Tensor, ids: Tensor, pairs: Pairs) -> None:
+        """Refuse ids and embeddings that make no sense, and warn of odd ones; everything in one read."""
+        with torch.no_grad():
+            lowest, highest = torch.aminmax(ids)
+            absent = ~(first.any(1) & second.any(1)).all()
+            broken = ~pairs.positives.isfinite().all()
+            lowest, highest, absent, broken = torch.stack((lowest, highest, absent.long(), broken.long())).tolist()
+        if lowest < 0:
+            raise ValueError(f"ids must be at least 0, got {lowest}: they are dataset indices")
+        if broken:
+            raise NotFinite(_NOT_FINITE)
+        if absent:
+            self._warn("some embeddings are zero vectors: their similarities are 0 and they get no gradient")
+        local = self.learning and lowest == 0 < highest == len(ids) - 1 and self._table_rows() >= 10 * len(ids)
+        self._local_ids = self._local_ids + 1 if local else 0
+        if self._local_ids == _PATIENCE:
+            self._warn(
+                f"ids were 0..{highest} in {_PATIENCE} calls in a row, with tables of {self._table_rows()} rows: "
+                "they must be positions in the dataset, not in the batch"
+            )
+
+    def _table_rows(self) -> int:
+        """The size of the dataset, as far as tables know it."""
+        return max((policy.num_samples or 0 for policy in self.policies()), default=0)
+
+
+_NOT_FINITE = "z1 or z2 hold NaN or infinite numbers: check the encoder's output before the loss"
+_NONE_LEFT = "some anchors have no negatives left: nothing pushes them"
 
 
 def check_refinery(tau_prime: float, *mu: float) -> None:
@@ -199,16 +365,6 @@ def check_refinery(tau_prime: float, *mu: float) -> None:
         raise ValueError(f"mu must be at least 0 and finite, got {mu}: it is the confidence in refined labels")
 
 
-def _statistics(pairs: Pairs, sums: Sums, rules: Sequence[Rule]) -> dict[str, float]:
-    """What a log shows of one call; flagged are the candidates that the rules dropped or pull as false negatives."""
-    kept, pulled = sums.kept.float().mean().item(), sums.pulled.float().mean().item()
-    numbers = {
-        "positive_similarity": pairs.positives.mean().item(),
-        "kept_per_anchor": kept,
-        "pulled_per_anchor": pulled,
-        "without_negatives": (sums.kept == 0).float().mean().item(),
-    }
-    if not any(rule.ignores for rule in rules):
-        available = pairs.available().float().mean().item()
-        numbers["flagged_share"] = (available - kept + pulled) / available if available else 0.0
-    return numbers
+def _check_length(name: str, values: Tensor | None, count: int) -> None:
+    if values is not None and (values.shape != (count,) or not values.is_floating_point()):
+        raise ValueError(f"{name} must be ({count},) floating-point numbers, got {values.dtype} {tuple(values.shape)}")

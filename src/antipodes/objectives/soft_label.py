@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from antipodes.functional.soft import SoftCrossEntropy, soft_cross_entropy
+from antipodes.objectives.base import LossModule
 from antipodes.objectives.objective import check_refinery
+from antipodes.objectives.observation import RefinedLabels
 from antipodes.pairs import Pairs
 from antipodes.schedules import cosine
 
 Targets = Literal["pq", "p", "q", "onehot"]
 
 
-class SoftLabel(nn.Module):
+class SoftLabel(LossModule):
     """Students against keys, with labels that the momentum network's own keys refine (SANE, Eqs. 4, 5 and 8).
 
     1. p_i: the softmax of key i's similarities to all keys, at temperature tau * tau'; q_i: the same without itself
@@ -33,8 +34,6 @@ class SoftLabel(nn.Module):
         targets: What refines the one-hot label: p, q, both, or nothing.
     """
 
-    stats: dict[str, float]
-
     def __init__(
         self,
         temperature: float = 0.2,
@@ -50,9 +49,6 @@ class SoftLabel(nn.Module):
         self.tau_prime = tau_prime
         self.mu = cosine(*mu)
         self.targets = targets
-        self.stats = {}
-        # sees every step's labels: the keys as anchors, their label mass off the one-hot, the labels' temperature
-        self.observer: Callable[[Pairs, Tensor, float], None] | None = None
 
     def forward(
         self,
@@ -62,6 +58,7 @@ class SoftLabel(nn.Module):
         own: Tensor,
         theta: Tensor,
         progress: float = 1.0,
+        key_rows: Tensor | None = None,
     ) -> Tensor:
         """The mean cross entropy of this rank's students.
 
@@ -72,6 +69,7 @@ class SoftLabel(nn.Module):
             own: (2, A) the keys i and k of every student, whose labels are mixed.
             theta: (A,) the share of label i.
             progress: Share of training done.
+            key_rows: (C,) where the keys' labels stand, for observers; None takes the ids.
         """
         columns, rows = own.unique(return_inverse=True)
         teacher_temperature = self.temperature * self.tau_prime
@@ -88,15 +86,23 @@ class SoftLabel(nn.Module):
         a, b = self.weights(entropies, progress)
         by_label = (1 - a - b) * entropies.onehot + a * entropies.p + b * entropies.q
         off = (a * (1 - entropies.own_p) + b * (entropies.max_q > 0))[0]  # without other keys q is the one-hot label
-        self.stats = {
-            "refined_p": a[0].mean().item(),
-            "refined_q": b[0].mean().item(),
-            "refined_mass": off.mean().item(),
-        }
-        if self.observer is not None:
-            teachers = keys[own[0]]
-            pairs = Pairs(teachers, key_ids[own[0]], torch.ones_like(off), keys, key_ids)
-            self.observer(pairs, off, teacher_temperature)
+        self._report({"refined_p": a[0].mean(), "refined_q": b[0].mean(), "refined_mass": off.mean()})
+        places = key_ids if key_rows is None else key_rows
+        self._observe(
+            lambda: RefinedLabels(
+                Pairs(
+                    keys[own[0]],
+                    key_ids[own[0]],
+                    torch.ones_like(off),
+                    keys,
+                    key_ids,
+                    anchor_rows=places[own[0]],
+                    candidate_rows=places,
+                ),
+                off,
+                teacher_temperature,
+            )
+        )
         return (theta * by_label[0] + (1 - theta) * by_label[1]).mean()
 
     def weights(self, entropies: SoftCrossEntropy, progress: float) -> tuple[Tensor, Tensor]:

@@ -1,82 +1,104 @@
-"""From names in a configuration to objects: methods, data, encoders, augmentations, policies."""
+"""From names in a configuration to objects: data, towers, policies, objectives, methods."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from antipodes import encoders
-from antipodes.data import ImageDataset
-from antipodes.data.augment import Augmentation, multi_crop
+from antipodes.data import Samples
 from antipodes.encoders.encoder import Encoder
-from antipodes.methods import Method
+from antipodes.encoders.heads import Head
+from antipodes.methods import Method, Tower, TowerPlan, Towers
 from antipodes.negatives import Policy
-from antipodes.objectives import Refine
-from antipodes.registry import Kind, find
+from antipodes.objectives import Objective, Refine, Temperature
+from antipodes.registry import NAMES, Kind, find
 
-Spec = dict[str, Any]
+Spec = Mapping[str, Any]
 """A component in a configuration: its name and its constructor's arguments."""
 
 GIVEN: dict[Kind, frozenset[str]] = {
-    "method": frozenset(
-        {"encoder", "encoder_l", "encoder_ab", "num_samples", "labels", "negatives", "treatment", "seed"}
-    ),
+    "method": frozenset({"network", "objective", "num_samples", "identities", "dim", "seed"}),
+    "objective": frozenset({"num_samples", "negatives", "treatment", "seed", "reduction", "total_steps"}),
     "negatives": frozenset({"num_samples", "labels", "seed"}),
     "data": frozenset({"split"}),
-    "encoder": frozenset({"in_channels", "model"}),
+    "encoder": frozenset({"in_channels", "in_features", "model"}),
     "augmentation": frozenset({"size"}),
 }
 """Constructor arguments that the run itself supplies, so that nobody has to write them down."""
 
+ENCODERS = {"image": "resnet18-slim", "text": "bag-of-words", "vector": "identity"}
+"""The encoder of a tower that nobody names one for, by modality."""
 
-def build_data(spec: Spec) -> ImageDataset:
+
+@dataclass(frozen=True)
+class Learned:
+    """How the temperature learns; without any of this it stays what it is.
+
+    Args:
+        learnable: One learned temperature for all pairs, as CLIP's.
+        per_sample: One learned temperature for every sample, as iSogCLR's.
+        floor: The least value of a learned temperature.
+        form: What is learned: the logarithm of the temperature (CLIP, SigLIP) or itself (FastCLIP).
+        rate: Learning rate of its own, which is a third of it below 0.03 (FastCLIP takes 2e-4); by default the run's.
+    """
+
+    learnable: bool = False
+    per_sample: bool = False
+    floor: float | None = None
+    form: Literal["log", "linear"] = "log"
+    rate: float | None = None
+
+    def around(self, value: Any, num_samples: int) -> Any:
+        """The temperature of an objective: a number, or a module that starts there and learns."""
+        if not (self.learnable or self.per_sample) or not isinstance(value, (int, float)):
+            return value
+        return Temperature(
+            value, self.learnable, self.floor, per_sample=num_samples if self.per_sample else None, form=self.form
+        )
+
+
+def build_data(spec: Spec) -> Samples:
     """The training split."""
-    data: ImageDataset = _call("data", spec, {})
+    data: Samples = _call("data", spec, {})
     return data
 
 
-def build_augmentation(spec: Spec, size: int, normalised: bool) -> Augmentation:
-    """The recipe for views of this size; a method that wants RGB in [0, 1] gets it unnormalised."""
-    given: Spec = {"size": size} if normalised else {"size": size, "mean": (0.0,) * 3, "std": (1.0,) * 3}
-    recipe: Augmentation = _call("augmentation", spec, given)
-    return recipe
-
-
-def build_views(spec: Spec, size: int, method: Method) -> list[Augmentation]:
-    """One recipe per view that the method asks for; its smaller crops show smaller parts, by CLSA's rule."""
-    views = [build_augmentation(spec, size, method.normalised)] * (method.views + method.supports)
-    if not method.crops:
-        return views
-    if not all(1 <= crop <= size for crop in method.crops):
-        raise ValueError(f"crops must be between 1 and the images' size of {size}, got {list(method.crops)}")
-    return [*views, *multi_crop(method.crop_recipe, (size, *method.crops)).views[1:]]
-
-
-def plain_view(method: Method, size: int) -> Callable[[Tensor], Tensor]:
-    """Images (B, 3, H, W) uint8 as the method's encoders see them when nothing is random."""
-    recipe = build_augmentation({"name": "plain"}, size, method.normalised)
-    return lambda images: recipe(images, torch.Generator())
-
-
-def build_method(config: Spec, data: ImageDataset) -> Method:
-    """The method with its encoders and its policy, as the configuration and the data ask."""
-    method_class = find("method", config["method"]["name"]).target
-    parts = [_build_encoder(config["encoder"], channels, data.image_size) for channels in method_class.channels]  # type: ignore[attr-defined]
-    encoder_names = ["encoder"] if len(parts) == 1 else ["encoder_l", "encoder_ab"]
-    given: dict[str, Any] = dict(zip(encoder_names, parts, strict=True))
-    given |= {"num_samples": len(data), "labels": data.labels, "treatment": config["treatment"], "seed": config["seed"]}
-    if config["treatment"] == "refine":
-        given["treatment"] = Refine(config["refine_mu"], config["refine_tau_prime"])
-    if config["negatives"]["name"] != "none":
-        given["negatives"] = _build_policy(config["negatives"], given)
+def build_method(config: Spec, data: Samples) -> Method:
+    """The method with its towers, its objective and its policy, as the configuration and the data ask."""
+    method_class: type[Method] = find("method", config["method"]["name"]).target  # type: ignore[assignment]
+    plans = method_class.plan(data.modalities)
+    parts = {name: _build_encoder(config, name, plan, data) for name, plan in plans.items()}
+    given: dict[str, Any] = {"num_samples": len(data), "labels": data.labels, "seed": config["seed"]}
+    policy = _build_policy(config["negatives"], given)
+    head = Head(**config["head"])
+    ranked = policy is not None and policy.ranks
+    towers = {name: Tower(encoder, head.build(encoder.num_features, ranked)) for name, encoder in parts.items()}
+    objective = _build_objective(config, given, policy, method_class.trains)
+    network = Towers(towers, plans)
+    freeze(network, config.get("freeze", ()))  # before the method copies any of them
+    given |= {"network": network, "objective": objective, "dim": head.dim, "identities": data.samples}
     method: Method = _call("method", config["method"], given)
+    method.pixels = {name: config["augmentation"][name] for name in ("mean", "std") if name in config["augmentation"]}
     return method
+
+
+def freeze(network: Towers, towers: Sequence[str]) -> None:
+    """Take the encoders of these towers out of training: no gradient, and no batch statistics.
+
+    Raises:
+        ValueError: for a tower that there is not.
+    """
+    for name in towers:
+        if name not in network.names():
+            raise ValueError(f"there is no tower {name!r} to freeze: the method has {', '.join(network.names())}")
+        network[name].freeze()
 
 
 def policy_names(name: str) -> list[str]:
@@ -84,7 +106,9 @@ def policy_names(name: str) -> list[str]:
     return name.split("+")
 
 
-def _build_policy(spec: Spec, given: dict[str, Any]) -> Policy:
+def _build_policy(spec: Spec, given: Spec) -> Policy | None:
+    if spec["name"] == "none":
+        return None
     names = policy_names(spec["name"])
     if len(names) == 1:
         policy: Policy = _call("negatives", spec, given)
@@ -93,25 +117,55 @@ def _build_policy(spec: Spec, given: dict[str, Any]) -> Policy:
     return reduce(and_, parts)
 
 
-def _build_encoder(spec: Spec, channels: int, image_size: int) -> Encoder:
+def _build_objective(config: Spec, given: Spec, policy: Policy | None, trains: Sequence[str]) -> Objective:
+    name = config["objective"]["name"]
+    if name not in trains and (name in NAMES["objective"] or "info-nce" not in trains):
+        raise ValueError(
+            f"method {config['method']['name']} cannot train the objective {name}: it takes {', '.join(trains)}"
+        )
+    takes = inspect.signature(find("objective", name).target).parameters
+    treatment = config["treatment"]
+    if policy is not None and "negatives" not in takes:
+        raise ValueError(f"objective {name} decides about its negatives itself: leave --negatives out")
+    if treatment != "eliminate" and "treatment" not in takes:
+        raise ValueError(f"objective {name} decides itself whom it pulls: leave --treatment out")
+    if treatment == "refine":
+        treatment = Refine(config["refine_mu"], config["refine_tau_prime"])
+    objective: Objective = _call(
+        "objective", config["objective"], {**given, "negatives": policy, "treatment": treatment}
+    )
+    return objective
+
+
+def _build_encoder(config: Spec, tower: str, plan: TowerPlan, data: Samples) -> Encoder:
+    """The encoder of a tower: the one named for it, else the run's, where it is of the right modality."""
+    modality = plan.modality
+    spec = config.get("encoders", {}).get(tower)
+    if spec is None:
+        fits = getattr(find("encoder", config["encoder"]["name"]).target, "modality", "image") == modality
+        spec = config["encoder"] if fits else {"name": ENCODERS[modality]}
     arguments = {key: value for key, value in spec.items() if key != "name"}
-    if "in_channels" in inspect.signature(find("encoder", spec["name"]).target).parameters:
-        arguments["in_channels"] = channels
-    elif channels != 3:
-        raise ValueError(f"encoder {spec['name']} takes no in_channels, and the method needs one for {channels}")
-    return encoders.create(spec["name"], **arguments, probe_size=image_size)
+    takes = inspect.signature(find("encoder", spec["name"]).target).parameters
+    if modality == "image":
+        if "in_channels" in takes:
+            arguments["in_channels"] = plan.channels
+        elif plan.channels != 3:
+            raise ValueError(
+                f"encoder {spec['name']} takes no in_channels, and the method needs one for {plan.channels}"
+            )
+        return encoders.create(spec["name"], **arguments, probe_size=data.image_size)
+    if "in_features" in takes:
+        raw = data.inputs(torch.tensor([0]))[plan.input]
+        arguments["in_features"] = raw.shape[1]  # type: ignore[union-attr]
+    return encoders.create(spec["name"], **arguments)
 
 
-def _call(kind: Kind, spec: Spec, given: dict[str, Any]) -> Any:
+def _call(kind: Kind, spec: Spec, given: Spec) -> Any:
     component = find(kind, spec["name"])
     takes = inspect.signature(component.target).parameters
     supplied = {key: value for key, value in given.items() if key in takes}
     if "labels" in supplied and supplied["labels"] is None:
         raise ValueError(f"{kind} {spec['name']} learns from labels, and this dataset has none")
-    if given.get("negatives") is not None and "negatives" not in takes:
-        raise ValueError(f"{kind} {spec['name']} decides about its negatives itself: leave --negatives out")
-    if given.get("treatment", "eliminate") != "eliminate" and kind == "method" and "treatment" not in takes:
-        raise ValueError(f"method {spec['name']} decides itself whom it pulls: leave --treatment out")
     arguments = {**component.preset, **{key: value for key, value in spec.items() if key != "name"}, **supplied}
     try:
         inspect.signature(component.target).bind(**arguments)

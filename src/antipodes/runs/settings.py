@@ -40,6 +40,8 @@ class Settings:
             draws maps; 0 for none.
         log_every: Steps between lines in metrics.jsonl.
         tensorboard: Also write TensorBoard files (the tensorboard extra).
+        freeze: Names of towers whose encoders are not trained; where their inputs are not random either (texts,
+            vectors, images with the augmentation plain) they are embedded once and looked up.
         wandb: Also report to Weights & Biases (the wandb extra); with WANDB_MODE=offline into files of the run.
     """
 
@@ -70,6 +72,7 @@ class Settings:
     log_every: int = 10
     tensorboard: bool = False
     wandb: bool = False
+    freeze: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "devices", "log_every"):

@@ -11,15 +11,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from antipodes.data import ImageDataset
+from antipodes.data import Samples
 from antipodes.data.dataset import subset
-from antipodes.runs.embedding import embed
 from antipodes.methods import Method
 from antipodes.negatives import IFND
 from antipodes.pairs import normalise
-from antipodes.seeding import generator
-from antipodes.runs.build import plain_view
+from antipodes.runs.embedding import embed
 from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint
+from antipodes.runs.views import plain_view
+from antipodes.seeding import generator
 
 SAMPLES = 1000
 
@@ -42,13 +42,14 @@ class Snapshot:
 
 
 def take_snapshot(
-    method: Method, data: ImageDataset, epoch: int, progress: float, device: torch.device | str = "cpu"
+    method: Method, data: Samples, epoch: int, progress: float, device: torch.device | str = "cpu"
 ) -> Snapshot:
     """Look at a method as it stands; neither it nor any generator is changed."""
     ids = sample(len(data), SAMPLES)
     view = plain_view(method, data.image_size)
-    features = normalise(embed(method.backbone(), subset(data, ids), preprocess=view, device=device))
-    return Snapshot(epoch, ids, features.half(), pseudo_labels(method, ids, progress))
+    seen = method.network.plans[method.network.names()[0]].input
+    features = embed(method.backbone(), subset(data, ids), preprocess=view, input_name=seen, device=device)
+    return Snapshot(epoch, ids, normalise(features).half(), pseudo_labels(method, ids, progress))
 
 
 def sample(count: int, size: int, seed: int = 0) -> Tensor:
@@ -59,7 +60,7 @@ def sample(count: int, size: int, seed: int = 0) -> Tensor:
 def pseudo_labels(method: Method, ids: Tensor, progress: float) -> dict[int, Tensor]:
     """The pseudo labels of ids by the number of clusters, -1 where none is accepted; none before a clustering."""
     found: dict[int, Tensor] = {}
-    for part in method.objective.modules():
+    for _, part in method.policies():
         if isinstance(part, IFND) and part.fitted_at >= 0:
             labels = part.accepted(ids.to(part.labels.device), progress).cpu()
             found |= dict(zip(part.clusters, labels, strict=True))

@@ -35,9 +35,22 @@ class FalseNegatives(Protocol):
         """Precision, recall, F1, MTPR and MTNR in percent, and the errors of thresholds as cosines."""
         assert subject.method is not None
         assert subject.data is not None
-        labels, (policy,) = subject.data.labels, subject.policies()
+        directed = subject.directed_policies()
+        if len(directed) == 1:
+            return self._judge(*directed[0], subject)
+        return {
+            f"{direction} {name}": score
+            for policy, direction in directed
+            for name, score in self._judge(policy, direction, subject).items()
+        }
+
+    def _judge(self, policy: Policy, direction: str, subject: Subject) -> dict[str, float]:
+        """The scores of one direction's policy."""
+        assert subject.method is not None
+        assert subject.data is not None
+        labels = subject.data.labels
         assert labels is not None
-        judged = judged_embeddings(subject.method, subject.data, subject.recipe, subject.seed)
+        judged = judged_embeddings(subject.method, subject.data, subject.recipe, subject.seed, direction)
         scores = summarise(self._counts(policy, judged, labels, subject))
         scores |= cluster_rates(policy, labels)
         for _, truth, found in measure(policy, judged, subject.batch_size, subject.seed):

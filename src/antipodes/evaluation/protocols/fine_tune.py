@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from antipodes.data import ImageDataset, subset
+from antipodes.data import Samples, subset
 from antipodes.evaluation.accuracy import Accuracy, accuracy
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.splits import class_balanced_subset, stratified_split
 from antipodes.evaluation.subject import Subject
 from antipodes.evaluation.towers import tower_network
 from antipodes.functional.checks import number_classes
-from antipodes.runs.build import build_augmentation, plain_view
 from antipodes.runs.embedding import embed
+from antipodes.runs.views import build_augmentation, plain_view
 from antipodes.seeding import generator
 
 
@@ -83,7 +83,7 @@ class FineTune(Protocol):
             scores[f"fine-tune rate, {100 * fraction:g} % labels"] = rate
         return scores
 
-    def _choose(self, subject: Subject, train: ImageDataset, labels: Tensor, ids: Tensor) -> float:
+    def _choose(self, subject: Subject, train: Samples, labels: Tensor, ids: Tensor) -> float:
         """The rate that does best on a held-out fifth of the labelled share; the middle one where none can be held."""
         middle = sorted(self.rates)[len(self.rates) // 2]
         if len(self.rates) == 1 or int(labels[ids].bincount().max()) < 2:
@@ -99,11 +99,11 @@ class FineTune(Protocol):
     def accuracy_of(
         self,
         subject: Subject,
-        train: ImageDataset,
+        train: Samples,
         labels: Tensor,
         ids: Tensor,
         rate: float,
-        test: ImageDataset,
+        test: Samples,
         test_labels: Tensor,
     ) -> Accuracy:
         """Train on the images ids (m,) of train, whose labels (n,) are numbered without gaps, and score on test."""
@@ -123,7 +123,7 @@ class FineTune(Protocol):
     def _train(
         self,
         network: nn.Sequential,
-        data: ImageDataset,
+        data: Samples,
         labels: Tensor,
         ids: Tensor,
         rate: float,

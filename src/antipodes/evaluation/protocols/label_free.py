@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from antipodes.data import subset
+from antipodes.data import Raw, subset
 from antipodes.data.augment import Augmentation
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.ranking import alignment, effective_rank, first_ranks, recalls, uniformity
 from antipodes.evaluation.subject import Subject
 from antipodes.pairs import normalise
-from antipodes.runs.build import build_augmentation
+from antipodes.runs.views import build_augmentation
 from antipodes.seeding import generator
 
 
@@ -59,6 +60,6 @@ class LabelFree(Protocol):
         }
 
 
-def _views(recipe: Augmentation, seed: int, view: int) -> Callable[[Tensor], Tensor]:
+def _views(recipe: Augmentation, seed: int, view: int) -> Callable[[Raw], Tensor]:
     numbers = count()
-    return lambda images: recipe(images, generator("label-free views", seed, view, next(numbers)))
+    return lambda images: recipe(cast(Tensor, images), generator("label-free views", seed, view, next(numbers)))

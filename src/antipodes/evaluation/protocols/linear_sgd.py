@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
-from antipodes.data import ImageDataset
+from antipodes.data import Samples
 from antipodes.evaluation.accuracy import accuracy
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.splits import stratified_split
 from antipodes.evaluation.subject import Subject
 from antipodes.evaluation.towers import tower_network
 from antipodes.functional.checks import number_classes
-from antipodes.runs.build import plain_view
 from antipodes.runs.embedding import embed
+from antipodes.runs.views import plain_view
 from antipodes.seeding import generator
 
 
@@ -81,7 +81,7 @@ class LinearSGD(Protocol):
         return layer.requires_grad_(False)
 
 
-def feature_maps(subject: Subject, data: ImageDataset, side: int | None = None) -> Tensor:
+def feature_maps(subject: Subject, data: Samples, side: int | None = None) -> Tensor:
     """What goes into an encoder's last pooling, flattened, (n, C h w) in float16.
 
     Raises:

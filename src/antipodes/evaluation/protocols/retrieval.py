@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from antipodes.data import Samples
+from antipodes.data.captioned import CaptionedImages
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.ranking import first_ranks, recalls
 from antipodes.evaluation.subject import PairedFeatures, Subject
-from antipodes.evaluation.towers import text_tower
+from antipodes.evaluation.towers import embed_texts, text_tower, tower_network
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,14 @@ def paired_features(subject: Subject) -> PairedFeatures:
     tower = text_tower(subject.method)
     assert tower is not None
     images = subject.embed(data, "image", "embeddings")
-    texts = subject.embed(data, tower, "embeddings")
-    rows = torch.arange(len(data))
-    _, first, owners = _firsts(data.sample_ids(rows))
-    return PairedFeatures(images[first], texts, owners)
+    _, first, owners = _firsts(data.sample_ids(torch.arange(len(data))))
+    if not isinstance(data, CaptionedImages):
+        return PairedFeatures(images[first], subject.embed(data, tower, "embeddings"), owners)
+    captions = [data.captions(int(row)) for row in first]  # all of them, whatever a row shows
+    counts = torch.tensor([len(some) for some in captions])
+    network = tower_network(subject.method, tower, "embeddings")
+    texts = embed_texts(network, [text for some in captions for text in some], subject.device)
+    return PairedFeatures(images[first], texts, torch.arange(len(first)).repeat_interleave(counts))
 
 
 def read_pairs(images: str, texts: str, owners: str | None = None) -> PairedFeatures:

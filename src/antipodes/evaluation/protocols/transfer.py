@@ -9,7 +9,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from antipodes.data import Folder, ImageDataset
+from antipodes.data import Folder, Samples
 from antipodes.evaluation.accuracy import average_precision
 from antipodes.evaluation.features import FeatureSet
 from antipodes.evaluation.linear import STRENGTHS, fit_logistic, linear_probe
@@ -50,7 +50,7 @@ class Transfer(Protocol):
         return scores
 
 
-def custom_metric(data: ImageDataset) -> str:
+def custom_metric(data: Samples) -> str:
     """By what a dataset is usually judged: its `metric`, else mAP with several labels an image, else top-1.
 
     Raises:
@@ -92,7 +92,7 @@ def probe_several(prefix: str, train: FeatureSet, test: FeatureSet, points: int 
     return {f"{prefix} mAP": 100 * fmean(every)}
 
 
-def open_others(names: Sequence[str], size: int, limit: int | None = None) -> list[ImageDataset]:
+def open_others(names: Sequence[str], size: int, limit: int | None = None) -> list[Samples]:
     """Open the training splits of datasets to transfer to.
 
     Args:
@@ -115,14 +115,14 @@ def open_others(names: Sequence[str], size: int, limit: int | None = None) -> li
     return others
 
 
-def _open(name: str, size: int, limit: int | None) -> ImageDataset:
+def _open(name: str, size: int, limit: int | None) -> Samples:
     arguments = {} if limit is None else {"limit": limit}
     if find("data", name).target is Folder:
         arguments["size"] = size
     return build_data({"name": name, **arguments})
 
 
-def _several(data: ImageDataset) -> bool:
+def _several(data: Samples) -> bool:
     return data.labels is not None and data.labels.ndim == 2
 
 

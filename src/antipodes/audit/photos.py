@@ -1,0 +1,134 @@
+"""The pictures that an audit or an embedding looks at: those of a folder, or of any dataset of images."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from antipodes.data import Folder, Samples, open_dataset
+
+SIZE = 64
+
+
+@dataclass(frozen=True)
+class Photos:
+    """Pictures with names: the training split first, in the order of its rows, then the test split.
+
+    Args:
+        parts: the datasets, one after the other.
+        paths: the file of every picture, or a name where there is none.
+        splits: of every picture.
+        are_files: whether the paths are files.
+        skipped: files that cannot be read, with the reason where it is known.
+    """
+
+    parts: tuple[Samples, ...]
+    paths: tuple[str, ...]
+    splits: tuple[str, ...]
+    are_files: bool
+    skipped: tuple[tuple[str, str], ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def labels(self) -> NDArray[np.int64] | None:
+        """Labels (n,), or None where the pictures have none."""
+        if any(part.labels is None for part in self.parts):
+            return None
+        return torch.cat([part.labels for part in self.parts if part.labels is not None]).numpy()
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the labels."""
+        return self.parts[0].classes
+
+    def pixels(self, rows: Sequence[int] | NDArray[np.int64]) -> Tensor:
+        """Small square pictures (b, 3, S, S) uint8 of some rows."""
+        wanted = torch.as_tensor(np.asarray(rows, dtype=np.int64))
+        first = len(self.parts[0])
+        side = self.parts[0].image_size
+        pictures: Tensor | None = None
+        for start, part in zip((0, first), self.parts, strict=False):
+            inside = (wanted >= start) & (wanted < start + len(part))
+            if not bool(inside.any()):
+                continue
+            fetched = part.fetch(wanted[inside] - start)
+            if pictures is None:
+                side = fetched.shape[-1]
+                pictures = torch.zeros(len(wanted), 3, side, side, dtype=torch.uint8)
+            pictures[inside] = fetched
+        return torch.zeros(0, 3, side, side, dtype=torch.uint8) if pictures is None else pictures
+
+    def image(self, row: int) -> Image.Image:
+        """The whole picture where it is a file, else the small one."""
+        if self.are_files:
+            return read_image(self.paths[row])
+        return Image.fromarray(self.pixels([row])[0].permute(1, 2, 0).numpy())
+
+    def copies(self) -> list[tuple[int, int]] | None:
+        """Pairs of the first and every other file of equal content; None where pictures are not files."""
+        return equal_files(self.paths) if self.are_files else None
+
+
+def open_photos(place: str, limit: int | None = None) -> Photos:
+    """Open a folder of images, or a dataset by its name or path.
+
+    Raises:
+        ValueError: if there is none, or it holds no images.
+    """
+    is_folder = Path(place).expanduser().is_dir()
+    dataset = Folder(place, size=SIZE, limit=limit) if is_folder else open_dataset(place, **_limit(limit))
+    if dataset.modalities.get("image") != "image":
+        raise ValueError(f"{place} holds no images but {', '.join(dataset.modalities)}")
+    return photos_of(dataset, place)
+
+
+def photos_of(dataset: Samples, name: str | None = None) -> Photos:
+    """The pictures of a dataset and of the test split that belongs to it."""
+    held_out = dataset.held_out() if isinstance(dataset, Folder) else None
+    parts = (dataset,) if held_out is None else (dataset, held_out)
+    paths, splits, skipped = [], [], []
+    for part, split in zip(parts, ("train", "test"), strict=False):
+        files = [os.path.join(part.base, file) for file in part.files] if isinstance(part, Folder) else None
+        paths += files or [f"{name or part.name}/{row}" for row in range(len(part))]
+        splits += [split] * len(part)
+        skipped += [(str(file), str(why)) for file, why in getattr(part, "skipped", ())]
+    return Photos(parts, tuple(paths), tuple(splits), isinstance(dataset, Folder), tuple(skipped))
+
+
+def read_image(path: str) -> Image.Image:
+    """An image file as RGB, upright."""
+    from PIL import ImageOps
+
+    with Image.open(path) as image:
+        return ImageOps.exif_transpose(image).convert("RGB")
+
+
+def equal_files(paths: Sequence[str]) -> list[tuple[int, int]]:
+    """Pairs (row of the first, row of another) of files with equal content. Only files of equal size are read."""
+    sizes: dict[int, list[int]] = defaultdict(list)
+    for row, path in enumerate(paths):
+        sizes[os.path.getsize(path)].append(row)
+    found = []
+    for rows in sizes.values():
+        firsts: dict[bytes, int] = {}
+        for row in rows if len(rows) > 1 else ():
+            first = firsts.setdefault(hashlib.blake2b(Path(paths[row]).read_bytes()).digest(), row)
+            if first != row:
+                found.append((first, row))
+    return sorted(found)
+
+
+def _limit(limit: int | None) -> dict[str, int]:
+    return {} if limit is None else {"limit": limit}

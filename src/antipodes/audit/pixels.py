@@ -1,0 +1,114 @@
+"""Whether two pictures show the same pixels: one may be cropped, mirrored, recompressed, brighter or darker.
+
+The middle of one picture is looked for in the other by normalised cross-correlation, which knows no brightness and no
+contrast. Only detail counts: what a blur leaves is taken away first, since bright above and dark below is what most
+photos of landscapes, or of trousers, share.
+
+1. Coarsely: small pictures, several scales, mirrored and not, each of the two in the other.
+2. Finely, for pairs that agree coarsely: larger pictures, scales close to the best one, a narrower blur. Two shapes
+   that are alike agree in step 1, but their fine detail does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d, conv2d, interpolate
+
+from antipodes.threads import one_thread
+
+MIDDLE = 0.8
+_FLAT = 2.0  # grey levels: what has less contrast than this matches nothing
+_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class Level:
+    """How closely to look: side of the pictures, width of the blur, scales, and the correlation that is asked for."""
+
+    side: int
+    blur: int
+    scales: tuple[float, ...]
+    bound: float
+
+
+COARSE = Level(32, 11, (1.0, 0.93, 0.86, 0.8, 0.74, 0.68, 0.62, 0.56), 0.65)
+FINE = Level(64, 9, (0.96, 0.98, 1.0, 1.02, 1.04), 0.7)
+
+
+def agree(first: Tensor, second: Tensor) -> Tensor:
+    """Whether pictures (p, 3, H, H) uint8 and others of the same shape show the same pixels, (p,) bool.
+
+    Example:
+        >>> picture = torch.arange(3 * 64 * 64).view(1, 3, 64, 64).remainder(251).to(torch.uint8)
+        >>> agree(picture, picture.flip(3)).tolist(), agree(picture, 255 - picture).tolist()
+        ([True], [False])
+    """
+    return overlap(first, second) >= FINE.bound
+
+
+def overlap(first: Tensor, second: Tensor) -> Tensor:
+    """How well the fine detail of one picture is found in the other, (p,); -1 where not even the coarse detail is.
+
+    Args:
+        first: (p, 3, H, H) uint8.
+        second: (p, 3, H, H) uint8.
+    """
+    result = torch.full((len(first),), -1.0)
+    with one_thread():  # many small products: waking the others for each takes longer than the work
+        for start in range(0, len(first), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            _overlap(first[rows], second[rows], result[rows])
+    return result
+
+
+def _overlap(first: Tensor, second: Tensor, result: Tensor) -> None:
+    """Write the overlap of pictures into `result`, in place."""
+    greys = _grey(first), _grey(second)
+    coarse = [_detail(grey, COARSE) for grey in greys]
+    tried = [(way, scale, flip) for way in (0, 1) for scale in COARSE.scales for flip in (False, True)]
+    scores = torch.stack([_found(coarse[way], coarse[1 - way], scale, flip) for way, scale, flip in tried])
+    best, which = scores.max(0)
+    fine = [_detail(grey, FINE) for grey in greys]
+    for number in which[best >= COARSE.bound].unique().tolist():
+        rows = ((which == number) & (best >= COARSE.bound)).nonzero().flatten()
+        way, scale, flip = tried[number]
+        template, picture = fine[way][rows], fine[1 - way][rows]
+        found = [_found(template, picture, scale * factor, flip) for factor in FINE.scales if scale * factor <= 1.05]
+        result[rows] = torch.stack(found).amax(0)
+
+
+def _found(template: Tensor, picture: Tensor, scale: float, flip: bool) -> Tensor:
+    """The largest correlation (p,) of the middle of templates (p, 1, S, S), scaled, with a place in pictures."""
+    whole = round(template.shape[-1] * scale)
+    scaled = interpolate(template, (whole, whole), mode="bilinear", antialias=True)
+    side = round(whole * MIDDLE)
+    edge = (whole - side) // 2
+    middle = scaled[:, :, edge : edge + side, edge : edge + side]
+    return _correlation(picture, middle.flip(3) if flip else middle)
+
+
+def _correlation(picture: Tensor, template: Tensor) -> Tensor:
+    """The largest normalised cross-correlation (p,) of templates (p, 1, t, t) with a place in pictures (p, 1, S, S)."""
+    side = template.shape[-1]
+    centred = template - template.mean((2, 3), keepdim=True)
+    deviation = centred.square().mean((2, 3)).sqrt()  # (p, 1)
+    product = conv2d(picture.transpose(0, 1), centred, groups=len(picture))[0] / side**2  # (p, places, places)
+    mean = avg_pool2d(picture, side, 1)[:, 0]
+    local = (avg_pool2d(picture.square(), side, 1)[:, 0] - mean.square()).clamp(min=0).sqrt()
+    correlation = product / (local * deviation[:, :, None]).clamp(min=_FLAT**2)
+    return correlation.amax((1, 2))
+
+
+def _grey(pictures: Tensor) -> Tensor:
+    """Luminance (p, 1, H, H)."""
+    weights = torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)
+    return (pictures.float() * weights).sum(1, keepdim=True)
+
+
+def _detail(grey: Tensor, level: Level) -> Tensor:
+    """Luminance at a level's size, (p, 1, S, S), without what its blur leaves of it."""
+    scaled = interpolate(grey, (level.side, level.side), mode="bilinear", antialias=True)
+    return scaled - avg_pool2d(scaled, level.blur, 1, level.blur // 2, count_include_pad=False)

@@ -1,0 +1,93 @@
+"""An audit in numbers, and its files: pairs, groups, samples that stand out."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from antipodes.audit.embeddings import Embeddings
+from antipodes.audit.findings import EXACT, FALSE_NEGATIVE, KINDS, NEAR, OTHER_CLASS, OUTLIER, Findings
+from antipodes.audit.groups import join, pairs_within
+from antipodes.audit.outputs import write_table
+from antipodes.files import replacing
+
+PAIRS, GROUPS, SAMPLES, SUMMARY = "pairs.parquet", "groups.parquet", "samples.parquet", "summary.json"
+
+
+def summarise(embeddings: Embeddings, findings: Findings, batch_size: int) -> dict[str, Any]:
+    """The audit in numbers: how many of each kind, and what a batch of `batch_size` random samples does wrong.
+
+    Of P pairs that are the same, such a batch holds P B (B - 1) / (n (n - 1)) on average, and pushes them apart.
+    """
+    n = len(embeddings)
+    copies = join(n, ((pair.a, pair.b) for pair in findings.pairs if pair.kind in (EXACT, NEAR)))
+    duplicates, likely = pairs_within(copies), findings.count(FALSE_NEGATIVE)
+    size = min(batch_size, n)
+    share = size * (size - 1) / (n * (n - 1)) if n > 1 else 0.0
+    numbers: dict[str, Any] = {"samples": n, "dimensions": int(embeddings.vectors.shape[1])}
+    numbers |= {f"{kind} pairs": findings.count(kind) for kind in KINDS}
+    numbers |= {
+        "samples with a duplicate": int((copies >= 0).sum()),
+        "could be left out": int((copies >= 0).sum()) - len(set(copies[copies >= 0].tolist())),
+        "groups": len(set(findings.groups[findings.groups >= 0].tolist())),
+        "outliers": findings.count(OUTLIER),
+        "batch size": size,
+        "duplicate pairs pushed apart per batch": round(duplicates * share, 4),
+        "false negative pairs pushed apart per batch": round(likely * share, 4),
+        "batches with such a pair": round(-math.expm1(-(duplicates + likely) * share), 4),
+    }
+    if embeddings.labels is not None:
+        labels = embeddings.labels
+        known = [pair for pair in findings.pairs if labels[pair.a] >= 0 and labels[pair.b] >= 0]
+        judged = [pair for pair in known if pair.kind == FALSE_NEGATIVE]
+        right = sum(bool(labels[pair.a] == labels[pair.b]) for pair in judged)
+        numbers["samples like another class"] = findings.count(OTHER_CLASS)
+        numbers["duplicates with two labels"] = sum(
+            bool(labels[pair.a] != labels[pair.b]) for pair in known if pair.kind != FALSE_NEGATIVE
+        )
+        numbers["false negatives of one class"] = round(right / len(judged), 4) if judged else None
+    return numbers
+
+
+def write_findings(folder: Path, embeddings: Embeddings, findings: Findings, summary: dict[str, Any]) -> None:
+    """Write pairs.parquet, groups.parquet, samples.parquet and summary.json into a folder that exists.
+
+    `groups.parquet` has `row`, `path` and `group` (negative = alone) of every sample: `Known.read` takes it.
+    """
+    paths, pairs, notices = embeddings.paths, findings.pairs, findings.notices
+    columns: dict[str, list[Any]] = {
+        "path_a": [paths[pair.a] for pair in pairs],
+        "path_b": [paths[pair.b] for pair in pairs],
+        "similarity": [pair.similarity for pair in pairs],
+        "threshold": [pair.threshold for pair in pairs],
+        "kind": [pair.kind for pair in pairs],
+        "row_a": [pair.a for pair in pairs],
+        "row_b": [pair.b for pair in pairs],
+    }
+    standing_out: dict[str, list[Any]] = {
+        "row": [notice.row for notice in notices],
+        "path": [paths[notice.row] for notice in notices],
+        "kind": [notice.kind for notice in notices],
+        "score": [notice.score for notice in notices],
+        "bound": [notice.bound for notice in notices],
+    }
+    if embeddings.labels is not None:
+        columns["label_a"] = [embeddings.class_of(pair.a) for pair in pairs]
+        columns["label_b"] = [embeddings.class_of(pair.b) for pair in pairs]
+        standing_out["label"] = [embeddings.class_of(notice.row) for notice in notices]
+        standing_out["suggestion"] = [
+            class_name(embeddings, notice.suggestion) if notice.kind == OTHER_CLASS else "" for notice in notices
+        ]
+    write_table(folder / PAIRS, columns)
+    write_table(folder / GROUPS, {"row": list(range(len(paths))), "path": paths, "group": findings.groups.tolist()})
+    write_table(folder / SAMPLES, standing_out)
+    with replacing(folder / SUMMARY) as temporary:
+        temporary.write_text(json.dumps(summary, indent=1) + "\n")
+
+
+def class_name(embeddings: Embeddings, label: int) -> str:
+    """The name of a label."""
+    classes = embeddings.classes
+    return classes[label] if classes is not None and label < len(classes) else f"label {label}"

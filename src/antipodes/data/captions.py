@@ -1,0 +1,146 @@
+"""A folder of images with a table of captions, such as Flickr8k and COCO in their usual layouts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from antipodes.data.archives import is_archive, unpacked
+from antipodes.data.caption_tables import CaptionSplit, find_tables, read_captions
+from antipodes.data.captioned import CaptionedImages, Rows
+from antipodes.data.dataset import DataError
+from antipodes.data.decode import Source
+from antipodes.data.describe import printable
+from antipodes.data.listing import list_images
+
+
+class Captions(CaptionedImages):
+    """The images of a table of captions, in the order in which the table names them.
+
+    The table is found by itself (see ``caption_tables`` for the layouts), and the images anywhere below the folder, by
+    the path or the name that the table gives. A missing or damaged image, an empty caption and one that is too long are
+    left out and listed in ``skipped``.
+
+    Args:
+        path: the folder, a zip or tar file of it (unpacked once into the user's cache folder), or the table itself.
+        split: "train", "val" or "test". Without splits everything is "train".
+        rows: "image" makes a row of every image, and one of its captions is drawn in every epoch; "caption" makes a row
+            of every caption, and those of one image are one sample.
+        size: side of the views that are made of the images; None as described at ``Folder``.
+        decode: side of the decoded images; None as described at ``Folder``.
+        limit: keep only this many images, as described at ``limited``.
+        longest: characters that a caption may have.
+        strict: refuse the data if anything has to be left out.
+        cache: whether decoded images are kept in the user's cache folder.
+        workers: processes that decode; None is one per available core, and 0 decodes in this one.
+        memory_limit: bytes of pixels up to which they are kept in memory where the cache does not hold them.
+
+    Raises:
+        ValueError: if there is no table, it lacks a column, the split is missing, or nothing can be used.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        split: CaptionSplit = "train",
+        rows: Rows = "image",
+        size: int | None = None,
+        decode: int | None = None,
+        limit: int | None = None,
+        longest: int = 2_000,
+        strict: bool = False,
+        cache: bool = True,
+        workers: int | None = None,
+        memory_limit: int = 2_000_000_000,
+    ) -> None:
+        if split not in ("train", "val", "test"):
+            raise ValueError(f'split must be "train", "val" or "test", got {split!r}')
+        root, tables = _find(path)
+        everything = read_captions(tables, root)
+        self.path, self.split = path, split
+        self.name = printable(Path(path).expanduser().resolve().name)
+        self._splits = {caption.split or "train" for caption in everything}
+        captions = [caption for caption in everything if (caption.split or "train") == split]
+        if not captions:
+            raise DataError(f"{path} has no {split} split, only {', '.join(sorted(self._splits))}")
+
+        texts: dict[str, list[str]] = {}
+        for caption in captions:
+            texts.setdefault(caption.image, []).append(caption.text)
+        listing = list_images(root)
+        by_name = _by_name(listing.files)
+        found = {image: _locate(image, by_name) for image in texts}
+        present = {image: file for image, file in found.items() if file is not None}
+        named = {_last(caption.image) for caption in everything}
+        self._uncaptioned = sum(_last(file) not in named for file in listing.files)
+        self._options: dict[str, Any] = {"rows": rows, "longest": longest, "strict": strict, "cache": cache}
+        self._options |= {"workers": workers, "memory_limit": memory_limit}
+        self._open(
+            root,
+            list(present.values()),
+            [Source(os.path.join(root, file)) for file in present.values()],
+            [texts[image] for image in present],
+            rows=rows,
+            size=size,
+            decode=decode,
+            limit=limit,
+            longest=longest,
+            strict=strict,
+            cache=cache,
+            workers=workers,
+            memory_limit=memory_limit,
+            skipped=[
+                *((image or "(no name)", "missing image") for image, file in found.items() if file is None),
+                *listing.skipped,
+            ],
+        )
+
+    def held_out(self, limit: int | None = None) -> Captions | None:
+        """Return the test split, or the validation split where there is no test; None when neither or this is it."""
+        if self.split != "train":
+            return None
+        held_out: tuple[Literal["test", "val"], ...] = ("test", "val")
+        for split in held_out:
+            if split in self._splits:
+                return Captions(
+                    self.path, split, size=self.image_size, decode=self.decode, limit=limit, **self._options
+                )
+        return None
+
+    def describe(self) -> list[str]:
+        """Say what was found, which splits there are, and what was left out."""
+        first, *others = super().describe()
+        lines = [first, f"split {self.split} of {', '.join(sorted(self._splits))}", *others]
+        return [*lines, f"passed over {self._uncaptioned:,} images without a caption"] if self._uncaptioned else lines
+
+
+def _find(path: str) -> tuple[Path, list[Path]]:
+    """Return the folder of the images and the tables of captions."""
+    place = Path(path).expanduser()
+    if place.is_file() and not is_archive(place):
+        return place.parent, [place]
+    if place.is_file():
+        place = unpacked(place)
+    if not place.is_dir():
+        raise DataError(f"{path} does not exist: give a folder with a table of captions, a zip of it, or the table")
+    if not (tables := find_tables(place)):
+        raise DataError(f"{path} has no table of captions: add captions.csv with the columns image and caption")
+    return place, tables
+
+
+def _by_name(files: list[str]) -> dict[str, str]:
+    """Files by their whole path and by their last name; the first of several of one name."""
+    return {**{_last(file): file for file in reversed(files)}, **{file: file for file in files}}
+
+
+def _locate(image: str, files: dict[str, str]) -> str | None:
+    """Return the file that a table names: within the folder, or anywhere if the table gives its whole path."""
+    if os.path.isabs(image) and os.path.isfile(image):
+        return image
+    wanted = image.removeprefix("./").replace("\\", "/")
+    return files.get(wanted) or files.get(_last(wanted))
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]

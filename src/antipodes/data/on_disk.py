@@ -1,0 +1,113 @@
+"""Which dataset reads what lies at a path. Nothing of torch is imported to find out, unless an archive is unpacked."""
+
+import json
+import os
+import re
+import tarfile
+from pathlib import Path
+
+from antipodes.data.caption_tables import IMAGE_COLUMNS, TEXT_COLUMNS, find_tables
+from antipodes.data.problems import DataError
+from antipodes.data.tables import TABLES
+
+_FOLDER = "antipodes.data.folder.Folder"
+_CAPTIONS = "antipodes.data.captions.Captions"
+_TARS = "antipodes.data.tars.Tars"
+_TEXTS = "antipodes.data.texts.Texts"
+_VECTORS = "antipodes.data.vectors.Vectors"
+_NPZ = "antipodes.data.npz.Npz"
+
+_NAMED_ARRAYS = re.compile(r"(\w+=[^,]+\.npy)(,\w+=[^,]+\.npy)*")
+_TEXT_FILES = tuple(f"train{suffix}" for suffix in (*TABLES, ".txt"))
+_SHARD_SIDE_FILES = (".txt", ".json", ".cls")
+_MEMBERS_LOOKED_AT = 50
+
+
+def dataset_at(name: str) -> str | None:
+    """Return the dotted path of the dataset that reads a path, None when there is nothing that any can read.
+
+    Raises:
+        DataError: if it is an archive or a table that cannot be read.
+    """
+    path = Path(name).expanduser()
+    if _NAMED_ARRAYS.fullmatch(name):
+        return _VECTORS
+    if name.endswith(".tar") and re.search(r"[*?{]", path.name):
+        return _TARS
+    if path.is_dir():
+        return _of_folder(path)
+    if not path.is_file():
+        return None
+    suffix = path.suffix.lower()
+    if suffix in (".npz", ".npy", ".txt"):
+        return {".npz": _NPZ, ".npy": _VECTORS, ".txt": _TEXTS}[suffix]
+    if suffix in TABLES:
+        return _CAPTIONS if _names_images(path) else _TEXTS
+    if suffix == ".tar" and _is_shard(path):
+        return _TARS
+    return _of_archive(path)
+
+
+def _of_folder(path: Path) -> str:
+    if find_tables(path):
+        return _CAPTIONS
+    try:
+        names = os.listdir(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): allow it, or give another folder") from error
+    if any(name.endswith(".npy") for name in names):
+        return _VECTORS
+    if any(name.endswith(".tar") for name in names):
+        return _TARS
+    if any(name in _TEXT_FILES for name in names):
+        return _TEXTS
+    return _FOLDER
+
+
+def _of_archive(path: Path) -> str | None:
+    from antipodes.data.archives import is_archive, unpacked
+
+    return _of_folder(unpacked(path)) if is_archive(path) else None
+
+
+def _names_images(table: Path) -> bool:
+    """Whether a table has a column of images beside one of captions, or is an object, as COCO's."""
+    columns = {column.strip().lower() for column in _columns(table)}
+    if table.suffix == ".json" and not columns:
+        return True
+    return bool(columns & set(IMAGE_COLUMNS) and columns & {*TEXT_COLUMNS, "sentences"})
+
+
+def _columns(table: Path) -> list[str]:
+    """The columns of a table, from its beginning where that is enough; none of a json file that is no list."""
+    from antipodes.data.tables import read_json, read_table
+
+    try:
+        if table.suffix in (".csv", ".tsv"):
+            with table.open(encoding="utf-8-sig") as file:
+                return file.readline().strip().replace('"', "").split("\t" if table.suffix == ".tsv" else ",")
+        if table.suffix == ".jsonl":
+            with table.open(encoding="utf-8-sig") as file:
+                first = json.loads(next((line for line in file if line.strip()), "{}"))
+                return list(first) if isinstance(first, dict) else []
+    except (OSError, ValueError) as error:
+        raise DataError(f"{table} cannot be read as a table ({error}): save it anew, in UTF-8") from error
+    if table.suffix == ".json":
+        content = read_json(table)
+        return list(content[0]) if isinstance(content, list) and content and isinstance(content[0], dict) else []
+    rows = read_table(table)
+    return list(rows[0]) if rows else []
+
+
+def _is_shard(path: Path) -> bool:
+    """Whether a tar file has texts, objects or classes beside its images, as webdataset's have."""
+    try:
+        with tarfile.open(path) as tar:
+            for count, member in enumerate(tar):
+                if member.name.lower().endswith(_SHARD_SIDE_FILES):
+                    return True
+                if count == _MEMBERS_LOOKED_AT:
+                    break
+    except (tarfile.TarError, EOFError, OSError):
+        return True  # what is wrong with it is said when it is opened
+    return False

@@ -1,0 +1,230 @@
+"""Many images decoded once: on all cores, and kept in the user's cache folder.
+
+1. What an earlier scan has left in the cache is used for every image whose name, size and time of change are the same.
+2. All others are decoded, in worker processes. So damaged ones are found before ids are given out, and ids stay.
+3. The pixels go into the cache, else into memory; when they fit neither, ``fetch`` decodes.
+"""
+
+import hashlib
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor
+
+from antipodes.data.dataset import DataError
+from antipodes.data.decode import Decoded, Source, decode_source, decode_sources, shorter_side
+from antipodes.data.pixel_cache import Entry, PixelCache
+
+WORTH_KEEPING = 200
+"""Fewer images than this are decoded faster than anybody notices, and leave nothing in the cache."""
+
+_PER_TASK = 64  # images that a worker process decodes at a time; fewer than that are decoded right here
+_SIZES_SAMPLED = 64
+
+
+class Pictures:
+    """Square uint8 RGB images of a list of sources; made by ``decode_all``.
+
+    Attributes:
+        readable: positions, in the list, of the m sources that could be decoded.
+        problems: position of each of the others -> why.
+        digests: of the bytes of the readable ones, in their order.
+        pixel_digests: of their decoded pixels.
+        sizes: (m, 2) their own widths and heights.
+        in_memory: True when ``fetch`` is an index into memory (or a memory-mapped file), False when it decodes.
+    """
+
+    def __init__(
+        self, sources: Sequence[Source], size: int, entries: Sequence[Entry], pixels: NDArray[np.uint8] | None
+    ) -> None:
+        self.readable = [i for i, entry in enumerate(entries) if entry.problem is None]
+        self.problems = {i: entry.problem for i, entry in enumerate(entries) if entry.problem is not None}
+        self.digests = tuple(entries[i].digest for i in self.readable)
+        self.pixel_digests = tuple(entries[i].pixel_digest for i in self.readable)
+        self.sizes = torch.tensor([(entries[i].width, entries[i].height) for i in self.readable]).view(-1, 2)
+        self.in_memory = pixels is not None
+        self._sources, self._size = [sources[i] for i in self.readable], size
+        self._pixels = None if pixels is None else torch.from_numpy(pixels)
+        self._rows = torch.tensor([entries[i].row for i in self.readable], dtype=torch.int64)
+
+    def __len__(self) -> int:
+        return len(self.readable)
+
+    def fetch(self, ids: Tensor) -> Tensor:
+        """Return the images of these readable ones, (b,) int64 in 0..m-1 -> (b, 3, size, size) uint8.
+
+        Raises:
+            DataError: if a file has been lost or damaged since it was scanned.
+        """
+        if self._pixels is not None:
+            return self._pixels[self._rows[ids]]
+        return torch.stack([self._decode(self._sources[i]) for i in ids.tolist()])
+
+    def fingerprint(self, names: Sequence[str], *facts: object) -> str:
+        """Return a short hex digest of the readable images' content and size, of their names, and of other facts."""
+        listing = "\n".join(f"{name} {digest}" for name, digest in zip(names, self.digests, strict=True))
+        content = f"{facts} {self._size}\n{listing}".encode(errors="surrogateescape")
+        return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+    def _decode(self, source: Source) -> Tensor:
+        decoded = decode_source(source, self._size)
+        if decoded.pixels is None:
+            raise DataError(
+                f"{source.path} was readable when it was scanned and is not now ({decoded.problem}): restore it"
+            )
+        return torch.from_numpy(decoded.pixels)
+
+
+def decode_all(
+    base: Path,
+    names: Sequence[str],
+    sources: Sequence[Source],
+    size: int,
+    *,
+    workers: int | None = None,
+    memory_limit: int = 2_000_000_000,
+    cache: bool = True,
+) -> Pictures:
+    """Decode images to (3, size, size), or take them from the cache.
+
+    Args:
+        base: the folder or file that they belong to; with ``size`` it says which cache is theirs.
+        names: their names within ``base``.
+        sources: where their bytes are.
+        size: side of the squares: the shorter side is scaled to it and the centre cropped.
+        workers: processes; None is one per available core, and 0 decodes in this one.
+        memory_limit: bytes of pixels up to which they are kept in memory where the cache does not hold them.
+        cache: whether to keep the pixels in the user's cache folder.
+    """
+    if not cache or len(sources) < WORTH_KEEPING:
+        return _decode_all(None, names, sources, size, workers, memory_limit)
+    kept = PixelCache(base, size)
+    states = [_state(source) for source in sources]
+    if all(_is_known(kept.entries.get(name), state) for name, state in zip(names, states, strict=True)):
+        return _decode_all(kept, names, sources, size, workers, memory_limit)
+    with kept.locked():  # a second process, such as another rank, waits here and then finds the images decoded
+        return _decode_all(PixelCache(base, size), names, sources, size, workers, memory_limit)
+
+
+def _decode_all(
+    kept: PixelCache | None,
+    names: Sequence[str],
+    sources: Sequence[Source],
+    size: int,
+    workers: int | None,
+    memory_limit: int,
+) -> Pictures:
+    states = [_state(source) for source in sources]
+    known: list[Entry | None] = [None] * len(sources)
+    if kept is not None:
+        found = (kept.entries.get(name) for name in names)
+        known = [entry if _is_known(entry, state) else None for entry, state in zip(found, states, strict=True)]
+    old = None if kept is None else kept.pixels
+    fits_memory = len(sources) * 3 * size**2 <= memory_limit
+    complete = [entry for entry in known if entry is not None]
+    if len(complete) == len(sources) and (old is not None or not fits_memory):
+        return Pictures(sources, size, complete, old)
+
+    pixels = None if kept is None else kept.room(len(sources))
+    if pixels is None and fits_memory:
+        pixels = np.zeros((len(sources), 3, size, size), np.uint8)
+    if pixels is not None and old is None:
+        known = [None] * len(sources)  # of these only the digests are there
+    try:
+        entries = _fill(pixels, sources, states, known, old, size, workers)
+        if kept is not None:
+            kept.write(dict(zip(names, entries, strict=True)), pixels)
+    except BaseException:  # interrupted, say
+        if kept is not None and pixels is not None:
+            kept.discard(pixels)
+        raise
+    return Pictures(sources, size, entries, pixels)
+
+
+def _is_known(entry: Entry | None, state: tuple[int, int]) -> bool:
+    return entry is not None and (entry.bytes, entry.changed) == state
+
+
+def usual_side(sources: Sequence[Source]) -> int | None:
+    """Return the median shorter side of some of the images, None when none of those can be read."""
+    step = max(1, len(sources) // _SIZES_SAMPLED)
+    sides = sorted(side for source in sources[::step][:_SIZES_SAMPLED] if (side := shorter_side(source)) is not None)
+    return sides[len(sides) // 2] if sides else None
+
+
+def _fill(
+    pixels: NDArray[np.uint8] | None,
+    sources: Sequence[Source],
+    states: list[tuple[int, int]],
+    known: list[Entry | None],
+    old: NDArray[np.uint8] | None,
+    size: int,
+    workers: int | None,
+) -> list[Entry]:
+    """Decode what is not known and copy what is into ``pixels``, where image i has row i; return all entries."""
+    missing = [i for i, entry in enumerate(known) if entry is None]
+    decoding = _decode([sources[i] for i in missing], size, pixels is not None, workers)
+    new = {}
+    for i, decoded in zip(missing, decoding, strict=True):
+        digest, pixel_digest, width, height, image, problem = decoded
+        row = -1 if image is None else i
+        new[i] = Entry(*states[i], digest, pixel_digest, width, height, row, problem)
+        if pixels is not None and image is not None:
+            pixels[i] = image
+    entries = []
+    for i, entry in enumerate(known):
+        if entry is None:
+            entries.append(new[i])
+        elif pixels is None or old is None or entry.row < 0:
+            entries.append(entry._replace(row=-1))
+        else:
+            pixels[i] = old[entry.row]
+            entries.append(entry._replace(row=i))
+    return entries
+
+
+def _decode(sources: list[Source], size: int, keep: bool, workers: int | None) -> Iterator[Decoded]:
+    """Decode in worker processes when there are enough images, with a progress bar on a terminal."""
+    tasks = [sources[i : i + _PER_TASK] for i in range(0, len(sources), _PER_TASK)]
+    count = min(_cores() if workers is None else workers, len(tasks))
+    decode = partial(decode_sources, size=size, keep=keep)
+    shown = Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True)
+    if count < 2:
+        with shown:
+            yield from chain.from_iterable(shown.track(map(decode, tasks), len(tasks), description="decoding images"))
+        return
+    pool = ProcessPoolExecutor(count, initializer=_leave_interrupts_to_the_parent)
+    try:
+        with shown:
+            done = pool.map(decode, tasks)
+            yield from chain.from_iterable(shown.track(done, len(tasks), description="decoding images"))
+    finally:
+        pool.shutdown(cancel_futures=True)  # after an interrupt nobody waits for the rest
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _state(source: Source) -> tuple[int, int]:
+    """Size and time of change of a source, by which the cache knows it; those of a lost file match nothing."""
+    try:
+        stat = os.stat(source.path)
+    except OSError:
+        return -1, -1
+    return stat.st_size if source.length is None else source.length, stat.st_mtime_ns

@@ -1,0 +1,89 @@
+"""Tables on disk as rows: csv, tsv, jsonl, json, and parquet, which alone needs pyarrow. Imports no torch."""
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from antipodes.data.problems import DataError
+
+TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+"""How the names of tables end."""
+
+Row = dict[str, Any]
+
+
+def read_table(path: Path) -> list[Row]:
+    """Return the rows of a table, each by its columns' names; those of a json file must be a list of objects.
+
+    Raises:
+        DataError: if it is missing, damaged, not UTF-8, or not such a table.
+    """
+    if path.suffix == ".parquet":
+        return _parquet(path)
+    try:
+        if path.suffix in (".csv", ".tsv", ".txt"):
+            with path.open(newline="", encoding="utf-8-sig") as file:
+                reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+                return [{(key or "").strip(): value for key, value in row.items()} for row in reader]
+        if path.suffix == ".jsonl":
+            with path.open(encoding="utf-8-sig") as file:
+                rows = [json.loads(line) for line in file if line.strip()]
+        else:
+            rows = read_json(path)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist: give the path of a table") from error
+    except (OSError, csv.Error, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read as a table ({error}): save it anew, in UTF-8") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"{path} must hold one object for every row, such as {{'image': ..., 'caption': ...}}")
+    return rows
+
+
+def read_json(path: Path) -> Any:
+    """Return what a json file holds.
+
+    Raises:
+        DataError: if it cannot be read.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read as json ({error}): save it anew") from error
+
+
+def find_column(rows: Sequence[Row], names: Iterable[str], path: Path, what: str) -> str:
+    """Return the first of these names that the table has as a column, whatever its case.
+
+    Raises:
+        DataError: if it has none; the sentence lists the columns that it has.
+    """
+    names = list(names)
+    columns = list(rows[0]) if rows else []
+    by_lower = {column.lower(): column for column in reversed(columns)}
+    for name in names:
+        if name in by_lower:
+            return by_lower[name]
+    raise DataError(
+        f"{path} has no column of {what} ({', '.join(names)}): "
+        + (f"its columns are {', '.join(map(repr, columns))}" if columns else "it is empty")
+    )
+
+
+def has_column(rows: Sequence[Row], names: Iterable[str]) -> bool:
+    """Whether a table has a column with one of these names."""
+    return bool(rows) and bool({column.lower() for column in rows[0]} & set(names))
+
+
+def _parquet(path: Path) -> list[Row]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DataError(f"{path} needs pyarrow to be read: pip install pyarrow, or save it as csv") from error
+    try:
+        rows: list[Row] = pyarrow.parquet.read_table(path).to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{path} cannot be read as a parquet file ({error}): save it anew") from error
+    return rows

@@ -1,0 +1,177 @@
+"""Texts, one or a pair of them in every row: a text file with one a line, or a table."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from antipodes.data.classes import Classes, choose_classes
+from antipodes.data.dataset import DataError, Raw, Samples, Split, _check_ids, check_split, limited
+from antipodes.data.describe import printable
+from antipodes.data.listing import natural
+from antipodes.data.tables import TABLES, Row, find_column, has_column, read_table
+
+PAIRS = (
+    ("query", "document"),
+    ("anchor", "positive"),
+    ("question", "answer"),
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("source", "target"),
+)
+"""Columns that make a pair; the first is always the input `query`, the second `document`."""
+
+_TEXT = ("text", "sentence", "content", "document", "title")
+_LABEL = ("label", "labels", "class", "category")
+_SAMPLE = ("sample", "id", "group")
+
+
+class Texts(Samples):
+    """Rows of texts, as input `text`, or of pairs of texts, as inputs `query` and `document`.
+
+    - A ``.txt`` file has one text a line.
+    - A table (csv, tsv, jsonl, json, parquet) has a column ``text``, or two columns of a pair (see ``PAIRS``), and
+      optionally ``label`` and ``group``: rows of one group are never negatives of each other.
+    - In a folder, ``train.*`` and ``test.*`` are the splits.
+
+    Empty texts and those that are too long are left out and listed in ``skipped``.
+
+    Args:
+        path: the file or the folder.
+        split: "train" or "test".
+        limit: keep only this many rows, as described at ``limited``.
+        classes: keep only so many classes, or those with these names, as described at ``choose_classes``.
+        longest: characters that a text may have.
+
+    Raises:
+        ValueError: if the file is missing, cannot be read, has no such column, or no text that can be used.
+    """
+
+    in_memory = True
+
+    def __init__(
+        self,
+        path: str,
+        split: Split = "train",
+        limit: int | None = None,
+        classes: Classes = None,
+        longest: int = 100_000,
+    ) -> None:
+        check_split(split)
+        self.path, self.split, self._classes, self._longest = path, split, classes, longest
+        file = _files(path).get(split)
+        if file is None:
+            raise DataError(f"{path} has no {split} split: give a text file, a table, or a folder with train.* in it")
+        rows = _lines(file) if file.suffix == ".txt" else read_table(file)
+        columns = _columns(rows, file)
+        self.name = printable(Path(path).expanduser().resolve().stem)
+        self.modalities = dict.fromkeys(columns, "text")
+        texts = {name: [_text(row.get(column)) for row in rows] for name, column in columns.items()}
+        problems = {
+            i: problem for i in range(len(rows)) if (problem := _problem([texts[name][i] for name in texts], longest))
+        }
+        self.skipped = [(f"{file.name} row {i + 1}", problem) for i, problem in problems.items()]
+        keep = [i for i in range(len(rows)) if i not in problems]
+        if not keep:
+            raise DataError(f"{file} holds no text that can be used: it needs one in every row")
+        labels, names = _labels(rows, keep, file)
+        groups = _groups(rows, file)
+        if classes is not None:
+            chosen, labels, names = choose_classes(labels, names, classes, path)
+            keep = [keep[i] for i in chosen]
+        if (some := limited(len(keep), limit)) is not None:
+            keep, labels = [keep[i] for i in some.tolist()], [labels[i] for i in some.tolist()] if names else []
+        self._texts = {name: [column[i] for i in keep] for name, column in texts.items()}
+        if names:
+            self.labels, self.classes = torch.tensor(labels), tuple(names)
+        if groups is not None:
+            self.samples = groups[keep]
+
+    def __len__(self) -> int:
+        return len(next(iter(self._texts.values())))
+
+    def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
+        """Return the texts of these rows by input, a list of b strings each."""
+        _check_ids(rows, len(self))
+        return {name: [column[i] for i in rows.tolist()] for name, column in self._texts.items()}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Short hex digest of all texts, labels and groups."""
+        digest = hashlib.blake2b(" ".join(self._texts).encode(), digest_size=8)
+        for column in self._texts.values():
+            digest.update("\0".join(column).encode(errors="surrogateescape"))
+        for numbers in (self.labels, self.samples):
+            digest.update(b"none" if numbers is None else numbers.numpy().tobytes())
+        return digest.hexdigest()
+
+    def held_out(self, limit: int | None = None) -> Texts | None:
+        """Return the test split, None when there is none or this is it."""
+        if self.split == "test" or "test" not in _files(self.path):
+            return None
+        return Texts(self.path, "test", limit, self._classes, self._longest)
+
+
+def _files(path: str) -> dict[str, Path]:
+    """Return the file of each split."""
+    place = Path(path).expanduser()
+    if place.is_file():
+        return {"train": place}
+    found: dict[str, Path] = {}
+    for split, stems in (("train", ("train",)), ("test", ("test", "val", "validation", "dev"))):
+        files = [place / f"{stem}{suffix}" for stem in stems for suffix in (*TABLES, ".txt")]
+        if existing := [file for file in files if file.is_file()]:
+            found[split] = existing[0]
+    return found
+
+
+def _lines(file: Path) -> list[Row]:
+    try:
+        return [{"text": line} for line in file.read_text(encoding="utf-8-sig").split("\n")]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file} cannot be read as text ({error}): save it in UTF-8") from error
+
+
+def _columns(rows: list[Row], file: Path) -> dict[str, str]:
+    """Return the column of each input."""
+    for first, second in PAIRS:
+        if has_column(rows, (first,)) and has_column(rows, (second,)):
+            return {
+                "query": find_column(rows, (first,), file, "texts"),
+                "document": find_column(rows, (second,), file, "texts"),
+            }
+    return {"text": find_column(rows, _TEXT, file, "texts, nor two of a pair such as query and document")}
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value).strip()
+
+
+def _problem(texts: list[str], longest: int) -> str | None:
+    if not all(texts):
+        return "empty text"
+    return f"text of more than {longest:,} characters" if max(map(len, texts)) > longest else None
+
+
+def _labels(rows: list[Row], keep: list[int], file: Path) -> tuple[list[int], list[str]]:
+    """Return the label of every row that is kept and the names of the labels; nothing when there is no such column."""
+    if not has_column(rows, _LABEL):
+        return [], []
+    column = find_column(rows, _LABEL, file, "labels")
+    names = sorted({str(row.get(column)) for row in rows}, key=natural)
+    number = {name: i for i, name in enumerate(names)}
+    return [number[str(rows[i].get(column))] for i in keep], names
+
+
+def _groups(rows: list[Row], file: Path) -> Tensor | None:
+    """Return the sample that every row shows, numbered in the order of their first rows."""
+    if not has_column(rows, _SAMPLE):
+        return None
+    column = find_column(rows, _SAMPLE, file, "groups")
+    numbers: dict[str, int] = {}
+    return torch.tensor([numbers.setdefault(str(row.get(column)), len(numbers)) for row in rows])

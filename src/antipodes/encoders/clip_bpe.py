@@ -1,0 +1,142 @@
+"""CLIP's byte-pair tokenizer (Radford et al. 2021), from the merges that the package ``open_clip_torch`` carries.
+
+Three steps: a text is cleaned and put in lower case; it is cut into words, numbers of one digit and runs of other
+signs; inside each of these, the pair of pieces that comes first in the list of merges is joined until none is left.
+"""
+
+import gzip
+import html
+import unicodedata
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+from antipodes.encoders.packages import find_packaged, require_packaged
+
+PACKAGES = ("open_clip_torch",)
+FILE = "bpe_simple_vocab_16e6.txt.gz"
+MERGES = 49152 - 256 - 2  # what CLIP uses of the list
+SIZE = 2 * 256 + MERGES + 2
+START, END = SIZE - 2, SIZE - 1
+CONTRACTIONS = ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d")
+_STRAIGHT = str.maketrans(dict.fromkeys(range(0x2018, 0x201C), "'") | dict.fromkeys(range(0x201C, 0x2020), '"'))
+_WORD_END = "</w>"
+
+
+def read_merges() -> bytes:
+    """Read CLIP's list of merges, one a line, from the installed package, without importing it.
+
+    Raises:
+        ValueError: the package is not installed.
+    """
+    path = require_packaged("CLIP's byte pairs", "text", PACKAGES, FILE)
+    lines = gzip.decompress(path.read_bytes()).decode().split("\n")
+    return "\n".join(lines[1 : MERGES + 1]).encode()
+
+
+def find_merges() -> bytes | None:
+    """Read the same list where the package is installed; None where it is not."""
+    return None if find_packaged(PACKAGES, FILE) is None else read_merges()
+
+
+class ClipBPE:
+    """The tokens of texts between CLIP's start and end tokens, cut to a length.
+
+    Args:
+        merges: what `read_merges` returned.
+        max_length: of start, text and end together.
+    """
+
+    def __init__(self, merges: bytes, max_length: int = 77) -> None:
+        pairs = [tuple(line.split()) for line in merges.decode().split("\n")]
+        letters = list(_letters().values())
+        names = [*letters, *(letter + _WORD_END for letter in letters), *("".join(pair) for pair in pairs)]
+        self._numbers = {name: number for number, name in enumerate(names)}
+        self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
+        self._room = max_length - 2
+        self._word = lru_cache(maxsize=100_000)(self._merge)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of every text, without padding."""
+        rows = []
+        for text in texts:
+            row: list[int] = []
+            for word in split(clean(text)):
+                row += self._word(word)
+                if len(row) >= self._room:
+                    break
+            rows.append([START, *row[: self._room], END])
+        return rows
+
+    def _merge(self, word: str) -> tuple[int, ...]:
+        letters = _letters()
+        pieces = [letters[byte] for byte in word.encode()]
+        pieces[-1] += _WORD_END
+        while len(pieces) > 1:
+            pair = min(pairwise(pieces), key=lambda pair: self._ranks.get(pair, SIZE))
+            if pair not in self._ranks:
+                break
+            joined: list[str] = []
+            for piece in pieces:
+                # Left to right, and a piece that has just been joined is not joined again in the same pass.
+                if joined and (joined[-1], piece) == pair:
+                    joined[-1] = "\0" + joined[-1] + piece
+                else:
+                    joined.append(piece)
+            pieces = [piece.lstrip("\0") for piece in joined]
+        return tuple(self._numbers[piece] for piece in pieces)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        merges = "\n".join(" ".join(pair) for pair in self._ranks).encode()
+        return ClipBPE, (merges, self._room + 2)
+
+
+def clean(text: str) -> str:
+    """Put a text into lower case with single spaces, straight quotes and no HTML escapes or ligatures.
+
+    CLIP calls the package ftfy here, which also repairs texts that were decoded wrongly; that is left out.
+    """
+    text = html.unescape(html.unescape(text)).translate(_STRAIGHT)
+    text = "".join(unicodedata.normalize("NFKC", sign) if _is_variant(sign) else sign for sign in text)
+    return " ".join(unicodedata.normalize("NFC", text).split()).strip().lower()
+
+
+def split(text: str) -> Iterator[str]:
+    """Cut a text into contractions ('s, 't, ...), words, single digits and runs of other signs.
+
+    Example:
+        >>> list(split("it's 2 dogs!!"))
+        ['it', "'s", '2', 'dogs', '!!']
+    """
+    at = 0
+    while at < len(text):
+        contraction = next((part for part in CONTRACTIONS if text.startswith(part, at)), None)
+        if contraction is not None:
+            yield contraction
+            at += len(contraction)
+            continue
+        kind, end = _kind(text[at]), at + 1
+        while end < len(text) and kind in ("letter", "other") and _kind(text[end]) == kind:
+            end += 1
+        if kind != "space":
+            yield text[at:end]
+        at = end
+
+
+def _kind(sign: str) -> str:
+    if sign.isspace():
+        return "space"
+    return {"L": "letter", "N": "number"}.get(unicodedata.category(sign)[0], "other")
+
+
+def _is_variant(sign: str) -> bool:
+    """Whether a sign is a Latin ligature or a full-width or half-width form."""
+    return "\ufb00" <= sign <= "\ufb06" or "\uff01" <= sign <= "\uffef"
+
+
+@lru_cache(maxsize=1)
+def _letters() -> dict[int, str]:
+    """Every byte as a printable letter: printable bytes as themselves and first, the others as signs from 256 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}

@@ -1,0 +1,211 @@
+"""ResNets for detection and segmentation: detectron2's key names, and the configurations that fit the weights.
+
+detectron2's own backbones see BGR with a mean alone; ours see RGB with mean and standard deviation, and their stride
+sits in the 3x3 convolution. So the configurations say ``INPUT.FORMAT: RGB``, the pixels' statistics times 255, and
+``STRIDE_IN_1X1: false``; the file of weights says the same.
+"""
+
+import pickle
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from antipodes.encoders.encoder import Preprocessing
+from antipodes.encoders.resnet import Bottleneck, ResNet
+from antipodes.files import replacing
+
+DEPTHS: dict[tuple[int, ...], int] = {(2, 2, 2, 2): 18, (3, 4, 6, 3): 34, (3, 4, 23, 3): 101, (3, 8, 36, 3): 152}
+"""Blocks per stage -> depth; 34 is 50 with bottlenecks."""
+
+
+def to_detectron2(encoder: nn.Module, preprocessing: Preprocessing) -> dict[str, Any]:
+    """Give a ResNet detectron2's names.
+
+    Returns:
+        What detectron2's checkpointer reads from a ``.pkl`` file: ``model``, names to arrays, with author and
+        ``matching_heuristics``; besides, ``input_format``, ``pixel_mean`` and ``pixel_std`` say how it wants images.
+
+    Raises:
+        ValueError: detectron2 has no such network.
+    """
+    _check(encoder, preprocessing)
+    return {
+        "model": {detectron2_name(key): tensor.detach().cpu().numpy() for key, tensor in encoder.state_dict().items()},
+        "__author__": "antipodes",
+        "matching_heuristics": True,
+        **_pixels(preprocessing),
+    }
+
+
+def from_detectron2(model: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+    """Give detectron2's arrays the names of torchvision and of `ResNet`."""
+    return {torchvision_name(key): torch.from_numpy(np.array(array)) for key, array in model.items()}
+
+
+def detectron2_name(key: str) -> str:
+    """Turn torchvision's name of a tensor into detectron2's.
+
+    Example:
+        >>> detectron2_name("layer1.0.bn2.weight"), detectron2_name("layer2.0.downsample.1.bias")
+        ('res2.0.conv2.norm.weight', 'res3.0.shortcut.norm.bias')
+    """
+    if not key.startswith("layer"):
+        key = f"stem.{key}"
+    key = re.sub(r"^layer(\d)", lambda found: f"res{int(found[1]) + 1}", key)
+    key = re.sub(r"\bbn(\d)\b", r"conv\1.norm", key)
+    return key.replace("downsample.0", "shortcut").replace("downsample.1", "shortcut.norm")
+
+
+def torchvision_name(key: str) -> str:
+    """Turn detectron2's name of a tensor into torchvision's.
+
+    Example:
+        >>> torchvision_name("stem.conv1.norm.running_var")
+        'bn1.running_var'
+    """
+    key = key.removeprefix("stem.").replace("shortcut.norm", "downsample.1").replace("shortcut", "downsample.0")
+    key = re.sub(r"\bconv(\d)\.norm\b", r"bn\1", key)
+    return re.sub(r"^res(\d)", lambda found: f"layer{int(found[1]) - 1}", key)
+
+
+def save_detectron2(encoder: nn.Module, preprocessing: Preprocessing, path: str | Path) -> list[Path]:
+    """Write the weights, and beside them a configuration for Pascal VOC and one for COCO; returns the files.
+
+    Raises:
+        ValueError: detectron2 has no such network; nothing is written then.
+    """
+    path = Path(path)
+    content = pickle.dumps(to_detectron2(encoder, preprocessing), protocol=4)
+    files = {path: content}
+    for name, config in configurations(encoder, preprocessing, path.name).items():
+        text = f"# {HEADINGS[name]}\n" + yaml.safe_dump(config, sort_keys=False, default_flow_style=None)
+        files[path.with_name(f"{path.stem}-{name}.yaml")] = text.encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for file, data in files.items():
+        with replacing(file) as temporary:
+            temporary.write_bytes(data)
+    return list(files)
+
+
+HEADINGS = {
+    "voc": "Faster R-CNN with a C4 head on Pascal VOC 07+12, tested on VOC 07, 24k iterations.",
+    "coco": "Mask R-CNN with FPN on COCO 2017, 1x schedule.",
+}
+
+
+def configurations(encoder: nn.Module, preprocessing: Preprocessing, weights: str) -> dict[str, dict[str, Any]]:
+    """The configurations for Pascal VOC and COCO.
+
+    A ResNet of bottlenecks is fine-tuned with synchronised batch normalisation, as in MoCo and SANE; one of basic
+    blocks is frozen, as ResNet-18 is in Ring's Table 4. detectron2 builds the last stage of a C4 head of bottlenecks
+    always, so that of a ResNet-18 starts from scratch there.
+    """
+    _check(encoder, preprocessing)
+    assert isinstance(encoder, ResNet)
+    network = _network(encoder)
+    tuned = _bottlenecks(encoder)
+    pixels = _pixels(preprocessing)
+    model: dict[str, Any] = {
+        "META_ARCHITECTURE": "GeneralizedRCNN",
+        "WEIGHTS": weights,
+        "PIXEL_MEAN": pixels["pixel_mean"],
+        "PIXEL_STD": pixels["pixel_std"],
+        "BACKBONE": {"FREEZE_AT": 0 if tuned else 5},
+        "RESNETS": {**network, "STRIDE_IN_1X1": False, "NORM": "SyncBN" if tuned else "FrozenBN"},
+    }
+    solver = {"IMS_PER_BATCH": 16, "BASE_LR": 0.02}
+    both: dict[str, Any] = {"VERSION": 2, "TEST": {"PRECISE_BN": {"ENABLED": tuned}}}
+    voc = {
+        "MODEL": {
+            **model,
+            "MASK_ON": False,
+            "RPN": {"PRE_NMS_TOPK_TEST": 6000, "POST_NMS_TOPK_TEST": 1000},
+            "ROI_HEADS": {"NAME": "Res5ROIHeads", "NUM_CLASSES": 20},
+        },
+        "INPUT": {
+            "FORMAT": pixels["input_format"],
+            "MIN_SIZE_TRAIN": list(range(480, 801, 32)),
+            "MIN_SIZE_TEST": 800,
+        },
+        "DATASETS": {"TRAIN": ["voc_2007_trainval", "voc_2012_trainval"], "TEST": ["voc_2007_test"]},
+        "SOLVER": {**solver, "STEPS": [18000, 22000], "MAX_ITER": 24000, "WARMUP_ITERS": 100},
+        **both,
+    }
+    stages = ["res2", "res3", "res4", "res5"]
+    levels = ["p2", "p3", "p4", "p5"]
+    coco = {
+        "MODEL": {
+            **model,
+            "MASK_ON": True,
+            "BACKBONE": {**model["BACKBONE"], "NAME": "build_resnet_fpn_backbone"},
+            "RESNETS": {**model["RESNETS"], "OUT_FEATURES": stages},
+            "FPN": {"IN_FEATURES": stages, "NORM": "SyncBN" if tuned else ""},
+            "ANCHOR_GENERATOR": {"SIZES": [[32], [64], [128], [256], [512]], "ASPECT_RATIOS": [[0.5, 1.0, 2.0]]},
+            "RPN": {
+                "IN_FEATURES": [*levels, "p6"],
+                "PRE_NMS_TOPK_TRAIN": 2000,
+                "PRE_NMS_TOPK_TEST": 1000,
+                "POST_NMS_TOPK_TRAIN": 1000,
+                "POST_NMS_TOPK_TEST": 1000,
+            },
+            "ROI_HEADS": {"NAME": "StandardROIHeads", "IN_FEATURES": levels, "NUM_CLASSES": 80},
+            "ROI_BOX_HEAD": {"NAME": "FastRCNNConvFCHead", "NUM_FC": 2, "POOLER_RESOLUTION": 7},
+            "ROI_MASK_HEAD": {"NAME": "MaskRCNNConvUpsampleHead", "NUM_CONV": 4, "POOLER_RESOLUTION": 14},
+        },
+        "INPUT": {"FORMAT": pixels["input_format"], "MIN_SIZE_TRAIN": list(range(640, 801, 32))},
+        "DATASETS": {"TRAIN": ["coco_2017_train"], "TEST": ["coco_2017_val"]},
+        "SOLVER": {**solver, "STEPS": [60000, 80000], "MAX_ITER": 90000},
+        **both,
+    }
+    return {"voc": voc, "coco": coco}
+
+
+def _pixels(preprocessing: Preprocessing) -> dict[str, Any]:
+    return {
+        "input_format": "RGB",
+        "pixel_mean": [round(255 * value, 4) for value in preprocessing.mean],
+        "pixel_std": [round(255 * value, 4) for value in preprocessing.std],
+    }
+
+
+def _network(encoder: ResNet) -> dict[str, int]:
+    """detectron2's words for the depth and the width."""
+    width = encoder.conv1.out_channels
+    depth = DEPTHS[_blocks(encoder)]
+    bottlenecks = _bottlenecks(encoder)
+    return {
+        "DEPTH": 50 if bottlenecks and depth == 34 else depth,
+        "STEM_OUT_CHANNELS": width,
+        "RES2_OUT_CHANNELS": 4 * width if bottlenecks else width,
+        "WIDTH_PER_GROUP": width,
+    }
+
+
+def _check(encoder: nn.Module, preprocessing: Preprocessing) -> None:
+    if not isinstance(encoder, ResNet):
+        raise ValueError(f"detectron2 takes ResNets, and this encoder is a {type(encoder).__name__}")
+    if encoder.conv1.kernel_size != (7, 7) or encoder.in_channels != 3 or preprocessing.colour != "rgb":
+        raise ValueError(
+            "detectron2's ResNets have a stem of 7x7 on RGB, and this encoder has one for small images or other "
+            "channels: train resnet18, resnet34 or resnet50"
+        )
+    if _blocks(encoder) not in DEPTHS or (not _bottlenecks(encoder) and encoder.conv1.out_channels != 64):
+        raise ValueError(
+            f"detectron2 has no ResNet with {list(_blocks(encoder))} blocks of width {encoder.conv1.out_channels}: "
+            "train resnet18, resnet34 or resnet50"
+        )
+
+
+def _blocks(encoder: ResNet) -> tuple[int, ...]:
+    return tuple(len(encoder.get_submodule(stage)) for stage in encoder.stages)  # type: ignore[arg-type]
+
+
+def _bottlenecks(encoder: ResNet) -> bool:
+    return any(isinstance(module, Bottleneck) for module in encoder.modules())

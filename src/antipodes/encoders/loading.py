@@ -1,0 +1,261 @@
+"""`antipodes.load`: an encoder with its preprocessing, ready for photos or sentences."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from antipodes.encoders import create
+from antipodes.encoders.encoder import Encoder, Preprocessing
+from antipodes.encoders.export import load_backbone
+from antipodes.registry import NAMES
+
+ENDING = ".safetensors"
+PRETRAINED = ("efficientnet-lite0", "minilm")
+"""Names of encoders whose weights come with an installed package."""
+
+Progress = Callable[[int, int], None]
+"""Called with how many inputs are done, and of how many."""
+
+
+class SideBySide(nn.Module):
+    """One or several encoders behind one input, their features joined: what is exported to other formats.
+
+    Args:
+        encoders: the networks.
+        colours: of each, the channels it sees: rgb, l or ab.
+    """
+
+    def __init__(self, encoders: Sequence[Encoder], colours: Sequence[str]) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+        self.colours = list(colours)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the features (B, num_features) of normalised images, tokens or vectors."""
+        seen = split_colours(inputs, self.colours)
+        parts = [encoder(part) for encoder, part in zip(self.encoders, seen, strict=True)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+class LoadedEncoder(nn.Module):
+    """An encoder in evaluation mode that takes photos or texts as they are.
+
+    Args:
+        encoders: the network, or several on the same images whose features are put side by side (CMC's two).
+        preprocessing: how images are made ready, one for each of the networks; None for texts and vectors.
+        name: what to call it.
+
+    Attributes:
+        modality: image, text or vector.
+        num_features: length of a feature vector.
+
+    Example:
+        >>> from PIL import Image
+        >>> encoder = LoadedEncoder([create("resnet8-slim")], [Preprocessing(32)])
+        >>> encoder([Image.new("RGB", (60, 40))]).shape
+        torch.Size([1, 64])
+    """
+
+    def __init__(
+        self, encoders: Sequence[Encoder], preprocessing: Sequence[Preprocessing | None], name: str = "encoder"
+    ) -> None:
+        super().__init__()
+        self.preprocessing = list(preprocessing)
+        self.network = SideBySide(encoders, ["rgb" if each is None else each.colour for each in preprocessing])
+        self.name = name
+        self.modality: str = getattr(encoders[0], "modality", "image")
+        self.num_features = sum(int(encoder.num_features) for encoder in encoders)
+        if self.modality == "image" and None in self.preprocessing:
+            raise ValueError(
+                f"{name} does not say how its images are made ready: load it with preprocessing=Preprocessing(size)"
+            )
+        self.eval().requires_grad_(False)
+
+    @property
+    def encoders(self) -> nn.ModuleList:
+        """The networks: one, or CMC's two."""
+        return self.network.encoders
+
+    @property
+    def size(self) -> int:
+        """Height and width that images are made."""
+        return self._images().size
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """What is taken from the channels of RGB in [0, 1]."""
+        return self._images().mean
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """What the channels are divided by."""
+        return self._images().std
+
+    def forward(self, inputs: Sequence[Any] | Tensor, batch_size: int = 64) -> Tensor:
+        """Return the features (N, num_features) of N inputs; see `embed`."""
+        return self.embed(inputs, batch_size)
+
+    @torch.no_grad()
+    def embed(self, inputs: Sequence[Any] | Tensor, batch_size: int = 64, progress: Progress | None = None) -> Tensor:
+        """Return the features of a list of inputs.
+
+        Args:
+            inputs: for images a list of Pillow images or paths, for texts a list of strings, for vectors a tensor
+                (N, F).
+            batch_size: how many go through the network at once.
+            progress: told after every batch.
+
+        Returns:
+            (N, num_features) float32, on the CPU.
+
+        Raises:
+            ValueError: an image cannot be read (its path is named), or the inputs are of another kind.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if isinstance(inputs, (str, Path)) or not hasattr(inputs, "__len__"):
+            raise ValueError(f"inputs must be a list, got {type(inputs).__name__}: put a single one into [ ]")
+        parts = [torch.empty(0, self.num_features)]
+        for start in range(0, len(inputs), batch_size):
+            parts.append(self.features(self.prepare(inputs[start : start + batch_size])).float().cpu())
+            if progress is not None:
+                progress(min(start + batch_size, len(inputs)), len(inputs))
+        return torch.cat(parts)
+
+    def prepare(self, inputs: Sequence[Any] | Tensor) -> Tensor:
+        """Make a batch of inputs into one tensor.
+
+        Returns:
+            Of images (B, 3, size, size) uint8, of texts tokens (B, L) int64, of vectors (B, F) float32.
+        """
+        if self.modality == "text":
+            tokens: Tensor = self.encoders[0].tokenize(list(inputs))  # type: ignore[operator]
+            return tokens
+        if self.modality == "vector":
+            return torch.as_tensor(inputs, dtype=torch.float32)
+        return torch.stack([read_image(image, self.size) for image in inputs])
+
+    @torch.no_grad()
+    def features(self, batch: Tensor) -> Tensor:
+        """Return the features (B, num_features) of what `prepare` made, on the encoder's own device."""
+        parameter = next(self.parameters(), None)
+        batch = batch if parameter is None else batch.to(parameter.device)
+        if self.modality == "image":
+            batch = normalised(batch, self._images())
+        features: Tensor = self.network(batch)
+        return features
+
+    def _images(self) -> Preprocessing:
+        preprocessing = self.preprocessing[0]
+        if preprocessing is None:
+            raise ValueError(f"{self.name} is an encoder of {self.modality}s, which have no size, mean or std")
+        return preprocessing
+
+
+def load(path: str | Path, tower: str | None = None, preprocessing: Preprocessing | None = None) -> LoadedEncoder:
+    """Load an encoder with its preprocessing.
+
+    Args:
+        path: a run folder, an exported ``.safetensors`` file, or the name of an encoder that comes with weights
+            (``efficientnet-lite0``, ``minilm``, ``timm:<model>``, ``hf:<text model>``).
+        tower: which of a run's encoders, e.g. ``"text"``; by default the only one, or that of the images.
+        preprocessing: how images are made ready, where the file does not say or something else is wanted.
+
+    A file that names its encoder by a dotted path makes that import: load such files of strangers with care.
+
+    Raises:
+        ValueError: there is nothing to load at the path; the sentence names it.
+
+    Example:
+        >>> encoder = load("runs/a")  # doctest: +SKIP
+        >>> encoder(["one.jpg", "two.jpg"]).shape  # doctest: +SKIP
+        torch.Size([2, 512])
+    """
+    place = Path(path).expanduser()
+    if place.is_dir():
+        files = files_of_run(place, tower)
+    elif place.suffix == ENDING or place.is_file():
+        files = [place]
+    else:
+        return _pretrained(str(path), preprocessing)
+    encoders = [load_backbone(file) for file in files]
+    found = [preprocessing or encoder.preprocessing for encoder in encoders]
+    return LoadedEncoder(encoders, found, str(path))
+
+
+def read_image(image: Any, size: int) -> Tensor:
+    """Read one image as (3, size, size) uint8: the shorter side scaled to size, the centre cropped.
+
+    Args:
+        image: a path, or anything that `antipodes.data` takes for an image.
+        size: height and width of the result.
+
+    Raises:
+        ValueError: it cannot be read; the sentence names the path.
+    """
+    from antipodes.data.decode import Source, decode_sources, square, to_pillow
+
+    if isinstance(image, (str, Path)):
+        (decoded,) = decode_sources([Source(str(Path(image).expanduser()))], size, keep=True)
+        if decoded.pixels is None:
+            raise ValueError(f"{image} cannot be read as an image ({decoded.problem})")
+        return torch.from_numpy(decoded.pixels.copy())
+    return torch.from_numpy(square(to_pillow(image), size).copy())
+
+
+def normalised(images: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Turn images (B, 3, H, W) uint8 into normalised RGB."""
+    mean, std = (
+        torch.tensor(part, device=images.device).view(3, 1, 1) for part in (preprocessing.mean, preprocessing.std)
+    )
+    return (images.float() / 255 - mean) / std
+
+
+def split_colours(images: Tensor, colours: Sequence[str]) -> list[Tensor]:
+    """Give every encoder its channels of normalised images (B, 3, H, W): all, or those of Lab for RGB in [0, 1]."""
+    if all(colour == "rgb" for colour in colours):
+        return [images] * len(colours)
+    from antipodes.functional.colour import rgb_to_lab
+
+    lab = rgb_to_lab(images)  # once for all of them
+    return [{"rgb": images, "l": lab[:, :1], "ab": lab[:, 1:]}[colour] for colour in colours]
+
+
+def files_of_run(folder: Path, tower: str | None) -> list[Path]:
+    """Find the files of a run that hold the wanted encoder: one, or CMC's two.
+
+    Raises:
+        ValueError: there is none, or there are several and no tower is named.
+    """
+    if tower is not None:
+        for name in (f"encoder-{tower}", tower):
+            if (folder / f"{name}{ENDING}").is_file():
+                return [folder / f"{name}{ENDING}"]
+    elif (only := folder / f"encoder{ENDING}").is_file():
+        return [only]
+    found = {file.stem.removeprefix("encoder-"): file for file in sorted(folder.glob(f"*{ENDING}"))}
+    if tower is None and set(found) == {"ab", "l"}:
+        return [found["l"], found["ab"]]
+    if tower is None and "image" in found:
+        return [found["image"]]
+    if not found:
+        raise ValueError(
+            f"{folder} has no encoder{ENDING}: give the folder of a finished run; antipodes train writes it at the end"
+        )
+    wanted = "more than one encoder: choose by tower" if tower is None else f"no encoder of tower {tower!r}"
+    raise ValueError(f"{folder} has {wanted}, of {', '.join(found)}")
+
+
+def _pretrained(name: str, preprocessing: Preprocessing | None) -> LoadedEncoder:
+    """An encoder by its name, with the weights that come with it."""
+    if name not in PRETRAINED and not name.startswith(("timm:", "hf:")):
+        what = "has no weights of its own" if name in NAMES["encoder"] else "does not exist"
+        raise ValueError(
+            f"{name} {what}: give a run folder, a {ENDING} file, or one of {', '.join(PRETRAINED)}, timm:<model>, "
+            "hf:<text model>"
+        )
+    encoder = create(name, pretrained=True)
+    return LoadedEncoder([encoder], [preprocessing or encoder.preprocessing], name)

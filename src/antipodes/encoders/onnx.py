@@ -1,0 +1,129 @@
+"""Encoders as ONNX files, checked against torch before they are kept."""
+
+import contextlib
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from antipodes.encoders.encoder import Preprocessing
+from antipodes.encoders.loading import LoadedEncoder
+from antipodes.files import replacing
+
+TOLERANCE = 1e-5
+"""How much the features may differ from torch's, relative to the largest of them where that is above 1."""
+
+INPUTS = {"image": "images", "text": "tokens", "vector": "vectors"}
+"""Modality -> name of the input."""
+
+
+def export_onnx(loaded: LoadedEncoder, path: str | Path) -> float:
+    """Write an encoder as ONNX: images, tokens or vectors to features.
+
+    The input is called ``images`` (B, 3, size, size), normalised, ``tokens`` (B, L) or ``vectors`` (B, F), the output
+    ``features``. The number of inputs is free, and the length of texts too. Mean, standard deviation and size are in
+    the file's metadata. The file is run once under onnxruntime, with another number of inputs than it was traced with,
+    and only kept where it gives torch's features.
+
+    Returns:
+        The largest difference to torch's features.
+
+    Raises:
+        ValueError: onnx, onnxscript or onnxruntime is missing, or the features differ; nothing is written then.
+    """
+    runtime = require_onnx()
+    path = Path(path)
+    network = loaded.network
+    example = example_input(loaded, 2)
+    free: dict[int, Any] = {0: torch.export.Dim.DYNAMIC}
+    if loaded.modality == "text":
+        free[1] = torch.export.Dim.DYNAMIC
+    name = INPUTS[loaded.modality]
+    with _quiet():
+        program = torch.onnx.export(
+            network,
+            (example,),
+            dynamo=True,
+            dynamic_shapes=(free,),
+            input_names=[name],
+            output_names=["features"],
+            verbose=False,
+        )
+    assert program is not None
+    program.model.metadata_props.update(_metadata(loaded))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        program.save(temporary, external_data=False)
+        return _difference(runtime, temporary, network, name, example_input(loaded, 3))
+
+
+def require_onnx() -> Any:
+    """Import onnxruntime, and see that onnx and onnxscript are there.
+
+    Raises:
+        ValueError: one of them is missing.
+    """
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ValueError(
+            f"ONNX files need onnx, onnxscript and onnxruntime ({error}): pip install antipodes[onnx]"
+        ) from error
+    return onnxruntime
+
+
+def example_input(loaded: LoadedEncoder, count: int) -> Tensor:
+    """Inputs such as the encoder takes: noise as images or vectors, short texts as tokens."""
+    noise = torch.Generator().manual_seed(count)
+    if loaded.modality == "text":
+        return loaded.prepare([" ".join(["word", "another", "third"][: number + 1]) for number in range(count)])
+    if loaded.modality == "image":
+        return torch.randn(count, 3, loaded.size, loaded.size, generator=noise).sigmoid()
+    encoder: Any = loaded.encoders[0]
+    return torch.randn(count, getattr(encoder, "in_features", encoder.num_features), generator=noise)
+
+
+def _difference(runtime: Any, path: Path, network: nn.Module, name: str, inputs: Tensor) -> float:
+    try:
+        session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+        (found,) = session.run(None, {name: inputs.numpy()})
+    except Exception as error:  # onnxruntime has its own kinds
+        raise ValueError(f"onnxruntime cannot run what torch exported ({error}): not written") from error
+    with torch.no_grad():
+        expected = network(inputs)
+    difference = float((torch.from_numpy(found) - expected).abs().max())
+    if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):
+        raise ValueError(f"the ONNX file would give features that differ by {difference:.2g} from torch's: not written")
+    return difference
+
+
+def _metadata(loaded: LoadedEncoder) -> dict[str, str]:
+    metadata = {"modality": loaded.modality, "num_features": str(loaded.num_features)}
+    preprocessing = loaded.preprocessing[0]
+    if isinstance(preprocessing, Preprocessing):
+        fields = asdict(preprocessing)
+        fields.pop("colour")  # the conversion is inside
+        metadata["preprocessing"] = json.dumps(fields, sort_keys=True)
+    return metadata
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's running commentary from the user."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

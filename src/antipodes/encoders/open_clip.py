@@ -1,0 +1,274 @@
+"""Two towers under open_clip's names, so that a model trained here runs in open_clip, and back.
+
+The image tower becomes ``visual.trunk`` (a timm model) with ``visual.head.proj``, the text tower stands at the top as
+in CLIP, and ``text_projection``, ``logit_scale`` and ``logit_bias`` are the rest. A folder of `save_open_clip` holds
+``open_clip_model.safetensors`` and ``open_clip_config.json``, which open_clip loads as ``local-dir:FOLDER``.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from antipodes.encoders import create
+from antipodes.encoders.efficientnet import EfficientNetLite0, timm_names
+from antipodes.encoders.encoder import Encoder, Preprocessing
+from antipodes.encoders.resnet import ResNet
+from antipodes.encoders.text import VOCABULARY
+from antipodes.encoders.text_transformer import TextTransformer
+from antipodes.files import replacing
+
+WEIGHTS_FILE, CONFIG_FILE, VOCABULARY_FILE = "open_clip_model.safetensors", "open_clip_config.json", "vocabulary"
+TRUNK, PROJECTION, TEXT_PROJECTION = "visual.trunk.", "visual.head.proj", "text_projection"
+TIMM_TO_OURS = {
+    "resnet18": "resnet18",
+    "resnet34": "resnet34",
+    "resnet50": "resnet50",
+    "tf_efficientnet_lite0": "efficientnet-lite0",
+}
+"""timm's name of an image tower -> ours, for those that are the same network."""
+
+
+@dataclass(frozen=True)
+class TwoTowers:
+    """What open_clip calls a CLIP model.
+
+    Args:
+        image: an encoder that timm has too: resnet18, resnet34, resnet50 or efficientnet-lite0.
+        text: CLIP's text transformer.
+        image_projection: linear, from the image features to the embeddings.
+        text_projection: linear, from the text features to the embeddings.
+        logit_scale: the logarithm of 1 / temperature, a scalar.
+        logit_bias: SigLIP's bias, a scalar, or None.
+    """
+
+    image: Encoder
+    text: TextTransformer
+    image_projection: nn.Linear
+    text_projection: nn.Linear
+    logit_scale: Tensor
+    logit_bias: Tensor | None = None
+
+
+def to_open_clip(towers: TwoTowers) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Give a model open_clip's names.
+
+    Returns:
+        The state dict, and the model's configuration (``model_cfg``).
+
+    Raises:
+        ValueError: open_clip has no such image tower, a projection is not linear, or the sizes do not fit.
+    """
+    _check(towers)
+    name = _timm_name(towers.image)
+    state = {TRUNK + _rename(key, towers.image): tensor for key, tensor in towers.image.state_dict().items()}
+    state |= {key: tensor for key, tensor in towers.text.state_dict().items() if key != VOCABULARY}
+    state[f"{PROJECTION}.weight"] = towers.image_projection.weight
+    if towers.image_projection.bias is not None:
+        state[f"{PROJECTION}.bias"] = towers.image_projection.bias
+    if towers.text_projection.bias is None:
+        state[TEXT_PROJECTION] = towers.text_projection.weight.T  # (width, embed_dim), without a bias a matrix
+    else:
+        state |= {f"{TEXT_PROJECTION}.{part}": getattr(towers.text_projection, part) for part in ("weight", "bias")}
+    state["logit_scale"] = towers.logit_scale
+    if towers.logit_bias is not None:
+        state["logit_bias"] = towers.logit_bias
+    return {key: tensor.detach().cpu().contiguous() for key, tensor in state.items()}, _config(towers, name)
+
+
+def from_open_clip(state: dict[str, Tensor], config: dict[str, Any], vocabulary: bytes | None = None) -> TwoTowers:
+    """Build a model from open_clip's names.
+
+    Args:
+        state: the state dict.
+        config: open_clip's ``model_cfg``.
+        vocabulary: byte pairs of a text tower that does not have CLIP's own.
+
+    Raises:
+        ValueError: the towers are others than ours, or a name or a shape does not fit.
+    """
+    try:
+        vision, text_config = config["vision_cfg"], config["text_cfg"]
+        embed_dim, timm_name = config["embed_dim"], vision.get("timm_model_name")
+        text = TextTransformer(
+            "trained" if vocabulary is not None else "clip",
+            text_config["vocab_size"],
+            text_config["width"],
+            text_config["layers"],
+            text_config["heads"],
+            text_config["context_length"],
+            bool(config.get("quick_gelu", False)),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"this is not a configuration of open_clip that can be read here: {error!r}") from error
+    if timm_name not in TIMM_TO_OURS:
+        raise ValueError(
+            f"open_clip's image tower {timm_name or 'without a timm name'!r} is not one of ours: "
+            f"{', '.join(TIMM_TO_OURS)} can be read"
+        )
+    name = TIMM_TO_OURS[timm_name]
+    image = create(name, **({"pretrained": False} if name == "efficientnet-lite0" else {}))
+    towers = TwoTowers(
+        image,
+        text,
+        nn.Linear(image.num_features, embed_dim, bias=f"{PROJECTION}.bias" in state),
+        nn.Linear(text.num_features, embed_dim, bias=f"{TEXT_PROJECTION}.bias" in state),
+        torch.zeros(()),
+        torch.zeros(()) if "logit_bias" in state else None,
+    )
+    _copy(state, towers)
+    if vocabulary is not None:
+        text.set_vocabulary(vocabulary)
+    return towers
+
+
+def save_open_clip(towers: TwoTowers, folder: str | Path) -> None:
+    """Write a model as a folder that open_clip loads as ``local-dir:FOLDER``; the same weights give the same bytes.
+
+    Byte pairs that were learned here go into a file of their own, which open_clip does not read.
+    """
+    folder = Path(folder)
+    state, config = to_open_clip(towers)
+    preprocessing = towers.image.preprocessing or Preprocessing()
+    text = json.dumps({"model_cfg": config, "preprocess_cfg": _preprocess_config(preprocessing)}, indent=2)
+    files = {WEIGHTS_FILE: save(dict(sorted(state.items()))), CONFIG_FILE: text.encode() + b"\n"}
+    if towers.text.byte_pairs == "trained":
+        files[VOCABULARY_FILE] = bytes(towers.text.vocabulary.cpu().numpy())
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        with replacing(folder / name) as temporary:
+            temporary.write_bytes(content)
+
+
+def load_open_clip(folder: str | Path) -> TwoTowers:
+    """Read a folder of `save_open_clip`, or of open_clip itself.
+
+    Raises:
+        ValueError: a file is missing or damaged, or the model is not one of ours.
+    """
+    folder = Path(folder)
+    try:
+        state = load((folder / WEIGHTS_FILE).read_bytes())
+        config = json.loads((folder / CONFIG_FILE).read_text())["model_cfg"]
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{folder} is not a folder with a readable {WEIGHTS_FILE} and {CONFIG_FILE} ({error})"
+        ) from error
+    own = folder / VOCABULARY_FILE
+    return from_open_clip(state, config, own.read_bytes() if own.is_file() else None)
+
+
+def _check(towers: TwoTowers) -> None:
+    for which, projection, encoder in (
+        ("image", towers.image_projection, towers.image),
+        ("text", towers.text_projection, towers.text),
+    ):
+        if not isinstance(projection, nn.Linear):
+            raise ValueError(
+                f"open_clip's {which} projection is one linear layer, and this one is a {type(projection).__name__}: "
+                "train with linear heads for open_clip"
+            )
+        if projection.in_features != encoder.num_features:
+            raise ValueError(
+                f"the {which} projection takes {projection.in_features} features, and its encoder has "
+                f"{encoder.num_features}"
+            )
+    if not isinstance(towers.text, TextTransformer):
+        raise ValueError(f"open_clip's text tower is a text-transformer, not a {type(towers.text).__name__}")
+    if towers.image_projection.out_features != towers.text_projection.out_features:
+        raise ValueError("both projections must end in embeddings of one length")
+
+
+def _timm_name(image: nn.Module) -> str:
+    if isinstance(image, EfficientNetLite0):
+        return "tf_efficientnet_lite0"
+    given = {key: tuple(tensor.shape) for key, tensor in image.state_dict().items()}
+    for name in ("resnet18", "resnet34", "resnet50"):
+        with torch.device("meta"):
+            same = {key: tuple(tensor.shape) for key, tensor in create(name).state_dict().items()}
+        if isinstance(image, ResNet) and given == same:
+            return name
+    raise ValueError(
+        f"open_clip has no image tower like this {type(image).__name__}: use resnet18, resnet34, resnet50 or "
+        "efficientnet-lite0"
+    )
+
+
+def _rename(key: str, image: nn.Module) -> str:
+    if not isinstance(image, EfficientNetLite0):
+        return key
+    prefix, _, part = key.rpartition(".")
+    return f"{timm_names()[prefix]}.{part}"
+
+
+def _config(towers: TwoTowers, timm_name: str) -> dict[str, Any]:
+    preprocessing = towers.image.preprocessing or Preprocessing()
+    vision: dict[str, Any] = {
+        "timm_model_name": timm_name,
+        "timm_model_pretrained": False,
+        "timm_pool": "avg",
+        "timm_proj": "linear",
+        "timm_proj_bias": towers.image_projection.bias is not None,
+        "image_size": preprocessing.size,
+    }
+    text = {
+        "context_length": towers.text.max_length,
+        "vocab_size": towers.text.vocabulary_size,
+        "width": towers.text.num_features,
+        "heads": towers.text.blocks()[0].attn.heads,
+        "layers": len(towers.text.blocks()),
+        "proj_bias": towers.text_projection.bias is not None,
+    }
+    config = {"embed_dim": towers.text_projection.out_features, "vision_cfg": vision, "text_cfg": text}
+    if towers.text.blocks()[0].quick_gelu:
+        config["quick_gelu"] = True
+    if towers.logit_bias is not None:
+        config["init_logit_bias"] = -10
+    return config
+
+
+def _preprocess_config(preprocessing: Preprocessing) -> dict[str, Any]:
+    return {
+        "size": preprocessing.size,
+        "mean": preprocessing.mean,
+        "std": preprocessing.std,
+        "interpolation": "bicubic",
+        "resize_mode": "shortest",
+    }
+
+
+def _copy(state: dict[str, Tensor], towers: TwoTowers) -> None:
+    """Copy open_clip's tensors into towers of the same shapes, or refuse before anything is copied."""
+    wanted, _ = to_open_clip(towers)
+    wrong = sorted(
+        key
+        for key in wanted.keys() | state.keys()
+        if key not in wanted or key not in state or wanted[key].shape != state[key].shape
+    )
+    if wrong:
+        shapes = [tuple(where[wrong[0]].shape) if wrong[0] in where else "missing" for where in (state, wanted)]
+        raise ValueError(
+            f"the weights do not fit open_clip's configuration: {len(wrong)} differ, first {wrong[0]!r}, of shape "
+            f"{shapes[0]} in the file and {shapes[1]} in the model"
+        )
+    image = {key: state[TRUNK + _rename(key, towers.image)] for key in towers.image.state_dict()}
+    text = {key: state[key] for key in towers.text.state_dict() if key != VOCABULARY}
+    towers.image.load_state_dict(image)
+    towers.text.load_state_dict(text, strict=False)
+    with torch.no_grad():
+        towers.image_projection.weight.copy_(state[f"{PROJECTION}.weight"])
+        if towers.image_projection.bias is not None:
+            towers.image_projection.bias.copy_(state[f"{PROJECTION}.bias"])
+        if towers.text_projection.bias is None:
+            towers.text_projection.weight.copy_(state[TEXT_PROJECTION].T)
+        else:
+            towers.text_projection.weight.copy_(state[f"{TEXT_PROJECTION}.weight"])
+            towers.text_projection.bias.copy_(state[f"{TEXT_PROJECTION}.bias"])
+        towers.logit_scale.copy_(state["logit_scale"])
+        if towers.logit_bias is not None:
+            towers.logit_bias.copy_(state["logit_bias"])

@@ -1,0 +1,47 @@
+"""Files that come inside installed packages: weights and vocabularies are found there and never downloaded."""
+
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+
+def find_packaged(packages: tuple[str, ...], ending: str) -> Path | None:
+    """Find a file of the first of these packages that is installed, without importing the package.
+
+    Args:
+        packages: names as pip knows them.
+        ending: how the path of the file ends.
+
+    Returns:
+        Its path, or None when none of the packages is installed or none has such a file.
+
+    Example:
+        >>> find_packaged(("numpy",), "numpy/__init__.py").name
+        '__init__.py'
+        >>> find_packaged(("no-such-package",), ".pth") is None
+        True
+    """
+    for package in packages:
+        try:
+            files = distribution(package).files or []
+        except PackageNotFoundError:
+            continue
+        for file in files:
+            path = Path(str(file.locate()))
+            if str(file).endswith(ending) and path.is_file():
+                return path
+    return None
+
+
+def require_packaged(what: str, extra: str, packages: tuple[str, ...], ending: str) -> Path:
+    """Find a file as `find_packaged` does, or say which extra brings it.
+
+    Raises:
+        ValueError: none of the packages is installed.
+    """
+    path = find_packaged(packages, ending)
+    if path is None:
+        raise ValueError(
+            f"{what} are in the package {' or '.join(packages)}, which is not installed: "
+            f"pip install antipodes[{extra}] (nothing is downloaded at run time)"
+        )
+    return path

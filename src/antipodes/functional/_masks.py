@@ -1,0 +1,195 @@
+"""Masks: what a rule says about a block of pairs. This is the one place where a rule gets its meaning.
+
+A pair passes a mask when it passes every factor of it; a factor is one comparison, of a similarity with a bound or of
+two group numbers. Masks are blocks of zeros and ones in the dtype of the similarities: on a CPU a comparison or a
+product of those costs a tenth of a nanosecond per pair, boolean blocks cost five to thirty times as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from antipodes.functional._tiles import Buffers, Listing, Tile
+from antipodes.functional.rule import Bounds, Group, Rule
+
+
+class Factor(NamedTuple):
+    """One comparison that a pair has to pass.
+
+    Attributes:
+        compare: the elementwise comparison, of what `source` says with `anchors`.
+        source: the block of similarities, that of the guide's similarities, or the group numbers of the candidates.
+        candidates: (C,) group numbers, where the source is groups.
+        anchors: (A,) group numbers or bounds.
+    """
+
+    compare: Callable[..., Tensor]
+    source: Literal["own", "guide", "group"]
+    candidates: Tensor | None
+    anchors: Tensor
+
+
+Positions = dict[int, Tensor]  # the number of a tile to flat positions in it
+
+
+class Mask(NamedTuple):
+    """A rule made ready for blocks: W is the product of `keep`, and W times one minus the product of `free` is Y.
+
+    Attributes:
+        keep: what a pair must pass to stay in the denominator.
+        free: what a pair must pass not to be pulled.
+        dropped: positions of listed pairs that leave the denominator, by tile.
+        pulled: those of listed pairs that are pulled.
+        mutual: whether pair (i, k) and pair (k, i) get the same answer, so that one mask serves both.
+        kept: (A,) the number of pairs that pass `keep`, where it is known without looking at similarities.
+    """
+
+    keep: tuple[Factor, ...]
+    free: tuple[Factor, ...]
+    dropped: Positions
+    pulled: Positions
+    mutual: bool
+    kept: Tensor | None
+
+    @property
+    def pulls(self) -> bool:
+        """Whether any pair may be pulled."""
+        return bool(self.free or self.pulled)
+
+    @property
+    def trivial(self) -> bool:
+        """Whether every pair is kept and none pulled."""
+        return not (self.keep or self.dropped or self.pulls)
+
+    @property
+    def guided(self) -> bool:
+        """Whether it looks at the guide's similarities."""
+        return any(factor.source == "guide" for factor in self.keep + self.free)
+
+
+class Block(NamedTuple):
+    """What a mask looks at in a tile.
+
+    Attributes:
+        tile: where the block is.
+        own: the similarities, or what they became, in the order of the bounds.
+        guide: the guide's similarities, if any mask asks for them.
+    """
+
+    tile: Tile
+    own: Tensor
+    guide: Tensor | None
+
+
+def compile_rule(
+    rule: Rule,
+    scale: Callable[[Tensor], Tensor],
+    tiles: Sequence[Tile],
+    dtype: torch.dtype,
+    symmetric: bool = False,
+    mirror: bool = False,
+) -> Mask:
+    """Turn a rule without ranks into factors.
+
+    Args:
+        rule: the rule, its bounds on the device of the similarities.
+        scale: what is done to a similarity before it is compared, and hence to a bound.
+        tiles: the tiles of the pairs, which listed pairs are sorted into.
+        dtype: of the similarities.
+        symmetric: whether the candidates are the anchors themselves.
+        mirror: whether the rule's anchors are the columns of the tiles.
+    """
+    keep: list[Factor] = []
+    free: list[Factor] = []
+    _compare_bounds(rule.bounds, "own", scale, dtype, keep, free)
+    if rule.guide is not None:
+        _compare_bounds(rule.guide, "guide", lambda bound: bound, dtype, keep, free)
+    mutual = symmetric and not keep and not free
+    for group in rule.groups:
+        mutual = mutual and (group.anchors is group.candidates or torch.equal(group.anchors, group.candidates))
+        candidates, anchors = (numbers.to(dtype) for numbers in group_numbers(group))
+        compare = torch.eq if group.same == "only" else torch.ne
+        (free if group.same == "pull" else keep).append(Factor(compare, "group", candidates, anchors))
+    dropped, pulled = (_listed(rule, act, tiles, mirror) for act in ("drop", "pull"))
+    return Mask(tuple(keep), tuple(free), dropped, pulled, mutual, None)
+
+
+def _compare_bounds(
+    bounds: Bounds,
+    source: Literal["own", "guide"],
+    scale: Callable[[Tensor], Tensor],
+    dtype: torch.dtype,
+    keep: list[Factor],
+    free: list[Factor],
+) -> None:
+    """Add the factors of a band and a ceiling; bounds beyond the range of cosines never bind, whatever the rounding."""
+    for name, bound in bounds.named():
+        bound = bound.detach().to(dtype)
+        if name == "low":
+            limit = torch.where(bound > -1, bound, -torch.inf)
+        else:
+            limit = torch.where(bound < 1, bound, torch.inf)
+        factors = free if name == "ceiling" and bounds.above == "pull" else keep
+        factors.append(Factor(torch.ge if name == "low" else torch.le, source, None, scale(limit)))
+
+
+def _listed(rule: Rule, act: str, tiles: Sequence[Tile], mirror: bool) -> Positions:
+    lists = [listed for listed in rule.lists if listed.act == act and len(listed.anchors)]
+    if not lists:
+        return {}
+    rows, columns = (torch.cat(part) for part in zip(*((each.anchors, each.candidates) for each in lists), strict=True))
+    listing = Listing(columns, rows) if mirror else Listing(rows, columns)
+    found = ((tile.number, listing.within(tile.rows, tile.columns)) for tile in tiles)
+    return {number: positions for number, positions in found if positions is not None}
+
+
+def group_numbers(group: Group) -> tuple[Tensor, Tensor]:
+    """Return the groups of candidates and of anchors as small integers, equal exactly when the groups match."""
+    anchors, candidates = group.anchors, group.candidates
+    both = torch.cat((anchors, candidates))
+    # small enough for float32; only a CPU may look without stopping for it
+    if both.device.type != "cpu" or (len(both) and both.numpy().max() >= 2**24):
+        anchors, candidates = both.unique(return_inverse=True)[1].split((len(anchors), len(candidates)))
+    return torch.where(group.candidates < 0, -2, candidates), torch.where(group.anchors < 0, -1, anchors)
+
+
+def keep_mask(mask: Mask, block: Block, mirror: bool, name: str, buffers: Buffers) -> Tensor:
+    """Return ones where a pair of the block stays in the denominator and zeros elsewhere, in the named buffer.
+
+    With `mirror` the tile's columns are judged as anchors and its rows as candidates.
+    """
+    keep = _passes(mask.keep, block, mirror, name, buffers)
+    for listed in (block.tile.excluded, mask.dropped.get(block.tile.number)):
+        if listed is not None:
+            keep.view(-1).index_fill_(0, listed, 0.0)
+    return keep
+
+
+def pull_mask(mask: Mask, block: Block, mirror: bool, keep: Tensor, buffers: Buffers) -> Tensor:
+    """Return ones where a pair of the block is pulled, among those of the mask `keep`."""
+    free = _passes(mask.free, block, mirror, "pull", buffers)
+    listed = mask.pulled.get(block.tile.number)
+    if listed is not None:
+        free.view(-1).index_fill_(0, listed, 0.0)
+    return torch.addcmul(keep, keep, free, value=-1, out=free)
+
+
+def _passes(factors: tuple[Factor, ...], block: Block, mirror: bool, name: str, buffers: Buffers) -> Tensor:
+    tile = block.tile
+    out = buffers(name, tile.shape)
+    if not factors:
+        return out.fill_(1.0)
+    for number, (compare, source, candidates, anchors) in enumerate(factors):
+        target = buffers("scratch", tile.shape) if number else out
+        of_anchors = anchors[tile.columns] if mirror else anchors[tile.rows, None]
+        if candidates is not None:
+            compare(candidates[tile.rows, None] if mirror else candidates[tile.columns], of_anchors, out=target)
+        else:
+            compare(block.own if source == "own" else block.guide, of_anchors, out=target)
+        if number:
+            out.mul_(target)
+    return out

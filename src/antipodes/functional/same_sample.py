@@ -1,0 +1,66 @@
+"""Which candidates show an anchor's own sample: in another view, or as a stale copy in a queue or bank."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class SameSample:
+    """The candidates with the id of an anchor, found without comparing all pairs or sorting the candidates.
+
+    It is made once per step and handed to all that look at the same pairs; nothing is computed before it is asked for.
+    A negative id is an empty slot: it is nobody's sample.
+
+    Args:
+        anchor_ids: (A,) integers.
+        candidate_ids: (C,) integers; None: the anchors are the candidates.
+
+    Example:
+        >>> SameSample(torch.tensor([7, 5]), torch.tensor([5, 6, 7, 5])).pairs()
+        (tensor([0, 1, 1]), tensor([2, 0, 3]))
+    """
+
+    def __init__(self, anchor_ids: Tensor, candidate_ids: Tensor | None = None) -> None:
+        self.anchor_ids = anchor_ids
+        self.candidate_ids = anchor_ids if candidate_ids is None else candidate_ids
+
+    @cached_property
+    def filled(self) -> Tensor:
+        """(C,) whether there is a candidate, rather than an empty slot."""
+        return self.candidate_ids >= 0
+
+    @cached_property
+    def count(self) -> Tensor:
+        """(A,) how many candidates have the anchor's id."""
+        return self._found[0]
+
+    @cached_property
+    def available(self) -> Tensor:
+        """(A,) how many candidates are of other samples."""
+        return self.filled.sum() - self.count
+
+    @cached_property
+    def _found(self) -> tuple[Tensor, Tensor, Tensor]:
+        """How many candidates of its id every anchor has, where they start in a list, and that list of columns."""
+        anchor_ids, candidate_ids = self.anchor_ids.long(), self.candidate_ids.long().contiguous()
+        samples, sample = anchor_ids.unique(return_inverse=True)
+        place = torch.searchsorted(samples, candidate_ids)
+        ends = torch.cat([samples, samples.new_full((1,), -1)])  # for ids above all of the samples
+        # candidates of no anchor go to a last place of their own, so that nothing has to be read back
+        place = torch.where((ends[place] == candidate_ids) & self.filled, place, len(samples))
+        counts = torch.zeros_like(ends).index_add_(0, place, torch.ones_like(place))
+        starts = counts.cumsum(0) - counts
+        return counts[sample], starts[sample], place.argsort(stable=True)
+
+    def pairs(self, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Return the pairs of the same id, of the anchors in these rows: rows, from their first on, and columns."""
+        counts, starts, columns = self._found
+        count, start = (part[rows].cpu().numpy() for part in (counts, starts))
+        row = np.repeat(np.arange(len(count)), count)
+        number = np.arange(len(row)) - np.repeat(count.cumsum() - count, count)
+        place = torch.from_numpy(start[row] + number).to(columns.device)
+        return torch.from_numpy(row).to(columns.device), columns[place]

@@ -1,0 +1,65 @@
+"""`LossModule`: what every objective offers beside its value, whatever it compares."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from antipodes.negatives.policy import Numbers, Policy
+from antipodes.objectives.observation import Observation
+
+
+class LossModule(nn.Module):
+    """A loss with statistics, policies and an observer.
+
+    Attributes:
+        negatives: The policy that decides which candidates count, if there is one.
+        observer: Called with the `Observation` of every step, for those who want to judge it by labels.
+    """
+
+    negatives: Policy | None
+    observer: Callable[[Observation], None] | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.negatives = None
+        self.observer = None
+        self._numbers: Numbers = {}
+        self._lazy: Callable[[], Numbers] | None = None
+        self._warned: set[str] = set()
+
+    @property
+    def stats(self) -> dict[str, float]:
+        """Numbers of the last call by name. They are read from their tensors here, not in the call."""
+        if self._lazy is not None:
+            self._numbers, self._lazy = {**self._numbers, **self._lazy()}, None
+        tensors = {name: value for name, value in self._numbers.items() if isinstance(value, Tensor)}
+        if tensors:
+            values = torch.stack([value.detach().double() for value in tensors.values()]).tolist()
+            self._numbers |= dict(zip(tensors, values, strict=True))
+        return dict(self._numbers)  # type: ignore[arg-type]
+
+    def policies(self) -> list[Policy]:
+        """The policies of this objective, each part of a joined one by itself."""
+        return [] if self.negatives is None else self.negatives.parts()
+
+    @property
+    def learning(self) -> bool:
+        """Whether a call may move tables: in training mode, and where gradients are wanted."""
+        return self.training and torch.is_grad_enabled()
+
+    def _report(self, numbers: Numbers, lazy: Callable[[], Numbers] | None = None) -> None:
+        """Replace the statistics by these numbers, and by those that are worked out when somebody reads them."""
+        self._numbers, self._lazy = numbers, lazy
+
+    def _observe(self, observation: Callable[[], Observation]) -> None:
+        if self.observer is not None:
+            self.observer(observation())
+
+    def _warn(self, sentence: str) -> None:
+        if sentence not in self._warned:
+            self._warned.add(sentence)
+            warnings.warn(sentence, stacklevel=5)

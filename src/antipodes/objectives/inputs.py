@@ -1,0 +1,122 @@
+"""What a user hands to a loss, turned into pairs: ids of any kind, views, candidates, a guide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from antipodes.distributed import gather, rank, world_size
+from antipodes.pairs import Guide, Pairs, normalise
+
+Ids = Tensor | Sequence[int] | Any
+"""Whole numbers: a tensor, a list or a NumPy array."""
+
+
+def whole_numbers(given: Ids, like: Tensor, name: str = "ids") -> Tensor:
+    """The same numbers as int64 on the device of `like`.
+
+    Raises:
+        ValueError: if they are not whole numbers.
+
+    Example:
+        >>> whole_numbers([3.0, 1.0], torch.zeros(2))
+        tensor([3, 1])
+    """
+    try:
+        numbers = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = type(given).__name__
+        raise ValueError(f"{name} must be whole numbers, one per sample, got a {kind} of something else") from error
+    if numbers.is_complex() or (numbers.is_floating_point() and not bool((numbers == numbers.floor()).all())):
+        raise ValueError(f"{name} must be whole numbers, got {numbers.dtype} with fractions: they are dataset indices")
+    return numbers.to(like.device, torch.int64)
+
+
+def own_numbers(count: int, like: Tensor) -> Tensor:
+    """Ids for samples that have none: different ones for every sample of the global batch."""
+    return torch.arange(rank() * count, (rank() + 1) * count, device=like.device)
+
+
+def check_shapes(z1: Tensor, z2: Tensor, ids: Tensor | None) -> None:
+    """Refuse views and ids that do not fit together."""
+    shapes_fit = z1.dim() == 2 and z1.shape == z2.shape and len(z1)
+    if not shapes_fit or (ids is not None and ids.shape != z1.shape[:1]):
+        got = None if ids is None else tuple(ids.shape)
+        raise ValueError(f"z1 and z2 must be (B, D) and ids (B,), got {tuple(z1.shape)}, {tuple(z2.shape)} and {got}")
+
+
+def view_guide(guide: tuple[Tensor, Tensor] | None, count: int) -> tuple[Tensor, Tensor] | None:
+    """The guide's vectors of both views, normalised and without gradient.
+
+    Raises:
+        ValueError: if they are not two (B, G).
+    """
+    if guide is None:
+        return None
+    if len(guide) != 2 or any(part.dim() != 2 or len(part) != count for part in guide):
+        shapes = " and ".join(str(tuple(part.shape)) for part in guide)
+        raise ValueError(f"guide must be two ({count}, G), the guide's vectors of both views, got {shapes}")
+    first, second = (normalise(part.detach()) for part in guide)
+    return first, second
+
+
+def queue_pairs(
+    first: Tensor,
+    second: Tensor,
+    ids: Tensor,
+    candidates: Tensor,
+    candidate_ids: Tensor,
+    rows: Tensor | None = None,
+    candidate_rows: Tensor | None = None,
+    guide: tuple[Tensor, Tensor] | None = None,
+    candidate_guide: Tensor | None = None,
+    log_weights: Tensor | None = None,
+    gathered: bool | None = None,
+) -> Pairs:
+    """Queries with their keys as positives and given candidates: one direction.
+
+    Args:
+        first: (b, D) normalised queries, this rank's share.
+        second: (b, D) normalised keys.
+        ids: (b,) identities.
+        candidates: (c, D) of any length.
+        candidate_ids: (c,), -1 for empty slots.
+        rows: (b,) table rows; None takes the ids.
+        candidate_rows: (c,) table rows; None takes the ids.
+        guide: The guide's normalised vectors (b, G) of queries and keys.
+        candidate_guide: (c, G) those of the candidates.
+        log_weights: (c,) by which the candidates' logits are raised.
+        gathered: Whether every rank gives the same candidates; False joins the shares that the ranks give. None finds
+            out by their ids: those of a queue or bank that every rank holds are equal.
+    """
+    if guide is not None and candidate_guide is None:
+        raise ValueError("candidates with a guide need the guide's vectors of the candidates: give candidate_guide")
+    if candidate_rows is None and rows is not None:
+        raise ValueError("rows and candidate_rows go together: give the table rows of the candidates, too")
+    keys = normalise(candidates)
+    if world_size() > 1 and gathered is None:
+        of_ranks = gather(candidate_ids).view(world_size(), -1)
+        gathered = bool((of_ranks == of_ranks[0]).all())
+    if world_size() > 1 and not gathered:
+        keys, candidate_ids = gather(keys), gather(candidate_ids)
+        candidate_rows = None if candidate_rows is None else gather(candidate_rows)
+        candidate_guide = None if candidate_guide is None else gather(candidate_guide)
+        log_weights = None if log_weights is None else gather(log_weights)
+    seen = None
+    if guide is not None and candidate_guide is not None:
+        seen = Guide(guide[0], (guide[0] * guide[1]).sum(1), normalise(candidate_guide.detach()))
+    return Pairs(
+        first,
+        ids,
+        (first * second).sum(1),
+        keys,
+        candidate_ids,
+        second.detach(),
+        anchor_rows=rows,
+        candidate_rows=candidate_rows,
+        guide=seen,
+        log_weights=log_weights,
+    )

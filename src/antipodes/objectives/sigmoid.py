@@ -1,0 +1,112 @@
+"""`Sigmoid`: SigLIP's loss, a yes-or-no question for every pair."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from antipodes.functional.sigmoid import SigmoidSums, sigmoid_both
+from antipodes.functional.sums import Sums
+from antipodes.negatives.policy import Policy
+from antipodes.objectives.objective import Contrast, Objective, Reduction, Treatment
+from antipodes.objectives.step import Step
+from antipodes.objectives.temperature import Temperature, averaged_over_ranks
+from antipodes.pairs import Pairs
+
+
+class Sigmoid(Objective):
+    """The sigmoid loss (SigLIP, Zhai et al. 2023), on the negatives that a policy keeps.
+
+    For an anchor with positive s+ and kept candidates k, with z = s/tau + bias,
+
+        loss_i = softplus(-z_i+) + sum_k softplus(z_ik)
+
+    No candidate competes with another. With `treatment="attract"` a false negative is a positive as well: it has
+    softplus(-z) instead of softplus(z). SigLIP's loss between images and texts is one direction of it,
+    `loss_fn(image, text, ids, candidates=text, candidate_ids=ids)`; `TwoWay` gives every direction a policy.
+
+    Args:
+        temperature: Divides the similarities: where it starts, or a `Temperature` of one's own. SigLIP starts at 1/10.
+        bias: Where the bias starts: nearly all pairs are negatives, so that it begins far below 0.
+        negatives: The policy; None keeps every candidate but the anchor's own sample.
+        treatment: What happens to false negatives: `eliminate` or `attract`.
+        reduction: `mean` over anchors, or `none` for the loss of every anchor.
+        total_steps: How many calls the training will have, so that `progress` may be left out.
+        learnable: Whether temperature and bias are learned; give `loss_fn.parameters()` to the optimiser.
+
+    Example:
+        >>> loss_fn = Sigmoid()
+        >>> sorted(name for name, _ in loss_fn.named_parameters())
+        ['bias', 'temperature.parameter']
+    """
+
+    bias: Tensor
+
+    def __init__(
+        self,
+        temperature: float | Temperature = 0.1,
+        bias: float = -10.0,
+        negatives: Policy | None = None,
+        treatment: Treatment = "eliminate",
+        reduction: Reduction = "mean",
+        total_steps: int | None = None,
+        learnable: bool = True,
+    ) -> None:
+        if learnable and not isinstance(temperature, Temperature):
+            temperature = Temperature(temperature, learnable=True)
+        super().__init__(temperature, negatives, treatment, reduction, total_steps)
+        if not math.isfinite(bias):
+            raise ValueError(f"bias must be finite, got {bias}: it is added to every logit")
+        if self.treatment == "refine":
+            raise ValueError("the sigmoid loss asks about every pair by itself: treatment is eliminate or attract")
+        if negatives is not None and negatives.reweighs:
+            raise ValueError("the sigmoid loss has no sum of exponentials: policies that reweigh it do not fit")
+        if isinstance(temperature, Temperature) and temperature.per_sample is not None:
+            raise ValueError("the sigmoid loss has one temperature for all pairs: leave per_sample out")
+        value = torch.tensor(float(bias))
+        if learnable:
+            self.bias = nn.Parameter(value)
+        else:
+            self.register_buffer("bias", value)
+
+    def shared_parts(self) -> list[nn.Module | nn.Parameter]:
+        """Temperature and bias: one for both directions."""
+        return [*super().shared_parts(), *([self.bias] if isinstance(self.bias, nn.Parameter) else [])]
+
+    def sums(self, step: Step, contrast: Contrast = Pairs.contrast) -> Sums:
+        """The sums of the loss over what the rules keep and pull."""
+        if contrast is not Pairs.contrast:
+            raise ValueError("the sigmoid loss sums over all candidates: it cannot draw some of them from a bank")
+        if step.pairs.log_weights is not None:
+            raise ValueError("the sigmoid loss does not compare candidates: leave their log weights out")
+        return _as_sums(step.pairs.sigmoid(step.temperature, averaged_over_ranks(self.bias), step.all_rules))
+
+    def sums_both(self, step: Step, other: Step) -> tuple[Sums, Sums]:
+        """The sums of two directions from one product of similarities."""
+        pairs, guide = step.pairs, step.pairs.guide
+        one, back = sigmoid_both(
+            pairs.anchors,
+            other.pairs.anchors,
+            first_ids=pairs.anchor_ids,
+            second_ids=other.pairs.anchor_ids,
+            temperature=step.temperature,
+            bias=averaged_over_ranks(self.bias),
+            first_rules=step.all_rules,
+            second_rules=other.all_rules,
+            guide=None if guide is None else (guide.anchors, guide.keys()),
+        )
+        return _as_sums(one), _as_sums(back)
+
+    def value(self, step: Step, sums: Sums) -> Tensor:
+        """The loss per rule and anchor, (R, A)."""
+        bias = averaged_over_ranks(self.bias)
+        self._numbers["bias"] = self.bias.detach()
+        return F.softplus(-(step.pairs.positives / step.temperature + bias)) + sums.log_sum + sums.pulled_sum
+
+
+def _as_sums(sums: SigmoidSums) -> Sums:
+    """In the fields of the softmax's sums: losses in the place of logs, and pulled pairs among those kept."""
+    return Sums(sums.loss_sum, sums.kept + sums.pulled, sums.pulled_loss, sums.pulled)

@@ -1,0 +1,127 @@
+"""The page of an audit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import PurePath
+from typing import Any
+
+from antipodes.audit.embeddings import Embeddings
+from antipodes.audit.findings import FALSE_NEGATIVE, OTHER_CLASS, Findings, Notice, Pair
+from antipodes.audit.photos import Photos
+from antipodes.audit.summary import class_name
+from antipodes.report.album import Album
+from antipodes.report.page import Card, Facts, Gallery, Page, Picture, Section, Table
+from antipodes.report.plane import choose, map_of
+
+MAPPED = 1000
+LISTED = 2000
+
+
+def audit_page(
+    title: str,
+    embeddings: Embeddings,
+    findings: Findings,
+    summary: dict[str, Any],
+    photos: Photos | None = None,
+    shown: int = 200,
+    progress: Callable[[int, int], None] | None = None,
+) -> Page:
+    """The page of an audit: its numbers, its pairs and samples with their pictures, a map, and the pairs as a table.
+
+    Args:
+        title: what was audited.
+        embeddings: of all samples.
+        findings: what was found.
+        summary: in numbers.
+        photos: the pictures; without them names are shown.
+        shown: pairs of each kind that are shown with pictures.
+        progress: called with (cards done, cards in all).
+    """
+    album = Album()
+    pairs = _first(findings.pairs, shown)
+    notices = _first(findings.notices, shown)
+    cards = []
+    for done, pair in enumerate(pairs):
+        cards.append(_pair_card(pair, embeddings, album, photos))
+        if progress is not None:
+            progress(done + 1, len(pairs))
+    sections: list[Section] = [Facts("In numbers", list(summary.items()), _advice(summary))]
+    if cards:
+        counts = Counter(pair.kind for pair in findings.pairs)
+        hidden = [f"{shown} of {count:,} {kind} pairs" for kind, count in counts.items() if count > shown]
+        sections.append(Gallery("Pairs", cards, f"Shown: {', '.join(hidden)}." if hidden else ""))
+    if notices:
+        standing = [_notice_card(notice, embeddings, album, photos) for notice in notices]
+        sections.append(Gallery("Samples that stand out", standing))
+    rows = choose(len(embeddings), MAPPED)
+    images = [-1] * len(rows)
+    if photos is not None:
+        images = album.add_pixels([("small", int(row)) for row in rows], photos.pixels(rows))
+    sections.append(map_of("Map", embeddings, rows, images, "Point at one to see it."))
+    sections.append(_table(embeddings, findings))
+    if photos is not None and photos.skipped:
+        sections.append(Table("Skipped files", ["file", "reason"], list(photos.skipped)))
+    subtitle = f"{len(embeddings):,} samples, {summary.get('encoder', 'embeddings')}"
+    return Page(f"Audit of {PurePath(title).name or title}", subtitle, sections, album.pictures)
+
+
+def _advice(summary: dict[str, Any]) -> str:
+    """What the numbers mean for training, in a sentence."""
+    pushed = summary["duplicate pairs pushed apart per batch"] + summary["false negative pairs pushed apart per batch"]
+    return (
+        f"A batch of {summary['batch size']} pushes {pushed:.3g} pairs apart, on average, that are or may be the same. "
+        'Give groups.parquet to the loss: InfoNCE(negatives=Known.read("groups.parquet")).'
+    )
+
+
+def _first(found: Any, most: int) -> list[Any]:
+    """The first so many of each kind."""
+    seen: Counter[str] = Counter()
+    kept = []
+    for each in found:
+        seen[each.kind] += 1
+        if seen[each.kind] <= most:
+            kept.append(each)
+    return kept
+
+
+def _picture(row: int, embeddings: Embeddings, album: Album, photos: Photos | None) -> Picture:
+    image = -1 if photos is None else album.add(row, lambda: photos.image(row))
+    return Picture(image, embeddings.paths[row], embeddings.class_of(row))
+
+
+def _pair_card(pair: Pair, embeddings: Embeddings, album: Album, photos: Photos | None) -> Card:
+    right = None
+    if embeddings.labels is not None:
+        first, second = embeddings.labels[pair.a], embeddings.labels[pair.b]
+        right = bool(first == second) if first >= 0 and second >= 0 else None
+    text = f"similarity {pair.similarity:.3f}"
+    if pair.kind == FALSE_NEGATIVE:
+        text += f", threshold {pair.threshold:.3f}"
+    pictures = [_picture(row, embeddings, album, photos) for row in (pair.a, pair.b)]
+    return Card(pair.kind, pictures, round(pair.similarity, 6), text, right)
+
+
+def _notice_card(notice: Notice, embeddings: Embeddings, album: Album, photos: Photos | None) -> Card:
+    if notice.kind == OTHER_CLASS:
+        text = f"looks like {class_name(embeddings, notice.suggestion)} ({100 * notice.score:.0f} % of its neighbours)"
+    else:
+        text = f"closeness of its neighbours {notice.score:.2f}, usual above {notice.bound:.2f}"
+    return Card(notice.kind, [_picture(notice.row, embeddings, album, photos)], round(notice.score, 6), text)
+
+
+def _table(embeddings: Embeddings, findings: Findings) -> Table:
+    columns = ["kind", "similarity", "threshold", "one", "other"]
+    rows: list[list[Any]] = [
+        [pair.kind, pair.similarity, pair.threshold, embeddings.paths[pair.a], embeddings.paths[pair.b]]
+        for pair in _first(findings.pairs, LISTED // 2)
+    ]
+    if embeddings.labels is not None:
+        columns += ["label of one", "label of the other"]
+        for row, pair in zip(rows, _first(findings.pairs, LISTED // 2), strict=True):
+            row += [embeddings.class_of(pair.a), embeddings.class_of(pair.b)]
+    return Table(
+        "Pairs as a table", columns, rows, f"{len(rows):,} of {len(findings.pairs):,}; all are in the parquet file."
+    )

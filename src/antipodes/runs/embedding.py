@@ -1,0 +1,70 @@
+"""Features of a whole dataset under a frozen encoder."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from antipodes.data.dataset import Raw, Samples
+from antipodes.data.loader import batches
+
+
+def embed(
+    encoder: nn.Module,
+    dataset: Samples,
+    *,
+    preprocess: Callable[[Raw], Tensor],
+    input_name: str | None = None,
+    batch_size: int = 512,
+    device: torch.device | str = "cpu",
+    workers: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Tensor:
+    """Features (n, F) of one input of every row of the dataset, row i for id i, float32 on the CPU.
+
+    The encoder runs in evaluation mode; afterwards every part of it is back in the mode it came in.
+
+    Args:
+        encoder: what `preprocess` returns -> (b, F); must be on `device` already.
+        dataset: the samples.
+        preprocess: the raw input (uint8 images (b, 3, H, W) on `device`, texts, vectors) -> what the encoder takes.
+        input_name: which input; by default the first.
+        batch_size: rows at a time.
+        device: where to run.
+        workers: processes that decode images, for datasets that are not in memory.
+        progress: called with (rows done, rows in all) after every batch.
+
+    Raises:
+        ValueError: if the dataset is empty, or the encoder's output is not (b, F).
+    """
+    if len(dataset) == 0:
+        raise ValueError("the dataset is empty: there is nothing to embed")
+    name = input_name or next(iter(dataset.modalities))
+    features: Tensor | None = None
+    done = 0
+    modes = [(module, module.training) for module in encoder.modules()]
+    encoder.eval()
+    try:
+        for rows, raw in batches(dataset, batch_size, workers):
+            given = raw[name]
+            with torch.inference_mode():
+                inputs = preprocess(given.to(device) if isinstance(given, Tensor) else given).to(device)
+                if inputs.ndim == 4:
+                    inputs = inputs.contiguous(memory_format=torch.channels_last)
+                outputs = encoder(inputs)
+            if outputs.ndim != 2 or len(outputs) != len(rows):
+                raise ValueError(
+                    f"the encoder must turn inputs {tuple(inputs.shape)} into features ({len(rows)}, F), "
+                    f"got {tuple(outputs.shape)}: pool and flatten its output"
+                )
+            if features is None:  # made outside inference mode, so that it may meet autograd later
+                features = torch.empty(len(dataset), outputs.shape[1])
+            features[rows] = outputs.float().cpu()
+            done += len(rows)
+            if progress is not None:
+                progress(done, len(dataset))
+    finally:
+        for module, training in modes:
+            module.training = training
+    assert features is not None
+    return features

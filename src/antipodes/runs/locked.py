@@ -1,0 +1,124 @@
+"""Features of a frozen encoder whose inputs are not random: embedded once, kept on disk, then looked up."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from antipodes.data import Raw, Samples
+from antipodes.data.download import cache_root
+from antipodes.files import replacing
+from antipodes.methods import Method
+from antipodes.runs.embedding import embed
+from antipodes.runs.views import Views
+
+BATCH = 256
+
+
+class LockedFeatures:
+    """What a frozen encoder makes of an input, by row, or by text where a row has several.
+
+    Args:
+        features: (m, F), memory-mapped.
+        places: Text -> its row of `features`; None where it is the row of the dataset.
+    """
+
+    def __init__(self, features: Tensor, places: Mapping[str, int] | None = None) -> None:
+        self.features, self.places = features, places
+
+    def __call__(self, rows: Tensor, raw: Raw) -> Tensor:
+        """The features (b, F) of some rows, given what the dataset has of them."""
+        if self.places is not None:
+            rows = torch.tensor([self.places[text] for text in raw])
+        return self.features[rows.cpu()]
+
+
+def lookup_locked(
+    views: Views, method: Method, data: Samples, config: Mapping[str, Any], say: Callable[[str], None]
+) -> None:
+    """Let a run read the features of its frozen towers instead of computing them at every step.
+
+    They are embedded once and kept in the user's cache folder, by the encoder's weights and the data, so that the runs
+    of a study share them; where that cannot be written to, in memory. A frozen image tower is only looked up where its
+    views are not random, with the augmentation `plain`.
+
+    Args:
+        views: What makes the batches; it looks features up from now on.
+        method: Its towers skip their encoders from now on.
+        data: The training split.
+        config: Of the run.
+        say: Told what is being done.
+    """
+    for name, plan in method.network.plans.items():
+        random = plan.modality == "image" and config["augmentation"]["name"] != "plain"
+        shared = not plan.input or len(method.network.seeing(plan.input)) > 1
+        if not method.network[name].frozen or method.mixes or random or shared:
+            continue
+        texts = data.corpus(plan.input) if plan.modality == "text" else None
+        seen = repr((data.fingerprint, plan.input, data.image_size, sorted(method.pixels.items())))
+        file = cache_root(None) / "features" / f"{digest(method.network[name].encoder, seen)}.npy"
+        if file.is_file():
+            known = torch.from_numpy(np.load(file, mmap_mode="c"))
+        else:
+            count = len(data) if texts is None else len(texts)
+            say(f"embedding {count:,} inputs of the frozen tower {name} once")
+            known = _kept(file, _embed(method, data, views, name, texts))
+        places = None if texts is None else {text: place for place, text in enumerate(texts)}
+        views.locked[plan.input] = LockedFeatures(known, places)
+        for tower in method.copies(name):
+            tower.cached = True
+
+
+def _kept(file: Path, features: Tensor) -> Tensor:
+    """The same features from a file, or as they are where it cannot be written."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as temporary, temporary.open("wb") as stream:
+            np.save(stream, features.numpy())
+        return torch.from_numpy(np.load(file, mmap_mode="c"))
+    except OSError:
+        return features
+
+
+def digest(module: nn.Module, *also: str) -> str:
+    """Short hex digest of a module's layers, weights and tables, and of what else is given.
+
+    Example:
+        >>> layer = nn.Linear(2, 2)
+        >>> before = digest(layer)
+        >>> layer.bias.data[1] += 1
+        >>> before == digest(layer)
+        False
+    """
+    found = hashlib.blake2b(repr(module).encode(), digest_size=8)  # what it is made of: some have no weights
+    for name, tensor in module.state_dict().items():
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    for text in also:
+        found.update(text.encode())
+    return found.hexdigest()
+
+
+@torch.no_grad()
+def _embed(method: Method, data: Samples, views: Views, name: str, texts: list[str] | None) -> Tensor:
+    plan, encoder = method.network.plans[name], method.network[name].encoder
+    if texts is None:
+        return embed(
+            encoder,
+            data,
+            preprocess=views.plain[plan.input],
+            input_name=plan.input,
+            device=views.device,
+            batch_size=BATCH,
+        )
+    parts = []
+    for start in range(0, len(texts), BATCH):
+        tokens = views.plain[plan.input](texts[start : start + BATCH]).to(views.device)
+        parts.append(encoder(tokens).float().cpu())
+    return torch.cat(parts)

@@ -1,0 +1,121 @@
+"""What towers see of a batch: random views while training, the plain input otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from antipodes.data import Raw, Samples
+from antipodes.data.augment import Augmentation, multi_crop
+from antipodes.methods import Batch, Inputs, Method
+from antipodes.registry import find
+from antipodes.seeding import generator
+
+Prepare = Callable[[Raw], Tensor]
+"""A batch of one input as the dataset has it to what an encoder takes."""
+
+
+class Views:
+    """Makes the batches of a run.
+
+    Images get random views by the run's augmentation; texts are tokenised by their encoder and vectors stay as they
+    are, so their views are alike and what differs between two of them is the encoder's own dropout.
+
+    Args:
+        config: Of the run.
+        data: What the batches come from.
+        method: What they are for.
+        device: Where to put them.
+        rank: Of this process.
+        world_size: Number of processes.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        data: Samples,
+        method: Method,
+        device: torch.device | str = "cpu",
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.data, self.method, self.device = data, method, device
+        self.rank, self.world_size = rank, world_size
+        self.inputs = list(dict.fromkeys(plan.input for plan in method.network.plans.values() if plan.input))
+        self.plain = {name: plain_view(method, data.image_size, name) for name in self.inputs}
+        self.locked: dict[str, Callable[[Tensor, Raw], Tensor]] = {}  # inputs whose features are known already
+        self._recipe: Augmentation | None = None
+        self._crops: list[Augmentation] = []
+        if any(data.modalities[name] == "image" for name in self.inputs):
+            size: int = data.image_size
+            self._recipe = build_augmentation(config["augmentation"], size, method.normalised)
+            self._crops = _smaller(method, size, self._recipe)
+
+    def batch(self, rows: Tensor, raw: Mapping[str, Raw], seeds: tuple[int, ...]) -> Batch:
+        """The batch of some rows; what is random follows from the seeds alone."""
+        inputs = {name: self._see(name, rows, raw[name], seeds) for name in self.inputs}
+        return Batch(self.data.sample_ids(rows).to(self.device), inputs, rows.to(self.device))
+
+    def _see(self, name: str, rows: Tensor, raw: Raw, seeds: tuple[int, ...]) -> Inputs:
+        count, supports = self.method.views, self.method.supports
+        raw = raw.to(self.device) if isinstance(raw, Tensor) else raw
+        if name in self.locked or self.data.modalities[name] != "image":
+            seen = self.locked[name](rows, raw) if name in self.locked else self.plain[name](raw)
+            seen = seen.to(self.device)
+            return Inputs([seen] * count, [seen] * supports, plain=seen if self.method.plain else None)
+        assert isinstance(raw, Tensor)
+        assert self._recipe is not None
+        recipes = [self._recipe] * (count + supports) + self._crops
+        views = [
+            recipe(raw, generator("views", *seeds, number), rank=self.rank, world_size=self.world_size)
+            for number, recipe in enumerate(recipes)
+        ]
+        return Inputs(
+            views[:count],
+            views[count : count + supports],
+            views[count + supports :],
+            self.plain[name](raw) if self.method.plain else None,
+        )
+
+
+def build_augmentation(spec: Mapping[str, Any], size: int, normalised: bool = True) -> Augmentation:
+    """The recipe for views of this size; a method that wants RGB in [0, 1] gets it unnormalised."""
+    component = find("augmentation", spec["name"])
+    arguments = {**component.preset, **{key: value for key, value in spec.items() if key != "name"}, "size": size}
+    if not normalised:
+        arguments |= {"mean": (0.0,) * 3, "std": (1.0,) * 3}
+    recipe: Augmentation = component.target(**arguments)
+    return recipe
+
+
+def plain_view(method: Method, size: int, input_name: str | None = None) -> Prepare:
+    """An input of a dataset as the method's encoders see it when nothing is random.
+
+    Args:
+        method: Whose pixels are normalised as its views were in training, and whose encoders tokenise.
+        size: Side of images; other inputs have none.
+        input_name: Which input; by default that of the first tower.
+    """
+    network = method.network
+    tower = network.names()[0] if input_name is None else network.seeing(input_name)[0]
+    modality = network.plans[tower].modality
+    if modality == "image":
+        recipe = build_augmentation({"name": "plain", **method.pixels}, size, method.normalised)
+        return lambda images: recipe(images, torch.Generator())  # type: ignore[arg-type]
+    if modality == "text":
+        tokenize: Prepare = network[tower].encoder.tokenize  # type: ignore[assignment]
+        return tokenize
+    return lambda vectors: vectors  # type: ignore[return-value]
+
+
+def _smaller(method: Method, size: int, recipe: Augmentation) -> list[Augmentation]:
+    """The method's smaller crops, which show smaller parts, by CLSA's rule, with the pixels of the other views."""
+    if not method.crops:
+        return []
+    if not all(1 <= crop <= size for crop in method.crops):
+        raise ValueError(f"crops must be between 1 and the images' size of {size}, got {list(method.crops)}")
+    views = multi_crop(method.crop_recipe, (size, *method.crops), mean=recipe.mean, std=recipe.std).views[1:]
+    return list(views)

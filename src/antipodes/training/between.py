@@ -1,0 +1,66 @@
+"""What happens between steps and epochs: policies are fitted and told, the encoder is scored."""
+
+from __future__ import annotations
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from antipodes.data import Samples, subset
+from antipodes.functional.knn import knn
+from antipodes.methods import Method
+from antipodes.negatives import Policy
+from antipodes.negatives.policy import Hears, Space
+from antipodes.runs.embedding import embed
+from antipodes.runs.views import plain_view
+
+KNN_IMAGES = 4096  # training samples that the kNN accuracy during training looks at
+
+
+def online_knn(method: Method, data: Samples, device: torch.device | str = "cpu") -> float:
+    """Leave-one-out kNN accuracy on (some of) the training data, in percent: a validation that needs no test data."""
+    sample = data if len(data) <= KNN_IMAGES else subset(data, torch.arange(KNN_IMAGES) * len(data) // KNN_IMAGES)
+    name = method.network.plans[method.network.names()[0]].input
+    view = plain_view(method, data.image_size)
+    features = embed(method.backbone(), sample, preprocess=view, input_name=name, device=device)
+    assert sample.labels is not None
+    return 100 * knn(features, sample.labels, features, sample.labels, leave_one_out=True)
+
+
+def listeners(method: Method, hears: Hears) -> list[Policy]:
+    """The policies that want to hear of losses or of scores."""
+    return [policy for _, policy in method.policies() if policy.hears == hears]
+
+
+def tell(policies: list[Policy], value: float, progress: float) -> None:
+    """Tell policies a number that training came to."""
+    for policy in policies:
+        policy.hear(value, progress)
+
+
+def fit_policies(method: Method, data: Samples, epoch: int, progress: float, fabric: Fabric) -> None:
+    """Give the policies that are due the features of all training samples, without augmentation.
+
+    Features are those of the tower whose embeddings are the anchors of the policy's direction; of several ranks each
+    embeds its share.
+    """
+    ranks, here = fabric.world_size, fabric.global_rank
+    share = data
+    if ranks > 1:
+        share = subset(data, torch.arange(len(data) * here // ranks, len(data) * (here + 1) // ranks))
+    known: dict[tuple[str, Space], Tensor | None] = {}
+    for direction, policy in method.policies():
+        if not policy.due(epoch):
+            continue
+        tower = method.anchor_tower(direction)
+        key = (tower, policy.space)
+        if key not in known:
+            known[key] = None if policy.space == "seen" else _features(method, share, tower, policy.space, fabric)
+        policy.fit(known[key], progress)
+
+
+def _features(method: Method, data: Samples, tower: str, space: Space, fabric: Fabric) -> Tensor:
+    plan = method.network.plans[tower]
+    view = plain_view(method, data.image_size, plan.input)
+    network = method.evaluated(tower, head=space == "embeddings")
+    return embed(network, data, preprocess=view, input_name=plan.input, device=fabric.device)

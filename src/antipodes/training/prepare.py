@@ -1,0 +1,263 @@
+"""Everything a run needs before its first step, checked before anything is written."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+from torch.optim import Optimizer
+
+from antipodes.data import Loader, Samples
+from antipodes.methods import Method
+from antipodes.objectives import Temperature
+from antipodes.runs.boards import BOARDS, require
+from antipodes.runs.build import build_data, build_method
+from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint
+from antipodes.runs.locked import lookup_locked
+from antipodes.runs.opening import load_model
+from antipodes.runs.records import Records, Totals
+from antipodes.runs.settings import Settings
+from antipodes.runs.snapshots import discard_snapshots
+from antipodes.runs.views import Views
+from antipodes.schedules import learning_rate
+from antipodes.training.between import listeners
+from antipodes.training.optimizers import optimizer as build_optimizer
+from antipodes.training.progress import TrainingProgress
+from antipodes.training.watch import Watch
+
+
+@dataclass
+class Training:
+    """A run in memory: what a step works with, and what a checkpoint holds.
+
+    Attributes:
+        done: Steps of the optimiser so far.
+        steps: Steps in an epoch.
+        best: The best score so far.
+        totals: Sums of the numbers of this epoch's steps.
+    """
+
+    config: Mapping[str, Any]
+    settings: Settings
+    fabric: Fabric
+    run: Run
+    data: Samples
+    method: Method
+    network: Any  # the method's towers as Fabric wraps them
+    optimizer: Optimizer
+    views: Views
+    loader: Loader
+    watch: Watch
+    records: Records | None
+    bar: TrainingProgress
+    identity: Mapping[str, Any]
+    steps: int
+    done: int = 0
+    best: float = -math.inf
+    totals: Totals = field(default_factory=Totals)
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes."""
+        return bool(self.fabric.is_global_zero)
+
+    @property
+    def progress(self) -> float:
+        """The share of training that is done."""
+        return self.done / (self.settings.epochs * self.steps)
+
+    def rate_of_group(self, group: Mapping[str, Any], rate: float) -> float:
+        """The learning rate of a group of parameters: the step's, or that share of a rate of its own.
+
+        What objectives learn (a temperature) may have one, which is a third of it below 0.03, as in FastCLIP.
+        """
+        own = group.get("own_rate")
+        if own is None:
+            return rate
+        share = rate / max(
+            self.settings.learning_rate * self.settings.batch_size * self.settings.accumulate / 256, 1e-30
+        )
+        temperatures = [each for each in self.method.directions.modules() if isinstance(each, Temperature)]
+        return share * (temperatures[0].learning_rate(own) if temperatures else float(own))
+
+    def checkpoint(self, is_best: bool = False) -> None:
+        """Write everything down from which the run can continue bit by bit."""
+        if not self.first:
+            return
+        state = {
+            "identity": dict(self.identity),
+            "model": self.method.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "precision": self.fabric.strategy.precision.state_dict(),
+            "rng": torch.get_rng_state(),
+            "step": self.done,
+            "best": self.best,
+            "totals": self.totals.state(),
+        }
+        if is_best:  # first, as the last checkpoint says that it is there
+            save_checkpoint(self.run.best, state)
+        save_checkpoint(self.run.last, state)
+
+
+def prepare(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: Run | None) -> Training:
+    """Build the parts of a run and continue it where it was; the folder is made last."""
+    boards = [name for name in BOARDS if getattr(settings, name)]
+    require(boards)
+    run = resume or Run.free(settings.out)  # refused by every rank alike, so that none waits for another
+    data = build_data(config["data"])
+    method = build_method(config, data)
+    _refuse(config, settings, method, data)
+    if resume is None or not resume.last.exists():
+        _learn_vocabularies(method, data)
+    views = Views(config, data, method, fabric.device, fabric.global_rank, fabric.world_size)
+    loader = Loader(
+        data,
+        settings.batch_size,
+        seed=settings.seed,
+        rank=fabric.global_rank,
+        world_size=fabric.world_size,
+        workers=settings.workers,
+    )
+    steps = len(loader) // settings.accumulate  # of the optimiser, in an epoch
+    if steps == 0:
+        raise ValueError(f"accumulate {settings.accumulate} needs that many batches, an epoch has {len(loader)}")
+    method.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    method.precision = fabric.autocast
+    optimizer = build_optimizer(
+        settings.optimizer,
+        method.network,
+        settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        momentum=settings.momentum,
+    )
+    if learnable := [parameter for parameter in method.directions.parameters() if parameter.requires_grad]:
+        optimizer.add_param_group({"params": learnable, "weight_decay": 0.0, "own_rate": config["temperature"]["rate"]})
+    rate_of(settings, 0, steps)  # an impossible schedule is refused before anything is written
+    identity = {"fingerprint": data.fingerprint, "world_size": fabric.world_size, "method": config["method"]["name"]}
+    done, best, totals = 0, -math.inf, Totals()
+    if resume is not None and resume.last.exists():  # else it was stopped before its first checkpoint: from the start
+        state = load_checkpoint(resume.last)
+        _refuse_changes(state["identity"], identity, resume)
+        load_model(method, state, resume)
+        optimizer.load_state_dict(state["optimizer"])
+        fabric.strategy.precision.load_state_dict(state["precision"])
+        torch.set_rng_state(state["rng"])
+        done, best, totals = state["step"], state["best"], Totals(state["totals"])
+    watch = Watch(method, data)
+    network, optimizer = fabric.setup(method.network, optimizer)
+    method.train()
+
+    if fabric.is_global_zero and resume is None:
+        Run.create(settings.out, config)
+    records = Records(run.folder, done, boards) if fabric.is_global_zero else None
+    if fabric.is_global_zero:
+        discard_snapshots(run, done // steps)
+    bar = TrainingProgress(settings.epochs * steps, done, enabled=fabric.is_global_zero)
+    lookup_locked(views, method, data, config, bar.say)
+    return Training(
+        config,
+        settings,
+        fabric,
+        run,
+        data,
+        method,
+        network,
+        optimizer,
+        views,
+        loader,
+        watch,
+        records,
+        bar,
+        identity,
+        steps,
+        done,
+        best,
+        totals,
+    )
+
+
+def launch(settings: Settings) -> Fabric:
+    """Start the processes: as many as asked for, or those that torchrun has started already."""
+    gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+    if settings.precision == "16-mixed" and (settings.accelerator == "cpu" or not gpu):
+        raise ValueError("precision 16-mixed needs a GPU: on a CPU use 32-true, or bf16-mixed where it is supported")
+    devices = int(os.environ.get("LOCAL_WORLD_SIZE", settings.devices))
+    nodes = int(os.environ.get("WORLD_SIZE", devices)) // devices
+    try:
+        fabric = Fabric(
+            accelerator=settings.accelerator,
+            devices=devices,
+            num_nodes=nodes,
+            precision=settings.precision,
+            strategy="ddp" if devices * nodes > 1 else "auto",
+        )
+    except (RuntimeError, MisconfigurationException) as error:
+        raise ValueError(f"accelerator {settings.accelerator} cannot be used here: {error}") from error
+    fabric.launch()
+    return fabric
+
+
+def peak_rate(settings: Settings) -> float:
+    """The learning rate after the warm-up, scaled to the effective batch."""
+    return settings.learning_rate * settings.batch_size * settings.accumulate / 256
+
+
+def rate_of(settings: Settings, step: int, steps: int) -> float:
+    """The learning rate of a step: scaled to the effective batch, warmed up, then falling."""
+    total = settings.epochs * steps
+    return learning_rate(
+        step,
+        total,
+        int(settings.warmup * total),
+        peak_rate(settings),
+        settings.schedule,
+        settings.milestones,
+    )
+
+
+def _learn_vocabularies(method: Method, data: Samples) -> None:
+    """Let text encoders without a vocabulary of their own see the texts of the training data."""
+    for name, plan in method.network.plans.items():
+        if plan.modality == "text":
+            learn = getattr(method.network[name].encoder, "fit_tokenizer", None)
+            if learn is not None:
+                learn(data.corpus(plan.input))
+
+
+def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data: Samples) -> None:
+    """Refuse settings that do not fit the method or the data."""
+    name = config["method"]["name"]
+    if settings.accumulate > 1 and not method.accumulates:
+        raise ValueError(
+            f"accumulate must be 1 with method {name}: its negatives are the samples of a batch, "
+            "so several small batches are not one large one; use a larger batch_size or a method with a queue or bank"
+        )
+    if settings.batch_size < 2 and not method.accumulates:
+        raise ValueError(f"method {name} needs a batch_size of at least 2: the others are negatives")
+    if listeners(method, "score") and (data.labels is None or settings.knn_every == 0):
+        raise ValueError(
+            "a ring that anneals by validation needs a validation score, the kNN accuracy of training images: "
+            "use data with labels and a knn_every above 0, or another anneal"
+        )
+
+
+def _refuse_changes(saved: Mapping[str, Any], now: Mapping[str, Any], run: Run) -> None:
+    """A checkpoint continues only with the data, the method and the number of processes it was written with."""
+    if saved["method"] != now["method"]:
+        raise ValueError(f"{run.folder} was trained with method {saved['method']}, not {now['method']}")
+    if saved["world_size"] != now["world_size"]:
+        raise ValueError(
+            f"{run.folder} was trained by {saved['world_size']} process(es), this is {now['world_size']}: "
+            f"resume it with as many"
+        )
+    if saved["fingerprint"] != now["fingerprint"]:
+        raise ValueError(
+            f"the dataset has changed since {run.folder} was started (fingerprint {saved['fingerprint']}, now "
+            f"{now['fingerprint']}): ids would mean other samples; restore the data or start a new run"
+        )

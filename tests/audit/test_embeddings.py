@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antipodes.audit.embeddings import Embeddings, read_embeddings, write_embeddings
+
+ODD = ("a.jpg", "b/<script>.jpg", "c/ü.png")
+
+
+@pytest.mark.parametrize("ending", ["npz", "parquet"])
+def test_what_is_written_is_read(tmp_path: Path, ending: str) -> None:
+    given = Embeddings(np.arange(6, dtype=np.float32).reshape(3, 2), ODD, np.array([1, 0, -1]), ("cat", "dog"))
+    write_embeddings(tmp_path / f"x.{ending}", given)
+    read = read_embeddings(tmp_path / f"x.{ending}")
+    assert np.array_equal(read.vectors, given.vectors)
+    assert read.paths == ODD
+    assert read.labels is not None
+    assert [read.class_of(row) for row in range(3)] == ["dog", "cat", ""]
+    assert list(tmp_path.iterdir()) == [tmp_path / f"x.{ending}"]
+
+
+def test_an_array_alone_names_its_rows(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((2, 3)))
+    assert read_embeddings(tmp_path / "x.npy").paths == ("row 0", "row 1")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        (
+            {"embeddings": np.array([[1.0, np.nan], [0, 1]])},
+            "1 of 2 embeddings are NaN or infinite, the first in row 0",
+        ),
+        ({"embeddings": np.ones(4)}, r"must be \(n, F\) numbers"),
+        ({"embeddings": np.ones((0, 4))}, r"must be \(n, F\) numbers"),
+        ({"embeddings": np.array([["a"]])}, r"must be \(n, F\) numbers"),
+        ({"embeddings": np.ones((2, 4)), "paths": np.array(["a"])}, "every vector needs one path"),
+        ({"embeddings": np.ones((2, 4)), "labels": np.array([1])}, "labels must be"),
+        ({"pictures": np.ones((2, 4))}, "holds pictures"),
+    ],
+)
+def test_broken_archives_are_refused(tmp_path: Path, arrays: dict[str, np.ndarray], sentence: str) -> None:
+    np.savez(tmp_path / "x.npz", **arrays)
+    with pytest.raises(ValueError, match=sentence):
+        read_embeddings(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.npy", "x.parquet"])
+def test_files_that_are_something_else(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"something else")
+    with pytest.raises(ValueError, match=r"x\."):
+        read_embeddings(tmp_path / name)
+    with pytest.raises(ValueError, match="does not exist"):
+        read_embeddings(tmp_path / "missing.npz")
+    with pytest.raises(ValueError, match="should end in"):
+        read_embeddings(Path(__file__))

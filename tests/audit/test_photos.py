@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageEnhance, ImageOps
+
+from antipodes.audit.descriptor import describe
+from antipodes.audit.files import FileImages
+from antipodes.audit.photos import equal_files, open_photos
+from antipodes.audit.pixels import agree
+from antipodes.audit.vectors import BY_HAND, embed_photos, open_encoder
+from tests.audit.scenes import scene
+
+
+def square(image: Image.Image, side: int = 64) -> torch.Tensor:
+    return torch.from_numpy(np.array(ImageOps.fit(image, (side, side)))).permute(2, 0, 1)
+
+
+def crop(image: Image.Image, share: float, left: float, top: float) -> Image.Image:
+    width, height = image.size
+    x, y = left * width * (1 - share), top * height * (1 - share)
+    return image.crop((int(x), int(y), int(x + share * width), int(y + share * height)))
+
+
+CHANGES = {
+    "mirrored": ImageOps.mirror,
+    "brighter": lambda image: ImageEnhance.Brightness(image).enhance(1.4),
+    "darker": lambda image: ImageEnhance.Brightness(image).enhance(0.6),
+    "cropped": lambda image: crop(image, 0.75, 0.7, 0.2),
+    "all of it": lambda image: ImageOps.mirror(ImageEnhance.Brightness(crop(image, 0.8, 0.3, 0.6)).enhance(1.3)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_pixels_of_a_changed_picture_agree(change) -> None:
+    first = torch.stack([square(scene(number)) for number in range(8)])
+    second = torch.stack([square(change(scene(number))) for number in range(8)])
+    assert agree(first, second).tolist() == [True] * 8
+    assert agree(second, first).tolist() == [True] * 8
+
+
+def test_pixels_of_other_pictures_do_not() -> None:
+    pictures = torch.stack([square(scene(number)) for number in range(12)])
+    assert not agree(pictures, pictures.roll(1, 0)).any()
+    flat = torch.full((1, 3, 64, 64), 200, dtype=torch.uint8)
+    assert not agree(flat, pictures[:1]).any()
+    assert agree(torch.zeros(0, 3, 8, 8, dtype=torch.uint8), torch.zeros(0, 3, 8, 8, dtype=torch.uint8)).shape == (0,)
+
+
+def test_the_description_is_blind_to_mirrors_and_contrast() -> None:
+    pictures = torch.stack([square(scene(number)) for number in range(6)])
+    torch.testing.assert_close(describe(pictures), describe(pictures.flip(3)), atol=1e-3, rtol=1e-3)
+    darker = torch.cosine_similarity(describe(pictures), describe((pictures.float() * 0.6).to(torch.uint8)))
+    others = torch.cosine_similarity(describe(pictures), describe(pictures).roll(1, 0))
+    assert darker.min() > max(0.9, float(others.max()))
+    assert describe(torch.zeros(1, 3, 16, 16, dtype=torch.uint8)).isfinite().all()
+
+
+def test_equal_files(tmp_path: Path) -> None:
+    contents = [b"one", b"two", b"one", b"three", b"one"]
+    for number, content in enumerate(contents):
+        (tmp_path / str(number)).write_bytes(content)
+    assert equal_files([str(tmp_path / str(number)) for number in range(5)]) == [(0, 2), (0, 4)]
+
+
+def test_photos_of_both_splits_come_in_the_order_of_training(tmp_path: Path) -> None:
+    for split, count in (("train", 3), ("test", 2)):
+        for number in range(count):
+            folder = tmp_path / split / ("cat" if number % 2 else "dog")
+            folder.mkdir(parents=True, exist_ok=True)
+            scene(number + 10 * (split == "test")).save(folder / f"{number}.png")
+    photos = open_photos(str(tmp_path))
+    names = [Path(path).relative_to(tmp_path).as_posix() for path in photos.paths]
+    assert names == ["train/cat/1.png", "train/dog/0.png", "train/dog/2.png", "test/cat/1.png", "test/dog/0.png"]
+    assert photos.splits == ("train",) * 3 + ("test",) * 2
+    assert photos.labels is not None
+    assert photos.labels.tolist() == [0, 1, 1, 0, 1]
+    pixels = photos.pixels([4, 1])
+    assert torch.equal(pixels[0], photos.parts[1].fetch(torch.tensor([1]))[0])
+    assert torch.equal(pixels[1], photos.parts[0].fetch(torch.tensor([1]))[0])
+    assert photos.image(4).size == scene(0).size
+
+
+def test_vectors_by_any_encoder(tmp_path: Path) -> None:
+    for number in range(5):
+        scene(number).save(tmp_path / f"{number}.png")
+    photos = open_photos(str(tmp_path))
+
+    def encode(images: list[Image.Image]) -> torch.Tensor:
+        small = [np.asarray(image.resize((4, 4)), dtype=np.float32).reshape(-1) for image in images]
+        return torch.from_numpy(np.stack(small))
+
+    vectors = embed_photos(photos, encode, batch=2)
+    assert vectors.shape == (5, 48)
+    np.testing.assert_allclose(vectors[3], encode([scene(3)])[0])
+    np.testing.assert_allclose(embed_photos(photos, encode, rows=[3, 0], batch=2), vectors[[3, 0]])
+    both = embed_photos(photos, encode, mirrored=True)
+    np.testing.assert_allclose(both[1], (encode([scene(1)])[0] + encode([ImageOps.mirror(scene(1))])[0]) / 2)
+    with pytest.raises(ValueError, match="NaN"):
+        embed_photos(photos, lambda images: torch.full((len(images), 2), torch.nan))
+    with pytest.raises(ValueError, match="must give"):
+        embed_photos(photos, lambda images: torch.ones(1, 2))
+    assert open_encoder(BY_HAND) == (BY_HAND, None)
+    with pytest.raises(ValueError, match="nonexistent"):
+        open_encoder("nonexistent")
+
+
+def test_files_that_cannot_be_read_are_grey(tmp_path: Path) -> None:
+    scene(1).save(tmp_path / "a.png")
+    files = FileImages([str(tmp_path / "a.png"), str(tmp_path / "gone.png")], size=16)
+    pixels = files.fetch(torch.tensor([0, 1]))
+    assert pixels[0].float().std() > 10
+    assert (pixels[1] == 128).all()

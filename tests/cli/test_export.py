@@ -1,0 +1,90 @@
+"""`antipodes export` on a run as `antipodes train` left it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import antipodes
+from antipodes.data import open_dataset
+from antipodes.runs.embedding import embed
+from antipodes.runs.folder import Run
+from antipodes.runs.opening import open_method
+from antipodes.runs.views import plain_view
+from tests.cli.command import here, refused
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export") / "run"
+    call = ["train", "--data", "shapes", "--data.count", 32, "--encoder", "resnet8-slim", "--batch_size", 16]
+    code, _, errors = here(*call, "--epochs", 1, "--knn_every", 0, "--out", folder)
+    assert code == 0, errors
+    return folder
+
+
+def test_a_run_is_loaded_as_it_was_evaluated(run: Path) -> None:
+    method, data = open_method(Run.open(run))
+    expected = embed(method.backbone(), data, preprocess=plain_view(method, data.image_size))
+    pixels = open_dataset("shapes", count=32).fetch(torch.arange(32))
+    loaded = antipodes.load(run)
+    torch.testing.assert_close(loaded.features(pixels), expected, rtol=1e-4, atol=1e-5)
+    assert loaded.size == 32
+    assert "1 epochs" in (run / "encoder.md").read_text()
+
+
+def test_safetensors_of_a_checkpoint_are_those_of_the_run(run: Path, tmp_path: Path) -> None:
+    code, out, errors = here("export", run, "--safetensors", tmp_path / "a.safetensors", "--checkpoint", "last")
+    assert code == 0, errors
+    assert (
+        out == f"{tmp_path}/a.safetensors: safetensors, 64 features of 32 x 32 images; beside it the model card a.md\n"
+    )
+    assert (tmp_path / "a.safetensors").read_bytes() == (run / "encoder.safetensors").read_bytes()
+
+
+def test_onnx(run: Path, tmp_path: Path) -> None:
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason=f"{package} is absent")
+    code, out, errors = here("export", run, "--onnx", tmp_path / "a.onnx", "--json")
+    assert code == 0, errors
+    facts = json.loads(out)["onnx"]
+    assert facts["files"] == [f"{tmp_path}/a.onnx"]
+    assert facts["difference"] < 1e-5
+    assert (tmp_path / "a.onnx").is_file()
+
+
+def test_detectron2(tmp_path: Path) -> None:
+    from antipodes.encoders import create
+    from antipodes.encoders.encoder import Preprocessing
+    from antipodes.encoders.export import export_backbone
+
+    export_backbone(create("resnet18"), tmp_path / "encoder.safetensors", Preprocessing())
+    code, out, errors = here("export", tmp_path / "encoder.safetensors", "--detectron2", tmp_path / "d2" / "a.pkl")
+    assert code == 0, errors
+    assert "RGB (not BGR)" in out
+    assert sorted(file.name for file in (tmp_path / "d2").iterdir()) == ["a-coco.yaml", "a-voc.yaml", "a.pkl"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ([], "say what to write: --onnx FILE"),
+        (["--detectron2", "a.pkl"], "a stem of 7x7 on RGB"),
+        (["--detectron2", "a.pkl", "--safetensors", "a.safetensors"], "a stem of 7x7 on RGB"),
+        (["--safetensors", "."], "is a folder: give the name of the file"),
+        (["--safetensors", "a.safetensors", "--tower", "text"], "no encoder of tower 'text'"),
+    ],
+)
+def test_wrong_calls_are_refused_and_write_nothing(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sentence in refused("export", run, *options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_not_there_is_named() -> None:
+    assert "/nonexistent does not exist" in refused("export", "/nonexistent", "--safetensors", "a")

@@ -1,0 +1,239 @@
+"""The commands that a folder of photos or a file of embeddings meets: embed, neighbours, audit, baseline, report."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import ImageOps
+
+from antipodes.audit.embeddings import read_embeddings
+from tests.audit.scenes import scene
+from tests.cli.command import here, refused
+from tests.report.browser import opened
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """Eight vectors: four directions, each twice, the second a little turned."""
+    vectors = np.repeat(np.eye(4, dtype=np.float32), 2, axis=0)
+    vectors[1::2] += 0.05
+    np.savez(tmp_path / "photos.npz", embeddings=vectors, paths=np.array([f"album/{i}.jpg" for i in range(8)]))
+    return tmp_path / "photos.npz"
+
+
+@pytest.mark.parametrize("command", ["embed", "neighbours", "audit"])
+def test_help_teaches(command: str) -> None:
+    code, text, _ = here(command, "--help")
+    assert code == 0
+    assert f"antipodes {command} " in text.split("options:")[0].partition("\n\n")[2]  # an example
+
+
+def test_neighbours_of_all(archive: Path) -> None:
+    out = archive.with_name("neighbours.csv")
+    code, text, errors = here("neighbours", archive, "--k", 2, "--out", out)
+    assert code == 0, errors
+    assert "album/1.jpg" in text
+    with out.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 16
+    assert lines[0] == {
+        "path": "album/0.jpg",
+        "rank": "1",
+        "neighbour": "album/1.jpg",
+        "similarity": lines[0]["similarity"],
+    }
+    assert float(lines[0]["similarity"]) == pytest.approx(1.05 / np.sqrt(1.05**2 + 3 * 0.05**2), abs=1e-5)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "json", "npz"])
+def test_neighbours_in_other_formats(archive: Path, ending: str) -> None:
+    out = archive.with_name(f"near.{ending}")
+    assert here("neighbours", archive, "--k", 1, "--out", out, "--json")[0] == 0
+    if ending == "json":
+        found = [record["neighbour"] for record in json.loads(out.read_text())]
+    elif ending == "npz":
+        with np.load(out) as arrays:
+            found = [str(arrays["paths"][row]) for row in arrays["neighbours"][:, 0]]
+    else:
+        found = pytest.importorskip("pyarrow.parquet").read_table(out)["neighbour"].to_pylist()
+    assert found == [f"album/{i ^ 1}.jpg" for i in range(8)]
+
+
+def test_neighbours_of_some(archive: Path) -> None:
+    _, text, _ = here("neighbours", archive, "--queries", "3.jpg", "--k", 1, "--json")
+    assert list(json.loads(text)["neighbours"]) == ["album/3.jpg"]
+    assert json.loads(text)["neighbours"]["album/3.jpg"][0]["path"] == "album/2.jpg"
+    np.save(archive.with_name("new.npy"), np.eye(4)[[2]])
+    _, text, _ = here("neighbours", archive, "--queries", archive.with_name("new.npy"), "--k", 1, "--json")
+    assert json.loads(text)["neighbours"]["row 0"][0]["path"] == "album/4.jpg"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--k", 0], "k must be at least 1"),
+        (["--queries", "9.jpg"], "no path ends so"),
+        (["--out", "missing/x.csv"], "the folder missing does not exist"),
+        (["--out", "x.txt"], "should end in .csv"),
+    ],
+)
+def test_wrong_calls_of_neighbours(archive: Path, arguments: list[object], sentence: str) -> None:
+    before = sorted(archive.parent.iterdir())
+    assert sentence in refused("neighbours", archive, *arguments)
+    assert sorted(archive.parent.iterdir()) == before
+
+
+def test_embeddings_that_are_not(tmp_path: Path) -> None:
+    assert "does not exist" in refused("neighbours", tmp_path / "none.npz")
+    np.savez(tmp_path / "nan.npz", embeddings=np.full((3, 2), np.nan))
+    assert "NaN" in refused("neighbours", tmp_path / "nan.npz")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Twelve pictures, one copied, one mirrored, one damaged, one with a hostile name."""
+    place = tmp_path / "photos"
+    place.mkdir()
+    for number in range(12):
+        scene(number).save(place / f"{number}.png")
+    scene(12).save(place / "<script>alert(1)<.png")
+    shutil.copy(place / "3.png", place / "copy.png")
+    ImageOps.mirror(scene(5)).save(place / "mirror.jpg", quality=70)
+    (place / "broken.jpg").write_bytes(b"no picture")
+    return place
+
+
+def test_audit_of_a_folder(folder: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    out = folder.with_name("audit")
+    code, text, errors = here("audit", folder, "--encoder", "descriptor", "--out", out, "--json")
+    assert code == 0, errors
+    summary = json.loads(text)
+    assert summary["samples"] == 15
+    pairs = parquet.read_table(out / "pairs.parquet").to_pylist()
+    kinds = {(Path(pair["path_a"]).name, Path(pair["path_b"]).name): pair["kind"] for pair in pairs}
+    assert kinds == {("3.png", "copy.png"): "exact duplicate", ("5.png", "mirror.jpg"): "near duplicate"}
+    groups = parquet.read_table(out / "groups.parquet")
+    assert groups.column_names == ["row", "path", "group"]
+    assert groups["row"].to_pylist() == list(range(15))
+    by_name = {Path(row["path"]).name: row["group"] for row in groups.to_pylist()}
+    assert by_name["3.png"] == by_name["copy.png"] >= 0
+    assert by_name["5.png"] == by_name["mirror.jpg"] not in (by_name["3.png"], -1)
+    assert by_name["0.png"] == -1
+    with opened(out / "report.html") as page:
+        assert page.locator("section.gallery .card:visible img").count() == 4
+        assert page.locator(".card:visible img").first.evaluate("image => image.naturalWidth") > 50
+
+
+def test_audit_of_embeddings(archive: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    out = archive.with_name("audit")
+    code, text, errors = here("audit", archive, "--out", out, "--options.k", 3)
+    assert code == 0, errors
+    assert "near duplicate pairs" in text
+    pairs = parquet.read_table(out / "pairs.parquet").to_pylist()
+    assert {(pair["row_a"], pair["row_b"]) for pair in pairs if pair["kind"] == "near duplicate"} == {
+        (0, 1),
+        (2, 3),
+        (4, 5),
+        (6, 7),
+    }
+    assert sorted(file.name for file in out.iterdir()) == [
+        "groups.parquet",
+        "pairs.parquet",
+        "report.html",
+        "samples.parquet",
+        "summary.json",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["/nonexistent"], "nonexistent"),
+        (["none.npz"], "does not exist"),
+        (["."], "holds no images"),
+        (["PHOTOS", "--out", "missing/audit"], "the folder missing does not exist"),
+        (["PHOTOS", "--out", ""], "--out is empty"),
+        (["PHOTOS", "--encoder", "nonexistent"], "nonexistent"),
+        (["PHOTOS", "--options.k", "0"], "k must be at least 1"),
+        (["PHOTOS", "--options.alpha", "2"], "alpha must be in"),
+        (["PHOTOS", "--batch_size", "1"], "batch_size must be at least 2"),
+    ],
+)
+def test_wrong_calls_of_audit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
+) -> None:
+    (folder.parent / "empty").mkdir()
+    monkeypatch.chdir(folder.parent / "empty")
+    (folder / "broken.jpg").unlink()
+    assert sentence in refused("audit", *(str(folder) if each == "PHOTOS" else each for each in arguments))
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("ending", ["npz", "parquet", "npy"])
+def test_embed_a_folder(folder: Path, ending: str) -> None:
+    out = folder.with_name(f"photos.{ending}")
+    code, text, errors = here("embed", "descriptor", folder, "--out", out, "--json")
+    assert code == 0, errors
+    assert json.loads(text)["images"] == 15
+    read = read_embeddings(out)
+    assert read.vectors.shape == (15, json.loads(text)["dimensions"])
+    if ending != "npy":
+        assert [Path(path).name for path in read.paths[:2]] == ["0.png", "1.png"]
+        assert all(Path(path).is_file() for path in read.paths)
+        _, text, _ = here("neighbours", out, "--queries", "mirror.jpg", "--k", 1, "--json")
+        assert Path(next(iter(json.loads(text)["neighbours"].values()))[0]["path"]).name == "5.png"
+    left = {file.name for file in folder.parent.iterdir()} - {"photos", out.name, "photos.skipped.csv"}
+    assert left == set()
+
+
+def test_embed_continues_where_it_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from antipodes.audit import parts, vectors
+
+    seen: list[int] = []
+
+    def describe(pictures):
+        seen.append(len(pictures))
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return real(pictures)
+
+    real = vectors.describe
+    monkeypatch.setattr(vectors, "describe", describe)
+    monkeypatch.setattr(parts.compute_in_parts, "__defaults__", (None, 4))
+    out = folder.with_name("photos.npz")
+    assert here("embed", "descriptor", folder, "--out", out)[0] == 1
+    assert not out.exists()
+    code, text, _ = here("embed", "descriptor", folder, "--out", out, "--json")
+    assert code == 0
+    assert json.loads(text)["taken from an earlier call"] == 8
+    assert seen == [4, 4, 4, 4, 3]
+    with np.load(out) as arrays:
+        assert arrays["embeddings"].shape[0] == len(arrays["paths"]) == 15
+    assert not folder.with_name(".photos.npz.parts").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["descriptor", "PHOTOS", "--out", "x.csv"], "should end in .npz"),
+        (["descriptor", "PHOTOS", "--out", "missing/x.npz"], "does not exist"),
+        (["descriptor", "--out", "x.npz"], "say which folder"),
+        (["descriptor", "/nonexistent", "--out", "x.npz"], "nonexistent"),
+        (["nonexistent", "PHOTOS", "--out", "x.npz"], "nonexistent"),
+        (["descriptor", "PHOTOS", "--out", "x.npz", "--batch_size", "0"], "batch_size must be at least 1"),
+    ],
+)
+def test_wrong_calls_of_embed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
+) -> None:
+    (folder.parent / "empty").mkdir()
+    monkeypatch.chdir(folder.parent / "empty")
+    assert sentence in refused("embed", *(str(folder) if each == "PHOTOS" else each for each in arguments))
+    assert list(Path().iterdir()) == []
