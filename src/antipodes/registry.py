@@ -178,7 +178,6 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "sigmoid": Entry("antipodes.objectives.sigmoid.Sigmoid"),
         "local-aggregation": Entry("antipodes.objectives.local_aggregation.local_aggregation"),
         "hard-pairs": Entry("antipodes.objectives.hard_pairs.HardPairs"),
-        "sigmoid": Entry("antipodes.objectives.sigmoid.Sigmoid"),
         "soft-label": Entry("antipodes.objectives.soft_label.SoftLabel"),
     },
     "negatives": {
