@@ -156,7 +156,9 @@ def _transfer(run: Path, before: dict[str, float], data: Path) -> None:
     np.savez(grey, images=pixels, labels=np.arange(90) % 3)
     code, out, errors = here("evaluate", run, *options, "--transfer", grey, data)
     assert (code, errors) == (0, "")
-    names = [f"transfer {name} {kind}" for name in ("grey", "data") for kind in ("top-1", "mean per class")]
+    names = [f"transfer {name} {kind}" for name in ("grey", "data") for kind in ("top-1", "mean per class")] + [
+        "transfer mean"
+    ]
     assert list(json.loads(out)["run"]) == names
     kept = json.loads((run / "evaluation.json").read_text())["run"]
     assert kept == before | json.loads(out)["run"]

@@ -8,6 +8,7 @@ from PIL import Image
 
 from antipodes.data import Captions, Folder, TensorImages, Texts, Vectors, duplicates
 from antipodes.data.exact_duplicates import group_equal
+from antipodes.negatives import Known
 
 
 def photo(path, seed, size=(20, 20)):
@@ -26,6 +27,7 @@ def test_photos_by_bytes_and_by_pixels(tmp_path):
     assert duplicates(data).tolist() == [-1, 0, -1, 1, 0, 1, 0]
     assert duplicates(data).dtype == torch.int64
     assert data.groups() is duplicates(data)
+    assert Known(data.groups()).groups.tolist() == duplicates(data).tolist()
     assert "5 rows are exact duplicates of each other, in 2 groups" in data.describe()
 
 

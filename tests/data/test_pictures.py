@@ -1,6 +1,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -144,7 +146,7 @@ def test_no_cache_when_told_so_and_nothing_left_of_an_interrupted_scan(photos, c
     with pytest.raises(KeyboardInterrupt):
         opened(photos)
     (folder,) = (cache / "decoded").iterdir()
-    assert list(folder.iterdir()) == []
+    assert [path.name for path in folder.iterdir()] == ["lock"]
 
 
 def test_a_tensor_that_is_changed_leaves_the_cache_alone(photos):
@@ -162,3 +164,27 @@ def test_a_smaller_limit_uses_the_larger_cache(photos, decoded):
     assert decoded == []
     rows = [whole.files.index(file) for file in part.files]
     assert torch.equal(part.fetch(torch.arange(3)), whole.fetch(torch.tensor(rows)))
+
+
+def test_two_processes_decode_once(photos, cache):
+    code = """
+import os, sys
+from pathlib import Path
+from antipodes.data import pictures
+from antipodes.data.decode import Source
+pictures.WORTH_KEEPING = 1
+count, original = [], pictures.decode_sources
+def note(sources, size, keep):
+    count.extend(sources)
+    return original(sources, size, keep)
+pictures.decode_sources = note
+folder = Path(sys.argv[1])
+files = sorted(folder.glob("*.png"))
+found = pictures.decode_all(folder, [f.name for f in files], [Source(str(f)) for f in files], 8, workers=0)
+assert len(found) == 6
+print(len(count))
+"""
+    call = [sys.executable, "-c", code, str(photos)]
+    both = [subprocess.Popen(call, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    answers = [process.communicate(timeout=120)[0] for process in both]
+    assert sorted(answers) == ["0\n", "7\n"]

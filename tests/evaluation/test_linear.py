@@ -101,8 +101,8 @@ def test_strength_is_chosen_inside_the_path_on_noisy_features() -> None:
     assert STRENGTHS[-1] < result.strength < STRENGTHS[0]
     assert result.validation[result.strength] == max(result.validation.values())
     assert set(result.validation) <= set(STRENGTHS)
-    assert result.top5 is not None
-    assert 0.1 < result.top1 < result.top5 <= 1
+    assert result.accuracy.top5 is not None
+    assert 0.1 < result.accuracy.top1 < result.accuracy.top5 <= 1
 
 
 def test_ties_go_to_the_strongest() -> None:
@@ -131,7 +131,7 @@ def test_test_labels_do_not_influence_the_choice() -> None:
     one = linear_probe(features[:200], labels[:200], features[200:], labels[200:])
     other = linear_probe(features[:200], labels[:200], features[200:], labels[200:].flip(0))
     assert (one.strength, one.validation) == (other.strength, other.validation)
-    assert one.top1 != other.top1
+    assert one.accuracy.top1 != other.accuracy.top1
 
 
 def test_scores_by_hand() -> None:
@@ -143,22 +143,22 @@ def test_scores_by_hand() -> None:
     test = corners[[0, 0, 0, 1, 1, 5]]
     test_labels = torch.tensor([0, 0, 0, 0, 1, 2])
     result = linear_probe(train, train_labels, test, test_labels)
-    assert result.top1 == pytest.approx(4 / 6)
-    assert result.top5 == pytest.approx(5 / 6)
-    assert result.mean_per_class == pytest.approx((3 / 4 + 1 + 0) / 3)
+    assert result.accuracy.top1 == pytest.approx(4 / 6)
+    assert result.accuracy.top5 == pytest.approx(5 / 6)
+    assert result.accuracy.mean_per_class == pytest.approx((3 / 4 + 1 + 0) / 3)
 
 
 def test_five_classes_have_no_top5_and_gaps_in_labels_are_fine() -> None:
     features, labels = blobs(100, 8, 5, spread=0.1)
     result = linear_probe(features, labels * 7, features, labels * 7)
-    assert result.top5 is None
-    assert result.top1 == 1.0
+    assert result.accuracy.top5 is None
+    assert result.accuracy.top1 == 1.0
 
 
 def test_a_single_strength_needs_no_held_out_part() -> None:
     features, labels = blobs(3, 4, 3)
     result = linear_probe(features, labels, features, labels, strengths=(0.01,))
-    assert (result.strength, result.validation, result.top1) == (0.01, {}, 1.0)
+    assert (result.strength, result.validation, result.accuracy.top1) == (0.01, {}, 1.0)
     with pytest.raises(ValueError, match="needs two samples"):
         linear_probe(features, labels, features, labels)
 

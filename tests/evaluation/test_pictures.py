@@ -13,17 +13,17 @@ import torch
 from PIL import Image
 
 from antipodes.data.shapes import Shapes
-from antipodes.evaluation import figures, pictures
-from antipodes.evaluation.false_negatives import false_negatives
-from antipodes.evaluation.names import ProtocolOptions
-from antipodes.evaluation.pictures import Subject, planar, strongest_flags, turned
+from antipodes.evaluation import figures, map_figures, maps, pictures
+from antipodes.evaluation.judged import judge as judge_only
+from antipodes.evaluation.maps import planar, turned
+from antipodes.evaluation.pictures import Subject, strongest_flags
+from antipodes.evaluation.run import score
 from antipodes.evaluation.thresholds import dataset_quantiles
 from antipodes.negatives import IFND, GloFND
-from antipodes.pairs import Pairs
-from antipodes.runs.build import build_augmentation
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.snapshots import Snapshot, load_snapshots, save_snapshot
+from antipodes.runs.views import build_augmentation
 from tests.cli.command import here, refused
 from tests.reference.contrast import judge
 
@@ -34,6 +34,8 @@ TRAIN = ["train", "--encoder", "resnet8-slim", "--method.hidden", 16, "--batch_s
 SHAPES = ["--data.count", 128, "--epochs", 2, "--snapshot_every", 1]
 JOINED = ["--negatives", "glofnd+fnc", "--negatives.glofnd.alpha", 0.1, "--negatives.glofnd.initial", "quantile"]
 NAMES = ("thresholds", "flagged", "detection", "flags", "map", "maps")
+ALPHA = ["--negatives.alpha", 0.1]
+CENTROID = "nearest to a centroid"
 NO_SNAPSHOTS = "no maps: the run kept no snapshots, train with --snapshot_every 10 (or another number of epochs)"
 
 
@@ -75,13 +77,13 @@ def slow_flags(of: Subject) -> list[tuple[int, list[int]]]:
     strongest = strongest_flags(of)
     order = torch.randperm(len(of.data), generator=pictures.generator("pictures", of.seed))[: of.config["batch_size"]]
     assert [flags.anchor for flags in strongest] == order[: of.anchors].tolist()
-    z = of.embeddings[order]
-    rules = copy.deepcopy(of.require_policy()).judge(Pairs(z, order, torch.ones(len(z))), 1.0)
+    z, keys = of.judged.anchors[order], of.judged.candidates[order]
+    rules = judge_only(of.require_policy(), of.judged.pairs(order), 1.0)
     found = []
     for i in range(of.anchors):
         flagged = []
         for k in range(len(order)):
-            similarity = (z[i] @ z[k]).item()
+            similarity = (z[i] @ keys[k]).item()
             if i != k and not all(judge(rule, i, k, similarity, rank=0)[0] for rule in rules):
                 flagged.append((similarity, int(order[k])))
         found.append((int(order[i]), [sample for _, sample in sorted(flagged, reverse=True)]))
@@ -145,12 +147,12 @@ def test_drawing_moves_no_threshold(joined: Path) -> None:
 def test_thresholds_of_both_parts_of_a_joined_policy(joined: Path) -> None:
     of = subject(joined)
     glofnd = next(part for part in of.require_policy().modules() if isinstance(part, GloFND))
-    truth = dataset_quantiles(of.embeddings, 0.1)
+    truth = dataset_quantiles(of.judged.anchors, of.judged.candidates, 0.1)
     axes = pictures.thresholds(of).axes
     assert len(axes) == 4
     legends = [[text.get_text() for text in one.get_legend().get_texts()] for one in axes]
     recipe = build_augmentation(of.config["augmentation"], of.data.image_size, of.method.normalised)
-    scores = false_negatives(of.method, of.data, ProtocolOptions(), of.config["batch_size"], recipe)
+    scores = score(of.method, of.data, ["false-negatives"], batch_size=of.config["batch_size"], recipe=recipe)
     assert legends[0][-1] == f"learned, MAE {scores['threshold MAE']:.3f}"
     assert legends[2][-1] == f"batch quantile (FNC), MAE {scores['batch MAE']:.3f}"  # of the last part, FNC
     assert not any("learned" in text for text in legends[2])  # FNC learns nothing
@@ -193,7 +195,12 @@ def test_the_map_of_ifnd_shows_the_coarsest_pseudo_labels_and_greys_the_others(c
     assert isinstance(policy, IFND)
     true, pseudo = pictures.feature_map(of).axes
     assert len(true.get_legend().get_texts()) == 20
-    counts = {group.get_facecolor()[0][:3].tobytes(): len(group.get_offsets()) for group in pseudo.collections}
+    *points, centroids = pseudo.collections
+    counts = {group.get_facecolor()[0][:3].tobytes(): len(group.get_offsets()) for group in points}
+    assert len(centroids.get_offsets()) == len(counts) - 1  # each at a sample
+    everywhere = {tuple(point) for group in points for point in group.get_offsets().tolist()}
+    assert {tuple(point) for point in centroids.get_offsets().tolist()} <= everywhere
+    assert [text.get_text() for text in pseudo.get_legend().get_texts()] == ["not accepted", "nearest to a centroid"]
     accepted = policy.standing[1] <= 0.5  # 4 clusters, the second of the two
     assert len(counts) == 1 + len(policy.labels[1][accepted].unique())
     assert max(len(group.get_offsets()) for group in true.collections) < 64
@@ -210,6 +217,8 @@ def test_without_labels_nothing_is_judged_or_framed(unlabelled: Path) -> None:
     assert not any(axes.texts for axes in pictures.flags(of).axes)
     (axes,) = pictures.feature_map(of).axes
     assert axes.get_legend() is None
+    assert len(axes.images) > 20  # of 64, those that have a place of their own
+    assert not axes.collections
     lines = here("pictures", unlabelled)[1].splitlines()
     assert lines[2] == "no detection: the data has no labels to judge flags by"
     assert lines[5:] == [NO_SNAPSHOTS]
@@ -224,19 +233,20 @@ def test_the_maps_show_the_pseudo_labels_of_every_snapshot_where_its_points_are(
     assert [axes.get_title() for axes in true] == ["before training", "epoch 1", "epoch 2"]
     assert [axes.get_xlabel() for axes in pseudo][::2] == [
         "no pseudo labels yet",
-        "4 pseudo labels, 50 % of them accepted",
+        "4 pseudo labels, 50 % accepted",
     ]
     for above, below, snapshot in zip(true, pseudo, snapshots, strict=True):
-        sizes = sorted(len(group.get_offsets()) for group in below.collections)
+        sizes = sorted(len(group.get_offsets()) for group in below.collections if group.get_label() != CENTROID)
         labels = snapshot.pseudo_labels.get(4, torch.full((128,), -1))
         assert sizes == sorted(labels.unique(return_counts=True)[1].tolist())
         upper, lower = (sorted(map(tuple, torch.cat(drawn(axes)).tolist())) for axes in (above, below))
         assert upper == lower
-    assert len(figure.legends[0].get_texts()) == 20
+    assert len(figure.legends[0].get_texts()) == 22
 
 
 def drawn(axes: Any) -> list[torch.Tensor]:
-    return [torch.as_tensor(group.get_offsets()) for group in axes.collections]
+    groups = [group for group in axes.collections if group.get_label() != CENTROID]
+    return [torch.as_tensor(group.get_offsets()) for group in groups]
 
 
 def test_of_many_snapshots_a_few_are_shown(joined: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +261,7 @@ def test_of_many_snapshots_a_few_are_shown(joined: Path, tmp_path: Path, monkeyp
         given.append(start)
         return torch.full((len(features), 2), float(len(given))), "a fake"
 
-    monkeypatch.setattr(pictures, "planar", fake)
+    monkeypatch.setattr(maps, "planar", fake)
     figure = pictures.feature_maps(of)  # epochs 0, 1, 2, 1000, ..., 1007
     assert [axes.get_title() for axes in figure.axes] == ["before training", "epoch 1000", "epoch 1004", "epoch 1007"]
     assert given[:2] == [None, None]  # what is not trained is no start
@@ -294,7 +304,7 @@ def test_points_are_turned_and_reflected_but_not_stretched() -> None:
     mirror = torch.tensor([[1.0, 0.0], [0.0, -1.0]]).double()
     rotation = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()]).view(2, 2) @ mirror
     centred = others - others.mean(0)
-    torch.testing.assert_close(turned(3 * others @ rotation + 7, others), 3 * centred)
+    torch.testing.assert_close(turned(3 * others @ rotation + 7, others), 3 * centred + others.mean(0))
 
 
 def test_pca_stands_in_for_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,6 +336,46 @@ def test_many_classes_are_shown_by_their_coarse_labels(joined: Path) -> None:
     assert [text.get_text() for text in axes.get_legend().get_texts()] == list(of.data.coarse_classes or ())
     of.data.coarse_labels = None
     assert pictures.feature_map(of).axes[0].get_legend() is None
+
+
+def test_flags_of_a_key_network_compare_queries_with_keys(tmp_path: Path) -> None:
+    method = ["--method", "moco", "--method.queue_size", 64, "--method.momentum", 0.5]
+    run = trained(tmp_path / "moco", *SHAPES, *method, "--negatives", "fnc", "--negatives.alpha", 0.1)
+    of = subject(run, anchors=6)
+    assert not torch.equal(of.judged.anchors, of.judged.candidates)
+    assert slow_flags(of) == [(flags.anchor, flags.ids) for flags in strongest_flags(of)]
+
+
+def test_support_views_can_be_drawn_and_judged(tmp_path: Path) -> None:
+    run = trained(tmp_path / "supports", *SHAPES, "--negatives", "fnc", "--negatives.supports", 2, *ALPHA)
+    of = subject(run, anchors=4)
+    assert of.judged.supports is not None
+    flags = strongest_flags(of)
+    assert [len(row.ids) for row in flags] == [3] * 4  # a tenth of 31
+    assert all(picture.file for picture in pictures.draw(of.run, tmp_path / "drawn", anchors=2))
+    assert "flags pooled precision" in here("evaluate", run, "--protocol", "false-negatives", "--json")[1]
+
+
+def test_runs_beside_each_other(joined: Path, clustered: Path, unlabelled: Path, tmp_path: Path) -> None:
+    code, out, errors = here("pictures", joined, clustered, "--out", tmp_path, "--anchors", 3)
+    assert code == 0, errors
+    assert out.split() == [str(tmp_path / f"compared-{name}.png") for name in ("maps", "flags")]
+    both = [subject(joined, anchors=3), subject(clustered, anchors=3)]
+    figure = pictures.compared_maps(both)
+    assert [axes.get_title() for axes in figure.axes[:2]] == ["simclr + glofnd+fnc", "simclr + ifnd"]
+    assert [axes.get_xlabel() for axes in figure.axes[2:]] == ["no pseudo labels yet", "4 pseudo labels, 50 % accepted"]
+    expected = [[flags.ids[:4] for flags in strongest_flags(of)] for of in both]
+    shown = [axes for axes in pictures.compared_flags(both).axes if axes.images]
+    assert len(shown) == 3 + sum(len(ids) for rows in expected for ids in rows)
+    assert "was trained on other data" in refused("pictures", joined, unlabelled, "--out", tmp_path)
+
+
+def test_a_few_far_points_do_not_shrink_a_map() -> None:
+    points = torch.randn(500, 2, generator=torch.Generator().manual_seed(0))
+    points[0] = 1000.0
+    panel = map_figures.Panel("all", torch.zeros(500, dtype=torch.int64), {})
+    axes = map_figures.map_figure(points, "far", [panel]).axes[0]
+    assert axes.get_xlim()[1] < 10
 
 
 def test_without_matplotlib_one_sentence_says_what_to_install(

@@ -25,19 +25,19 @@ def test_dataset_quantiles_equal_a_sort(alpha: float) -> None:
     z = points(90)
     ordered = (z @ z.T).fill_diagonal_(-math.inf).sort(dim=1, descending=True).values
     k = max(1, math.ceil(alpha * 89))
-    torch.testing.assert_close(dataset_quantiles(z, alpha), ordered[:, k - 1])
+    torch.testing.assert_close(dataset_quantiles(z, z, alpha), ordered[:, k - 1])
 
 
 def test_batch_quantiles_are_worse_in_smaller_batches() -> None:
     z = points(600)
-    truth = dataset_quantiles(z, 0.1)
-    small, large = (errors(batch_quantiles(z, 0.1, size), truth) for size in (20, 300))
+    truth = dataset_quantiles(z, z, 0.1)
+    small, large = (errors(batch_quantiles(z, z, 0.1, size), truth) for size in (20, 300))
     assert small[0] > 1.5 * large[0]
     assert small[0] < small[1]  # the root of the mean square is never below the mean
 
 
 def test_samples_outside_a_full_batch_do_not_count() -> None:
-    found = batch_quantiles(points(50), 0.1, 20)
+    found = batch_quantiles(points(50), points(50), 0.1, 20)
     assert int(found.isnan().sum()) == 10
     assert errors(torch.tensor([0.5, 0.1, math.nan]), torch.tensor([0.5, 0.3, 0.0])) == pytest.approx((0.1, 0.02**0.5))
 
@@ -49,7 +49,8 @@ def test_the_protocol_on_a_run(tmp_path: Path) -> None:
     assert code == 0
     scores = json.loads(out)["run"]
     assert set(scores) == {
-        *(f"flags {name}" for name in ("precision", "recall", "f1", "mtpr", "mtnr")),
+        *(f"flags {how} {name}" for how in ("pooled", "per-anchor") for name in ("precision", "recall", "f1")),
+        *("flags mtpr", "flags mtnr"),
         *(f"{name} {error}" for name in ("threshold", "batch") for error in ("MAE", "RMSE")),
     }
     assert 0 < scores["threshold MAE"] < 0.5

@@ -14,9 +14,9 @@ from torch.nn.functional import interpolate
 from antipodes.data import ImageDataset, TensorImages
 from antipodes.data.augment import augmentation
 from antipodes.evaluation.linear import linear_probe
+from antipodes.evaluation.protocols.transfer import open_others
 from antipodes.evaluation.run import score
 from antipodes.evaluation.splits import stratified_split
-from antipodes.evaluation.transfer import open_others
 from tests.methods.tiny import SIZE, build
 
 
@@ -48,9 +48,9 @@ def test_the_scores_are_those_of_a_probe_on_resized_images() -> None:
         with torch.no_grad():
             parts += [method.backbone()((small - mean) / std), data.labels]
     expected = linear_probe(*parts)
-    assert row["transfer grey60 top-1"] == pytest.approx(100 * expected.top1)
-    assert row["transfer grey60 mean per class"] == pytest.approx(100 * expected.mean_per_class)
-    assert expected.top1 != expected.mean_per_class
+    assert row["transfer grey60 top-1"] == pytest.approx(100 * expected.accuracy.top1)
+    assert row["transfer grey60 mean per class"] == pytest.approx(100 * expected.accuracy.mean_per_class)
+    assert expected.accuracy.top1 != expected.accuracy.mean_per_class
     assert 40 < row["transfer grey60 top-1"] < 100
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from antipodes.data import Folder, ImageDataset, Samples, open_dataset
+from antipodes.data import Folder, Samples, open_dataset
 
 SIZE = 64
 
@@ -32,7 +32,7 @@ class Photos:
         skipped: files that cannot be read, with the reason where it is known.
     """
 
-    parts: tuple[ImageDataset, ...]
+    parts: tuple[Samples, ...]
     paths: tuple[str, ...]
     splits: tuple[str, ...]
     are_files: bool
@@ -96,10 +96,10 @@ def photos_of(dataset: Samples, name: str | None = None) -> Photos:
     """The pictures of a dataset and of the test split that belongs to it.
 
     Raises:
-        ValueError: if the dataset has other inputs than images.
+        ValueError: if the dataset has no images.
     """
-    if not isinstance(dataset, ImageDataset):
-        raise ValueError(f"{name or dataset.name} holds {' and '.join(dataset.modalities)}: this looks at images alone")
+    if dataset.modalities.get("image") != "image":
+        raise ValueError(f"{name or dataset.name} holds {' and '.join(dataset.modalities)}: this looks at images")
     held_out = dataset.held_out() if isinstance(dataset, Folder) else None
     parts = (dataset,) if held_out is None else (dataset, held_out)
     paths, splits, skipped = [], [], []

@@ -1,41 +1,154 @@
-"""`antipodes evaluate`: scores of a run's encoder."""
+"""`antipodes evaluate`: scores of a run's encoder, or of features that somebody has already."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Literal
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from antipodes.evaluation.names import PROTOCOL_NAMES, RUN_PROTOCOL_NAMES, TRANSFER_NAMES, ProtocolOptions
+from antipodes.evaluation.names import DEFAULT, DEFAULT_WITHOUT_LABELS, PROTOCOLS
+from antipodes.evaluation.protocol import Protocol, evaluate, find_protocol, make_protocols
+from antipodes.evaluation.protocols.retrieval import read_pairs
+from antipodes.evaluation.protocols.transfer import open_others
 from antipodes.evaluation.report import Row, results_dictionary, scores_table
-from antipodes.evaluation.run import Progress, score
 from antipodes.evaluation.scores import fingerprint, keep_scores
-from antipodes.evaluation.transfer import open_others
+from antipodes.evaluation.subject import Subject
+from antipodes.evaluation.towers import Progress
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.views import build_augmentation
 
-PROTOCOLS = PROTOCOL_NAMES | RUN_PROTOCOL_NAMES | TRANSFER_NAMES
-DESCRIPTION = f"""Score the frozen encoder of a run on the test split of its dataset (or on a fifth of it, where there
-is none). Protocols: {"; ".join(f"{name} - {text}" for name, text in PROTOCOLS.items())}.
-The scores are printed as a table, or as JSON, and added to those in RUN/evaluation.json; scores there of other weights
-or settings are dropped."""
+USAGE = """antipodes evaluate RUN [--protocol NAMES] [options]
+       antipodes evaluate --protocol retrieval --images a.npy --texts b.npy [--owners owners.npy]"""
 
 
 def main(arguments: list[str]) -> None:
     """Parse, evaluate, report."""
-    parser = ArgumentParser(prog="antipodes evaluate", description=DESCRIPTION, allow_abbrev=False)
-    parser.add_argument("run", metavar="RUN", help="Folder that antipodes train wrote.")
-    parser.add_argument("--protocol", default="linear,knn", help="Names, separated by commas.")
+    names = _chosen(arguments)
+    call = _parser(names or ()).parse_args(arguments)
+    if (call.images is None) != (call.texts is None) or (call.owners is not None and call.images is None):
+        raise ValueError("features of pairs need both files: --images a.npy --texts b.npy, and --owners with these")
+    if call.images is not None:
+        if call.run is not None:
+            raise ValueError("give a run or the files of features, not both")
+        _of_files(call, names or ("retrieval",))
+        return
+    if call.run is None:
+        raise ValueError("which run? antipodes evaluate RUN, the folder that antipodes train wrote")
+    _of_run(call, names)
+
+
+def _of_run(call: Namespace, names: Sequence[str] | None) -> None:
+    run = Run.open(call.run)
+    for name in names or ():
+        find_protocol(name)  # a wrong name is refused before the data is opened
+    method, data = open_method(run, call.checkpoint)
+    if names is None:
+        names = DEFAULT if data.labels is not None else DEFAULT_WITHOUT_LABELS
+        if data.labels is None:
+            print("the data has no labels: what can be measured without them", file=sys.stderr)
+    protocols = make_protocols([*names, *_implied(call, names)], _options(call, names))
+    config = run.config()
+    others = open_others(call.transfer, data.image_size, call.transfer_limit)
+    with progress_bar("features") as progress:
+        subject = Subject(
+            method,
+            data,
+            others=others,
+            other_statistics=call.transfer_normalise,
+            test_limit=call.test_limit,
+            batch_size=config["batch_size"],
+            recipe=build_augmentation(config["augmentation"], data.image_size, method.normalised),
+            seed=call.seed,
+            device=call.device,
+            workers=call.workers,
+            progress=progress,
+        )
+        scores = evaluate(protocols, subject)
+    row: Row = {"encoder": run.folder.resolve().name, **scores}
+    _print(row, call.json, f"{config_name(run)}, {data.name}")  # first: the disk may be full
+    measured: dict[str, Any] = {"checkpoint": call.checkpoint, "weights": fingerprint(method.cpu())}
+    measured |= {"test_limit": call.test_limit, "seed": call.seed, **_settings(protocols)}
+    if others:
+        measured |= {"transfer_limit": call.transfer_limit, "transfer_normalise": call.transfer_normalise}
+    if dropped := keep_scores(run.folder, row, measured):
+        print(dropped, file=sys.stderr)
+
+
+def _of_files(call: Namespace, names: Sequence[str]) -> None:
+    subject = Subject(paired=read_pairs(call.images, call.texts, call.owners), seed=call.seed)
+    scores = evaluate(make_protocols(names, _options(call, names)), subject)
+    _print({"encoder": Path(call.images).stem, **scores}, call.json, f"{call.images}, {call.texts}")
+
+
+def _print(row: Row, as_json: bool, title: str) -> None:
+    if as_json:
+        print(json.dumps(results_dictionary([row])))
+    else:
+        Console().print(scores_table(row, title=title))
+
+
+def _chosen(arguments: Sequence[str]) -> list[str] | None:
+    """The protocols that a call names, None where it names none."""
+    for place, argument in enumerate(arguments):
+        option, _, value = argument.partition("=")
+        if option == "--protocol":
+            value = value or (arguments[place + 1] if place + 1 < len(arguments) else "")
+            return list(dict.fromkeys(name.strip() for name in value.split(",")))
+    return None
+
+
+def _implied(call: Namespace, names: Sequence[str]) -> list[str]:
+    """Datasets to transfer to are reason enough for the protocol."""
+    return ["transfer"] if call.transfer and "transfer" not in names else []
+
+
+def _options(call: Namespace, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    given = {name: call.get(_key(name)) for name in names}  # --transfer is a list of datasets and no options
+    return {name: options.as_dict() for name, options in given.items() if isinstance(options, Namespace)}
+
+
+def _settings(protocols: Sequence[Protocol]) -> dict[str, Any]:
+    """The options of protocols under dotted names, by which kept scores are told apart."""
+    return {f"{one.name}.{option}": value for one in protocols for option, value in one.options().items()}
+
+
+def _key(name: str) -> str:
+    """A protocol's name as it stands in front of its options."""
+    return name.replace("-", "_")
+
+
+def _parser(names: Sequence[str]) -> ArgumentParser:
+    listing = "\n".join(f"  {name:<16} {find_protocol(name).summary}" for name in PROTOCOLS)
+    description = f"""Score what a run has learned on the test split of its dataset (or on a fifth of it, where there is
+none). The scores are printed as a table, or as JSON, and added to those in RUN/evaluation.json; scores there of other
+weights or settings are dropped.
+
+protocols:
+{listing}
+
+Options of a protocol are shown when it is named: antipodes evaluate --protocol knn --help. Examples:
+  antipodes evaluate runs/a                    {",".join(DEFAULT)}; without labels {DEFAULT_WITHOUT_LABELS[0]}
+  antipodes evaluate runs/a --protocol knn --knn.k 20 --json
+  antipodes evaluate runs/a --transfer fashion-mnist path/to/photos --transfer_normalise own
+  antipodes evaluate --protocol retrieval --images images.npy --texts texts.npy --owners owners.npy"""
+    parser = ArgumentParser(
+        prog="antipodes evaluate", usage=USAGE, description=description, allow_abbrev=False, formatter_class=_Plain
+    )
+    parser.add_argument("run", metavar="RUN", nargs="?", type=str | None, default=None, help="Folder of a run.")
+    parser.add_argument("--protocol", type=str | None, default=None, help="Names from above, separated by commas.")
     parser.add_argument("--checkpoint", type=Literal["last", "best"], default="last", help="Which weights.")
     parser.add_argument("--test_limit", type=int | None, default=None, help="Use only so many test images.")
+    parser.add_argument("--seed", type=int, default=0, help="Of every random draw.")
+    parser.add_argument("--device", type=str, default="cpu", help="Where networks run: cpu, cuda, cuda:1, mps.")
+    parser.add_argument("--workers", type=int, default=0, help="Processes that decode images of folders.")
     parser.add_argument(
         "--transfer",
         type=str,
@@ -48,38 +161,32 @@ def main(arguments: list[str]) -> None:
     parser.add_argument(
         "--transfer_limit", type=int | None, default=None, help="Use only so many training images of each of these."
     )
+    parser.add_argument(
+        "--transfer_normalise",
+        type=Literal["run", "own"],
+        default="run",
+        help="Normalise their images as those of the run, or by their own mean and deviation.",
+    )
+    parser.add_argument("--images", type=str | None, default=None, metavar="NPY", help="Features (n, D) of images.")
+    parser.add_argument("--texts", type=str | None, default=None, metavar="NPY", help="Features (m, D) of texts.")
+    parser.add_argument(
+        "--owners", type=str | None, default=None, metavar="NPY", help="The image (m,) that every text belongs to."
+    )
     parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
-    parser.add_class_arguments(ProtocolOptions, "options", as_group=True)
-    call = parser.parse_args(arguments)
+    for name in names:
+        if name in PROTOCOLS:
+            found = find_protocol(name)
+            if found.__dataclass_fields__:  # type: ignore[attr-defined]
+                parser.add_class_arguments(found, _key(name), as_group=True)
+                (parser.groups or {})[_key(name)].title = f"protocol {name}"
+    return parser
 
-    run = Run.open(call.run)
-    method, data = open_method(run, call.checkpoint)
-    others = open_others(call.transfer, data.image_size, call.transfer_limit)
-    with progress_bar("features") as progress:
-        options = ProtocolOptions(**call.options.as_dict())
-        config = run.config()
-        scores = score(
-            method,
-            data,
-            [name.strip() for name in call.protocol.split(",")],
-            options,
-            call.test_limit,
-            config["batch_size"],
-            build_augmentation(config["augmentation"], data.image_size, method.normalised),
-            progress,
-            others,
-        )
-    measured: dict[str, Any] = {"checkpoint": call.checkpoint, "weights": fingerprint(method)}
-    measured |= {"test_limit": call.test_limit, **asdict(options)}
-    if others:
-        measured["transfer_limit"] = call.transfer_limit
-    row: Row = {"encoder": run.folder.resolve().name, **scores}
-    if dropped := keep_scores(run.folder, row, measured):
-        print(dropped, file=sys.stderr)
-    if call.json:
-        print(json.dumps(results_dictionary([row])))
-    else:
-        Console().print(scores_table(row, title=f"{config_name(run)}, {data.name}"))
+
+class _Plain(DefaultHelpFormatter):
+    """Help whose description keeps its lines."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(indent + line for line in text.splitlines())
 
 
 def config_name(run: Run) -> str:

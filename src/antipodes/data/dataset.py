@@ -80,6 +80,18 @@ class Samples(Described, ABC):
             Of an image (b, 3, H, W) uint8, of a text a list of b strings, of a vector (b, F) float32.
         """
 
+    def fetch(self, ids: Tensor) -> Tensor:
+        """Return the images of these rows, (b,) int64 -> (b, 3, H, W) uint8.
+
+        Raises:
+            ValueError: if the rows have none.
+        """
+        if self.modalities.get("image") != "image":
+            raise ValueError(f"dataset {self.name} has no images, only {', '.join(self.modalities)}")
+        images = self.inputs(ids)["image"]
+        assert isinstance(images, Tensor)
+        return images
+
     def corpus(self, name: str) -> list[str]:
         """Return every text that the input of that name can show, for vocabularies and for locked encoders."""
         texts: dict[str, None] = {}
@@ -212,6 +224,7 @@ class Subset(ImageDataset):
         self.dataset, self.ids = dataset, ids
         self.name, self.image_size, self.in_memory = dataset.name, dataset.image_size, dataset.in_memory
         self.labels = None if dataset.labels is None else dataset.labels[ids]
+        self.targets, self.metric = None if dataset.targets is None else dataset.targets[ids], dataset.metric
         self.coarse_labels = None if dataset.coarse_labels is None else dataset.coarse_labels[ids]
         self.classes, self.coarse_classes = dataset.classes, dataset.coarse_classes
 
@@ -235,6 +248,7 @@ class SomeRows(Samples):
         self.name, self.modalities, self.in_memory = dataset.name, dataset.modalities, dataset.in_memory
         self.samples = dataset.sample_ids(rows)
         self.labels = None if dataset.labels is None else dataset.labels[rows]
+        self.targets, self.metric = None if dataset.targets is None else dataset.targets[rows], dataset.metric
         self.coarse_labels = None if dataset.coarse_labels is None else dataset.coarse_labels[rows]
         self.classes, self.coarse_classes = dataset.classes, dataset.coarse_classes
         self.image_size = dataset.image_size

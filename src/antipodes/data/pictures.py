@@ -7,6 +7,7 @@
 
 import hashlib
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -91,6 +92,7 @@ def decode_all(
     sources: Sequence[Source],
     size: int,
     *,
+    part: str = "",
     workers: int | None = None,
     memory_limit: int = 2_000_000_000,
     cache: bool = True,
@@ -98,23 +100,38 @@ def decode_all(
     """Decode images to (3, size, size), or take them from the cache.
 
     Args:
-        base: the folder or file that they belong to; with ``size`` it says which cache is theirs.
+        base: the folder or file that they belong to; with ``size`` and ``part`` it says which cache is theirs.
         names: their names within ``base``.
         sources: where their bytes are.
         size: side of the squares: the shorter side is scaled to it and the centre cropped.
+        part: which of several lists of images in ``base`` this is, such as a split.
         workers: processes; None is one per available core, and 0 decodes in this one.
         memory_limit: bytes of pixels up to which they are kept in memory where the cache does not hold them.
         cache: whether to keep the pixels in the user's cache folder.
     """
-    kept = PixelCache(base, size) if cache and len(sources) >= WORTH_KEEPING else None
+    if not cache or len(sources) < WORTH_KEEPING:
+        return _decode_all(None, names, sources, size, workers, memory_limit)
+    kept = PixelCache(base, size, part)
+    states = [_state(source) for source in sources]
+    if all(_is_known(kept.entries.get(name), state) for name, state in zip(names, states, strict=True)):
+        return _decode_all(kept, names, sources, size, workers, memory_limit)
+    with kept.locked():  # a second process, such as another rank, waits here and then finds the images decoded
+        return _decode_all(PixelCache(base, size, part), names, sources, size, workers, memory_limit)
+
+
+def _decode_all(
+    kept: PixelCache | None,
+    names: Sequence[str],
+    sources: Sequence[Source],
+    size: int,
+    workers: int | None,
+    memory_limit: int,
+) -> Pictures:
     states = [_state(source) for source in sources]
     known: list[Entry | None] = [None] * len(sources)
     if kept is not None:
         found = (kept.entries.get(name) for name in names)
-        known = [
-            entry if entry is not None and (entry.bytes, entry.changed) == state else None
-            for entry, state in zip(found, states, strict=True)
-        ]
+        known = [entry if _is_known(entry, state) else None for entry, state in zip(found, states, strict=True)]
     old = None if kept is None else kept.pixels
     fits_memory = len(sources) * 3 * size**2 <= memory_limit
     complete = [entry for entry in known if entry is not None]
@@ -135,6 +152,10 @@ def decode_all(
             kept.discard(pixels)
         raise
     return Pictures(sources, size, entries, pixels)
+
+
+def _is_known(entry: Entry | None, state: tuple[int, int]) -> bool:
+    return entry is not None and (entry.bytes, entry.changed) == state
 
 
 def usual_side(sources: Sequence[Source]) -> int | None:
@@ -185,9 +206,17 @@ def _decode(sources: list[Source], size: int, keep: bool, workers: int | None) -
         with shown:
             yield from chain.from_iterable(shown.track(map(decode, tasks), len(tasks), description="decoding images"))
         return
-    with ProcessPoolExecutor(count) as pool, shown:
-        done = pool.map(decode, tasks)
-        yield from chain.from_iterable(shown.track(done, len(tasks), description="decoding images"))
+    pool = ProcessPoolExecutor(count, initializer=_leave_interrupts_to_the_parent)
+    try:
+        with shown:
+            done = pool.map(decode, tasks)
+            yield from chain.from_iterable(shown.track(done, len(tasks), description="decoding images"))
+    finally:
+        pool.shutdown(cancel_futures=True)  # after an interrupt nobody waits for the rest
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _cores() -> int:

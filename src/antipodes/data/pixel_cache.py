@@ -10,8 +10,8 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,14 +46,16 @@ class PixelCache:
     Args:
         base: the folder or archive.
         size: side of the decoded squares.
+        part: which of several lists of images in it, such as a split.
 
     Attributes:
         entries: the images that an earlier scan has seen, by their names.
         pixels: (rows, 3, size, size) uint8, mapped into memory; None when only the entries were kept.
     """
 
-    def __init__(self, base: Path, size: int) -> None:
-        digest = hashlib.blake2b(os.fsencode(base.resolve()), digest_size=6).hexdigest()
+    def __init__(self, base: Path, size: int, part: str = "") -> None:
+        identity = os.fsencode(base.resolve()) + b"\0" + part.encode()
+        digest = hashlib.blake2b(identity, digest_size=6).hexdigest()
         self.folder, self.size = cache_root() / "decoded" / f"{digest}-{size}", size
         self.entries: dict[str, Entry] = {}
         self.pixels: NDArray[np.uint8] | None = None
@@ -75,6 +77,17 @@ class PixelCache:
             self.pixels = np.memmap(path, np.uint8, "c", shape=(rows, 3, self.size, self.size))
         self.entries = entries
         os.utime(index)  # used just now
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the cache for this process alone, where the system can; the lock of a process that ends goes with it."""
+        with ExitStack() as stack:
+            with suppress(OSError, ImportError):
+                import fcntl
+
+                self.folder.mkdir(parents=True, exist_ok=True)
+                fcntl.flock(stack.enter_context((self.folder / "lock").open("w")), fcntl.LOCK_EX)
+            yield
 
     def room(self, rows: int) -> NDArray[np.uint8] | None:
         """Return zeros (rows, 3, size, size) in a new file, None when there is no room for them."""

@@ -1,11 +1,12 @@
-"""Evaluation of a frozen encoder: features, then protocols on them, then a report.
+"""Evaluation of what a run has learned: features, then protocols on them, then a report.
 
-features.py    embed a dataset, split what was embedded
-linear.py      linear probe
-knn.py         weighted nearest neighbours
-protocols.py   the registry: name -> scores
-transfer.py    other datasets to probe the features on
+names.py       the registry of protocols: name -> class (imports no torch)
+protocol.py    what a protocol is: its needs, its options, `run`
+protocols/     a file for each
+subject.py     what protocols look at: a run with its features, embedded once
+towers.py      the features of a dataset under one of a method's encoders
+judged.py      what a policy sees of a dataset, and its decisions, without learning from them
+linear.py      the linear probe;  accuracy.py, clusters.py, ranking.py: what is measured
 scores.py      what a run folder keeps of it
-names.py       the registry's names and options (imports no torch)
 report.py      table and JSON
 """

@@ -10,7 +10,10 @@ from antipodes.evaluation.splits import stratified_split
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """Features (n, F) of a dataset with its labels (n,) and coarse labels (n,), None where it has none."""
+    """Features (n, F) of a dataset with its labels and coarse labels (n,), None where it has none.
+
+    Labels (n, K) of 0 and 1 are several an image.
+    """
 
     features: Tensor
     labels: Tensor | None = None
@@ -29,7 +32,7 @@ def split_features(feature_set: FeatureSet, fraction: float = 0.2, seed: int = 0
     """Split into train and test, class by class, for a dataset that has no held-out part of its own.
 
     Args:
-        feature_set: to split; without labels the split is plainly random.
+        feature_set: to split; without labels, or with several an image, the split is plainly random.
         fraction: share of every class that goes to test, in (0, 1).
         seed: of the draw.
 
@@ -37,6 +40,8 @@ def split_features(feature_set: FeatureSet, fraction: float = 0.2, seed: int = 0
         ValueError: if fraction is outside (0, 1), or no class has two samples.
     """
     count = len(feature_set.features)
-    labels = torch.zeros(count, dtype=torch.int64) if feature_set.labels is None else feature_set.labels
+    labels = feature_set.labels
+    if labels is None or labels.ndim > 1:
+        labels = torch.zeros(count, dtype=torch.int64)
     kept, held = stratified_split(labels, fraction, seed)
     return feature_set.take(kept), feature_set.take(held)

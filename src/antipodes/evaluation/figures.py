@@ -1,4 +1,4 @@
-"""The figures of `pictures.py`, from plain numbers: matplotlib lives here and nowhere else.
+"""The figures of `pictures.py` but for maps, from plain numbers; matplotlib is imported here when it is needed.
 
 Figures are drawn on a canvas of their own, so that neither pyplot nor anybody's backend is touched. They are made to be
 read at 900 pixels. Line styles, markers and signs repeat what colours say.
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 WIDTH, DOTS = 9.0, 100  # inches, dots per inch
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#CC3311", "#BBBBBB"
 COLOURS = ["#332288", "#CC6677", "#117733", "#DDCC77", "#88CCEE", "#882255", "#44AA99", "#999933", "#AA4499", "#222222"]
-MARKERS = "o^sDvP*X"  # for every further ten classes another one
-MOST_CLASSES = 20  # with a legend
 MOST_POINTS = 2000  # that a scatter shows: more hide each other
 
 
@@ -41,21 +39,6 @@ class Tile(NamedTuple):
     image: Tensor
     caption: str
     right: bool | None = None
-
-
-class Column(NamedTuple):
-    """A map of several: its points (n, 2) and what they are the map of."""
-
-    title: str
-    points: Tensor
-
-
-class Panel(NamedTuple):
-    """A colouring of a map: classes (n,) with -1 for grey, and their names where a legend makes sense."""
-
-    title: str
-    classes: Tensor
-    names: Mapping[int, str]
 
 
 def new_figure(height: float, title: str) -> Figure:
@@ -146,68 +129,40 @@ def detection_figure(lines: Sequence[Mapping[str, Any]], levels: Mapping[str, st
     return figure
 
 
-def flags_figure(rows: Sequence[Sequence[Tile]], columns: int, framed: bool) -> Figure:
-    """A grid of images: a row for each anchor, then what it flags."""
+def flags_figure(
+    rows: Sequence[Sequence[Sequence[Tile]]], columns: int, framed: bool, names: Sequence[str] = ()
+) -> Figure:
+    """A grid of images: a row for each anchor, which comes first, then blocks of what is flagged for it.
+
+    Args:
+        rows: Of every anchor its own tile as a block of one, then a block for each policy that flags.
+        columns: Tiles of a block at most.
+        framed: Whether right and wrong ones are told apart.
+        names: Of the blocks, where there are several.
+    """
     key = ": green ✓ same label, red ✗ another" if framed else ""
-    title = f"Anchors, and what their views flag{key}"
-    figure = new_figure(0.6 + 1.32 * len(rows), title)
-    widths = [1.0, 0.15] + [1.0] * columns  # a gap after the anchor
-    grid: Any = figure.subplots(len(rows), columns + 2, squeeze=False, gridspec_kw={"width_ratios": widths})
-    for cells, tiles in zip(grid, rows, strict=True):
+    figure = new_figure(0.6 + 1.32 * len(rows), f"Anchors, and what their views flag{key}")
+    blocks = len(rows[0]) - 1
+    widths = [1.0] + blocks * [0.15, *[1.0] * columns]  # a gap before every block
+    grid: Any = figure.subplots(len(rows), len(widths), squeeze=False, gridspec_kw={"width_ratios": widths})
+    for number, (cells, (anchor, *flagged)) in enumerate(zip(grid, rows, strict=True)):
         for axes in cells:
             axes.set_axis_off()
-        for axes, tile in zip([cells[0], *cells[2:]], tiles, strict=False):
-            _show(axes, tile)
+        _show(cells[0], anchor[0])
+        for block, tiles in enumerate(flagged):
+            start = 2 + block * (columns + 1)
+            for axes, tile in zip(cells[start : start + columns], tiles, strict=False):
+                _show(axes, tile)
+            if names and number == 0:
+                cells[start].set_title(names[block], fontsize=9, loc="left")
     return figure
-
-
-def map_figure(points: Tensor, title: str, panels: Sequence[Panel]) -> Figure:
-    """Points (n, 2), once for each colouring, with a legend of at most MOST_CLASSES names."""
-    figure = new_figure(5.8 if len(panels) > 1 else 7.0, title)
-    row: Any = figure.subplots(1, len(panels), squeeze=False)
-    for axes, panel in zip(row[0], panels, strict=True):
-        _map(axes, points, panel, size=13)
-        axes.set_title(panel.title, fontsize=10)
-        if panel.names:
-            place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01)}
-            columns = 4 if len(panels) == 1 else 3
-            axes.legend(**place, ncols=columns, fontsize=7.5, frameon=False, markerscale=1.6, handletextpad=0.1)
-    return figure
-
-
-def maps_figure(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Panel]]) -> Figure:
-    """A map beside the other, each once for every row's colouring of it, with one legend of at most MOST_CLASSES."""
-    figure = new_figure(1.2 + 2.4 * len(rows), title)
-    grid: Any = figure.subplots(len(rows), len(columns), squeeze=False)
-    for number, (cells, panels) in enumerate(zip(grid, rows, strict=True)):
-        for axes, column, panel in zip(cells, columns, panels, strict=True):
-            _map(axes, column.points, panel, size=5)
-            axes.set_title(column.title if number == 0 else "", fontsize=10)
-            axes.set_xlabel(panel.title, fontsize=7.5)
-    if rows[0][0].names:
-        handles, names = grid[0][0].get_legend_handles_labels()
-        place: dict[str, Any] = {"loc": "outside lower center", "title": rows[0][0].title, "title_fontsize": 8}
-        figure.legend(handles, names, **place, ncols=5, fontsize=7.5, frameon=False, markerscale=2)
-    return figure
-
-
-def _map(axes: Axes, points: Tensor, panel: Panel, size: float) -> None:
-    for number in panel.classes.unique().tolist():
-        x, y = points[panel.classes == number].T.numpy()
-        colour = GREY if number < 0 else COLOURS[number % len(COLOURS)]
-        marker = "." if number < 0 else MARKERS[number // len(COLOURS) % len(MARKERS)]
-        label = panel.names.get(number)
-        area = size if number >= 0 else 2 * size  # matplotlib draws "." at half the width of the others
-        axes.scatter(x, y, s=area, color=colour, marker=marker, alpha=0.8, linewidths=0, label=label)
-    axes.set(xticks=[], yticks=[])  # the axes of such a map have no meaning
-    axes.set_aspect("equal", adjustable="datalim")
 
 
 def _show(axes: Axes, tile: Tile) -> None:
     axes.set_axis_on()
     axes.imshow(tile.image.permute(1, 2, 0).numpy(), interpolation="nearest")
     axes.set(xticks=[], yticks=[])
-    axes.set_xlabel(tile.caption, fontsize=7.5, labelpad=3)
+    axes.set_xlabel(tile.caption, fontsize=7, labelpad=3)
     if tile.right is not None:
         colour, sign = (GREEN, "✓") if tile.right else (RED, "✗")
         axes.spines[:].set(color=colour, linewidth=3)

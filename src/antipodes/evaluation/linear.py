@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
+from antipodes.evaluation.accuracy import Accuracy, accuracy
 from antipodes.evaluation.splits import stratified_split
 from antipodes.functional.checks import check_features, check_pair, number_classes
 
@@ -44,11 +45,9 @@ class Classifier:
 
 @dataclass(frozen=True)
 class LinearResult:
-    """Accuracies on test in [0, 1] and how the strength was chosen; top5 is None with five classes or fewer."""
+    """Accuracies on test, and how the strength was chosen: the accuracy of each on the held-out part of train."""
 
-    top1: float
-    top5: float | None
-    mean_per_class: float
+    accuracy: Accuracy
     strength: float
     validation: dict[float, float]
 
@@ -151,7 +150,7 @@ def linear_probe(
 
     Example:
         >>> features, labels = torch.tensor([[0.0], [0.1], [1.0], [1.1]]), torch.tensor([0, 0, 1, 1])
-        >>> linear_probe(features, labels, features, labels).top1
+        >>> linear_probe(features, labels, features, labels).accuracy.top1
         1.0
     """
     check_pair(train_features, train_labels, test_features, test_labels)
@@ -177,11 +176,4 @@ def linear_probe(
             if idle == PATIENCE or validation[best] == 1:
                 break
     classifier = fit_logistic(train_features, train_labels, best, classes, start)
-    logits = classifier.logits(test_features)
-    hits = (logits.argmax(1) == test_labels).double()
-    counts = torch.bincount(test_labels, minlength=classes)
-    per_class = torch.bincount(test_labels, weights=hits, minlength=classes)[counts > 0] / counts[counts > 0]
-    top5 = None
-    if classes > 5:
-        top5 = float((logits.topk(5).indices == test_labels[:, None]).any(1).double().mean())
-    return LinearResult(float(hits.mean()), top5, float(per_class.mean()), best, validation)
+    return LinearResult(accuracy(classifier.logits(test_features), test_labels), best, validation)

@@ -1,46 +1,43 @@
-"""Names and options of the protocols, apart from their code so that listing them does not import torch."""
+"""The registry of evaluation protocols, apart from their code so that listing them does not import torch.
 
-from dataclasses import dataclass
+A new protocol is a file in `protocols/` and a line here.
+"""
 
-PROTOCOL_NAMES: dict[str, str] = {
-    "linear": "logistic regression on frozen features, its strength chosen on a held-out part of train",
-    "semi": "the linear probe on class-balanced 10 % and 1 % of the labels, the mean over three fixed draws",
-    "knn": "weighted vote of the nearest training samples by cosine, and the single nearest one",
+from __future__ import annotations
+
+_HOME = "antipodes.evaluation.protocols"
+
+PROTOCOLS: dict[str, str] = {
+    "linear": f"{_HOME}.linear.Linear",
+    "semi": f"{_HOME}.semi.Semi",
+    "knn": f"{_HOME}.knn.KNN",
+    "false-negatives": f"{_HOME}.false_negatives.FalseNegatives",
+    "transfer": f"{_HOME}.transfer.Transfer",
+    "fine-tune": f"{_HOME}.fine_tune.FineTune",
+    "linear-sgd": f"{_HOME}.linear_sgd.LinearSGD",
+    "label-free": f"{_HOME}.label_free.LabelFree",
+    "retrieval": f"{_HOME}.retrieval.Retrieval",
+    "zero-shot": f"{_HOME}.zero_shot.ZeroShot",
 }
 
-# Protocols that look at a run's policy and not only at its encoder's features.
-RUN_PROTOCOL_NAMES: dict[str, str] = {
-    "false-negatives": "what the policy flags with the encoder frozen, judged by labels, and its thresholds' errors",
-}
-
-# Protocols that take the encoder to other datasets.
-TRANSFER_NAMES: dict[str, str] = {
-    "transfer": "the linear probe on other datasets, their images resized to those of the run: name them by --transfer",
-}
+DEFAULT = ("linear", "knn")
+"""What is measured unless told otherwise, and of data without labels:"""
+DEFAULT_WITHOUT_LABELS = ("label-free",)
 
 LABELS_ARE_NEEDED = (
     "the {protocol} protocol needs labels and the {part} data has none: "
     "put the images of each class into a folder of its own, the folder names become the labels"
 )
 
-# What a protocol reports besides scores in percent: in the JSON, not in the table.
-SETTINGS = frozenset({"linear strength"})
+SETTINGS = ("linear strength", "linear-sgd rate", "fine-tune rate")
+"""How the names of what a protocol reports besides scores begin: in the JSON, not in the table."""
 
 
-@dataclass(frozen=True)
-class ProtocolOptions:
-    """Options of the protocols; each takes what concerns it.
+def is_setting(score: str) -> bool:
+    """Whether a reported number is a setting that a protocol chose, and no score.
 
-    Args:
-        seed: of every random draw.
-        k: neighbours that vote in knn.
-        temperature: of the votes in knn.
-        fractions: shares of the labels in semi.
-        draws: label subsets per share in semi.
+    Example:
+        >>> is_setting("linear strength"), is_setting("linear top-1")
+        (True, False)
     """
-
-    seed: int = 0
-    k: int = 50
-    temperature: float = 0.05
-    fractions: tuple[float, ...] = (0.1, 0.01)
-    draws: int = 3
+    return score.startswith(SETTINGS)

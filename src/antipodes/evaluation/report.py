@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from antipodes.evaluation.names import SETTINGS
+from antipodes.evaluation.names import is_setting
 
 Row = Mapping[str, str | float]
+NO_PERCENT = ("MAE", "RMSE", "alignment", "uniformity")
+"""How the names of scores end that are distances or cosines."""
 
 
 def results_table(rows: Sequence[Row], title: str | None = None) -> Table:
@@ -14,10 +16,10 @@ def results_table(rows: Sequence[Row], title: str | None = None) -> Table:
 
     Args:
         rows: such as ``{"encoder": "trained", "linear top-1": 62.14}``; a score that a row lacks shows as a dash,
-            and settings that a protocol chose (names.SETTINGS) are left to the dictionary.
+            and settings that a protocol chose (see names.is_setting) are left to the dictionary.
         title: above the table.
     """
-    columns = [name for name in _columns(rows) if name not in SETTINGS]
+    columns = [name for name in _columns(rows) if not is_setting(name)]
     table = Table(title=title)
     for name in columns:
         text = any(isinstance(row.get(name), str) for row in rows)
@@ -32,7 +34,7 @@ def scores_table(row: Row, title: str | None = None) -> Table:
     table = Table("score", title=title)
     table.add_column(str(row["encoder"]), justify="right")
     for name in _columns([row]):
-        if name not in SETTINGS and name != "encoder":
+        if not is_setting(name) and name != "encoder":
             table.add_row(name, _cell(name, row[name]))
     return table
 
@@ -52,7 +54,7 @@ def results_dictionary(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
         raise ValueError(f"every row needs an 'encoder' of its own, got {names}")
     return {
         name: {
-            key: float(value) if key in SETTINGS else round(float(value), 3)
+            key: float(value) if is_setting(key) else round(float(value), 3)
             for key, value in row.items()
             if key != "encoder"
         }
@@ -69,4 +71,4 @@ def _cell(name: str, value: str | float | None) -> str:
         return "-"
     if isinstance(value, str):
         return value
-    return f"{value:.3f}" if name.endswith("MAE") or name.endswith("RMSE") else f"{value:.1f}"  # cosines, not percent
+    return f"{value:.3f}" if name.endswith(NO_PERCENT) else f"{value:.1f}"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from antipodes.evaluation.judged import Judged
 from antipodes.functional.select import kth_largest, top_share
 from antipodes.negatives import FNC, GloFND, Policy
 from antipodes.seeding import generator
@@ -25,32 +26,36 @@ class Measured(NamedTuple):
     found: Mapping[str, Tensor]
 
 
-def measure(policy: Policy, embeddings: Tensor, batch_size: int, seed: int = 0) -> list[Measured]:
-    """The thresholds of every part of a policy that has some, on embeddings (n, D) of length 1."""
+def measure(policy: Policy, judged: Judged, batch_size: int, seed: int = 0) -> list[Measured]:
+    """The thresholds of every part of a policy that has some, on what it judges."""
     measured = []
+    sides = judged.anchors, judged.candidates
     for part in policy.modules():
         if isinstance(part, (GloFND, FNC)):
-            found = {"batch": batch_quantiles(embeddings, part.alpha, batch_size, seed)}
+            found = {"batch": batch_quantiles(*sides, part.alpha, batch_size, seed)}
             if isinstance(part, GloFND):
                 found["threshold"] = part.threshold
-            measured.append(Measured(part, dataset_quantiles(embeddings, part.alpha), found))
+            measured.append(Measured(part, dataset_quantiles(*sides, part.alpha), found))
     return measured
 
 
-def dataset_quantiles(embeddings: Tensor, alpha: float) -> Tensor:
-    """The k-th largest similarity of every sample to all others, (n,), k = ceil(alpha (n - 1)): Lemma 3.1's optimum."""
-    ids = torch.arange(len(embeddings))
-    k = max(1, math.ceil(alpha * (len(embeddings) - 1) - 1e-9))
-    return kth_largest(embeddings, embeddings, ids, ids, k)
+def dataset_quantiles(anchors: Tensor, candidates: Tensor, alpha: float) -> Tensor:
+    """The k-th largest similarity of every sample's anchor to all other samples' candidates, (n,).
+
+    With k = ceil(alpha (n - 1)) it is Lemma 3.1's optimum.
+    """
+    ids = torch.arange(len(anchors))
+    k = max(1, math.ceil(alpha * (len(anchors) - 1) - 1e-9))
+    return kth_largest(anchors, candidates, ids, ids, k)
 
 
-def batch_quantiles(embeddings: Tensor, alpha: float, batch_size: int, seed: int = 0) -> Tensor:
+def batch_quantiles(anchors: Tensor, candidates: Tensor, alpha: float, batch_size: int, seed: int = 0) -> Tensor:
     """The same by one random batch per sample, which is all that FNC sees, (n,); NaN for what no full batch holds."""
-    order = torch.randperm(len(embeddings), generator=generator("batch quantiles", seed))
-    found = torch.full((len(embeddings),), math.nan)
+    order = torch.randperm(len(anchors), generator=generator("batch quantiles", seed))
+    found = torch.full((len(anchors),), math.nan)
     for ids in order.split(batch_size):
         if len(ids) == batch_size:
-            found[ids] = top_share(embeddings[ids], embeddings[ids], ids, ids, alpha).to(found.dtype)
+            found[ids] = top_share(anchors[ids], candidates[ids], ids, ids, alpha).to(found.dtype)
     return found
 
 

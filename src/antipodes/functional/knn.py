@@ -93,9 +93,13 @@ def neighbours(
 
 def vote(similarity: Tensor, neighbour_labels: Tensor, labels: Tensor, classes: int, temperature: float) -> float:
     """Accuracy in [0, 1] on labels (m,) of votes exp(similarity / temperature) (m, k) for neighbour_labels (m, k)."""
+    return float((votes(similarity, neighbour_labels, classes, temperature).argmax(1) == labels).double().mean())
+
+
+def votes(similarity: Tensor, neighbour_labels: Tensor, classes: int, temperature: float) -> Tensor:
+    """The weight (m, classes) that neighbours with these similarities (m, k) and labels (m, k) give to every class."""
     if not temperature > 0:
         raise ValueError(f"temperature must be above 0, got {temperature}")
     # Relative to the nearest neighbour, so that no temperature overflows.
     weights = ((similarity - similarity[:, :1]) / temperature).exp()
-    votes = weights.new_zeros(len(weights), classes).scatter_add_(1, neighbour_labels, weights)
-    return float((votes.argmax(1) == labels).double().mean())
+    return weights.new_zeros(len(weights), classes).scatter_add_(1, neighbour_labels, weights)

@@ -117,6 +117,12 @@ class CMC(Method):
         assert total is not None
         return total
 
+    def compared(self, direction: str) -> tuple[nn.Module, nn.Module | Tensor]:
+        """Embeddings of one channel group, and the bank of the other."""
+        bank = self.banks[self.candidate_tower(direction)]
+        assert isinstance(bank, MemoryBank)
+        return self.evaluated(self.anchor_tower(direction), head=True), bank.entries()[0]
+
     def after_step(self) -> None:
         """Both banks take the embeddings of this step."""
         for rows, embeddings in self._fresh:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from antipodes.candidates.bank import MemoryBank
 from antipodes.methods.batch import Batch
@@ -71,6 +71,10 @@ class InstanceDiscrimination(Method):
         supports = embed_supports(self.network, tower, inputs.supports)
         (objective,) = self.objectives().values()
         return against_bank(objective, self.bank, anchors, batch, supports, self.draw, self.samples, progress)
+
+    def compared(self, direction: str) -> tuple[nn.Module, nn.Module | Tensor]:
+        """Embeddings, and the bank."""
+        return self.evaluated(self.anchor_tower(direction), head=True), self.bank.entries()[0]
 
     def after_step(self) -> None:
         """The bank takes the embeddings of this step."""

@@ -114,6 +114,18 @@ class Method(nn.Module, ABC):
         found += [part.head] if head else []
         return found[0] if len(found) == 1 else nn.Sequential(*found)
 
+    def compared(self, direction: str) -> tuple[nn.Module, nn.Module | Tensor]:
+        """What a direction compares, for those who look at whole datasets.
+
+        Returns:
+            The module that makes anchors of the anchor tower's input as evaluation sees it, and the one that makes
+            candidates, or a table of them by row (n, D).
+        """
+        return (
+            self.evaluated(self.anchor_tower(direction), head=True),
+            self.evaluated(self.candidate_tower(direction), head=True),
+        )
+
     def exports(self) -> dict[str, nn.Module]:
         """Encoders to write as files when the run ends, by file name without ending."""
         names = [name for name in self.network.names() if self.network.plans[name].input]

@@ -91,6 +91,12 @@ class MoCo(Method):
         assert isinstance(objective, Objective)
         return objective.evaluate(pairs.with_supports(supports), progress)
 
+    def compared(self, direction: str) -> tuple[nn.Module, nn.Module | Tensor]:
+        """Queries, and keys of the momentum network."""
+        tower = self.anchor_tower(direction)
+        assert isinstance(self.key_network, Towers)
+        return self.evaluated(tower, head=True), self.key_network[tower]
+
     def after_step(self) -> None:
         """The key network follows, the queue takes the keys of this step (of all its accumulated parts)."""
         follow(self.key_network, self.network, self.momentum)

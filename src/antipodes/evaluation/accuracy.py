@@ -1,0 +1,69 @@
+"""Accuracies of a classifier's answers, in percent under the names that all protocols use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Accuracies in [0, 1]; `top5` is None with five classes or fewer, where it says nothing."""
+
+    top1: float
+    top5: float | None
+    mean_per_class: float
+
+    def named(self, prefix: str, per_class: bool = True) -> dict[str, float]:
+        """In percent, as `PREFIX top-1`, `PREFIX top-5` and `PREFIX mean per class`."""
+        scores = {f"{prefix} top-1": 100 * self.top1}
+        if self.top5 is not None:
+            scores[f"{prefix} top-5"] = 100 * self.top5
+        return scores | ({f"{prefix} mean per class": 100 * self.mean_per_class} if per_class else {})
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> Accuracy:
+    """How often logits (n, K) are highest at the labels (n,), or among the five highest.
+
+    Example:
+        >>> accuracy(torch.tensor([[2.0, 1.0], [2.0, 1.0], [0.0, 1.0]]), torch.tensor([0, 0, 0])).top1
+        0.6666666666666666
+    """
+    hits = (logits.argmax(1) == labels).double()
+    classes = logits.shape[1]
+    counts = torch.bincount(labels, minlength=classes)
+    per_class = torch.bincount(labels, weights=hits, minlength=classes)[counts > 0] / counts[counts > 0]
+    top5 = None
+    if classes > 5:
+        top5 = float((logits.topk(5).indices == labels[:, None]).any(1).double().mean())
+    return Accuracy(float(hits.mean()), top5, float(per_class.mean()))
+
+
+def average_precision(scores: Tensor, truth: Tensor, points: int | None = 11) -> float:
+    """Average precision in [0, 1] of a ranking by scores (n,), where truth (n,) is 1, 0, or below 0 for do-not-count.
+
+    Args:
+        scores: The higher, the more likely.
+        truth: Whether it is so.
+        points: VOC2007's custom: the mean, over so many evenly spaced recalls, of the best precision at that recall or
+            beyond; None takes the mean precision at every right answer.
+
+    Example:
+        >>> average_precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), points=None)
+        0.8333333333333333
+    """
+    counted = truth >= 0
+    right = truth[counted][scores[counted].argsort(descending=True, stable=True)].double()
+    if not bool(right.any()):
+        return 0.0
+    found = right.cumsum(0)
+    precision = found / torch.arange(1, len(right) + 1)
+    if points is None:
+        return float(precision[right > 0].mean())
+    recall = found / found[-1]
+    levels = torch.linspace(0, 1, points, dtype=recall.dtype)
+    best = precision.flip(0).cummax(0).values.flip(0)  # the best precision at this place or later
+    places = torch.searchsorted(recall, levels - 1e-12)
+    return float(best[places.clamp(max=len(best) - 1)].mean())

@@ -1,0 +1,141 @@
+"""What an evaluation protocol is: an object with a name, its needs, its options, and `run`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from importlib import import_module
+from typing import Any, Literal
+
+from antipodes.evaluation.names import LABELS_ARE_NEEDED, PROTOCOLS
+from antipodes.evaluation.subject import Subject
+
+Need = Literal["features", "labels", "network", "policy", "others", "pairs", "classes"]
+"""What a protocol looks at: the features of train and test; their labels; the network itself; the policy of the run;
+other datasets; images and texts that belong together; the names of the classes and a tower that reads texts."""
+
+
+class Protocol(ABC):
+    """A way to measure what was learned. A protocol is a frozen dataclass: its fields are its options.
+
+    Attributes:
+        name: By which it is called; the same as in the registry.
+        summary: What it measures, in a line for `antipodes evaluate --help`.
+        needs: What it looks at; a subject that lacks one of these is refused before anything is computed.
+    """
+
+    name: str
+    summary: str
+    needs: frozenset[str]
+
+    @abstractmethod
+    def run(self, subject: Subject) -> dict[str, float]:
+        """Measure.
+
+        Returns:
+            Score -> number, in percent unless its name says otherwise.
+        """
+
+    def options(self) -> dict[str, Any]:
+        """The options by name."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    def check(self, subject: Subject) -> None:
+        """Refuse a subject that lacks what the protocol needs.
+
+        Raises:
+            ValueError: with a sentence that says what is missing.
+        """
+        for need in sorted(self.needs):
+            if reason := _LACKS[need](subject):
+                raise ValueError(reason.format(protocol=self.name))
+
+
+def find_protocol(name: str) -> type[Protocol]:
+    """The protocol's class of that name.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if name not in PROTOCOLS:
+        raise ValueError(f"there is no evaluation protocol {name!r}: choose from {', '.join(PROTOCOLS)}")
+    module, _, attribute = PROTOCOLS[name].rpartition(".")
+    found: type[Protocol] = getattr(import_module(module), attribute)
+    return found
+
+
+def make_protocols(names: Iterable[str], options: Mapping[str, Mapping[str, Any]] | None = None) -> list[Protocol]:
+    """The protocols of these names, with options by protocol and name.
+
+    Raises:
+        ValueError: if a name is unknown, or an option out of its range.
+    """
+    classes = {name: find_protocol(name) for name in names}  # every name is known before one is built
+    return [found(**(options or {}).get(name, {})) for name, found in classes.items()]
+
+
+def evaluate(protocols: Iterable[Protocol], subject: Subject) -> dict[str, float]:
+    """Run protocols and join their scores into one row; nothing runs before all of them have what they need.
+
+    Raises:
+        ValueError: if the subject lacks something, or a protocol refuses what it is given.
+    """
+    chosen = list(protocols)
+    for protocol in chosen:
+        protocol.check(subject)
+    row: dict[str, float] = {}
+    for protocol in chosen:
+        row |= protocol.run(subject)
+    return row
+
+
+def _lacks_features(subject: Subject) -> str | None:
+    return None if subject.has_features else "the {protocol} protocol needs a run, or features of train and test"
+
+
+def _lacks_labels(subject: Subject) -> str | None:
+    part = subject.part_without_labels
+    return None if part is None else LABELS_ARE_NEEDED.replace("{part}", part)
+
+
+def _lacks_network(subject: Subject) -> str | None:
+    return None if subject.method is not None else "the {protocol} protocol needs a run: it looks at its network"
+
+
+def _lacks_policy(subject: Subject) -> str | None:
+    if subject.method is None or not subject.policies():
+        return "{protocol} needs a run with a policy: train with --negatives"
+    return None
+
+
+def _lacks_others(subject: Subject) -> str | None:
+    if subject.others:
+        return None
+    return "{protocol} needs other datasets: name them, such as --transfer fashion-mnist path/to/photos"
+
+
+def _lacks_pairs(subject: Subject) -> str | None:
+    if subject.can_pair:
+        return None
+    return (
+        "the {protocol} protocol needs images and texts that belong together: a run with a tower for each, "
+        "or --images a.npy --texts b.npy"
+    )
+
+
+def _lacks_classes(subject: Subject) -> str | None:
+    if subject.reads_text and subject.data is not None and subject.data.classes is not None:
+        return None
+    return "the {protocol} protocol needs a run with a text tower, and data with names of its classes"
+
+
+_LACKS: dict[str, Callable[[Subject], str | None]] = {
+    "features": _lacks_features,
+    "labels": _lacks_labels,
+    "network": _lacks_network,
+    "policy": _lacks_policy,
+    "others": _lacks_others,
+    "pairs": _lacks_pairs,
+    "classes": _lacks_classes,
+}

@@ -1,0 +1,170 @@
+"""`fine-tune`: the whole network trained on a share of the labels."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from antipodes.data import Samples, subset
+from antipodes.evaluation.accuracy import Accuracy, accuracy
+from antipodes.evaluation.protocol import Protocol
+from antipodes.evaluation.splits import class_balanced_subset, stratified_split
+from antipodes.evaluation.subject import Subject
+from antipodes.evaluation.towers import tower_network
+from antipodes.functional.checks import number_classes
+from antipodes.runs.embedding import embed
+from antipodes.runs.views import build_augmentation, plain_view
+from antipodes.seeding import generator
+
+
+@dataclass(frozen=True)
+class FineTune(Protocol):
+    """Train a copy of the encoder and a linear layer on top with class-balanced shares of the labels.
+
+    1. Hold out a fifth of every class of the labelled share.
+    2. Train on the rest with each learning rate; keep the one with the highest accuracy on the held-out fifth. The test
+       set has no say in it.
+    3. Train again on the whole share with that rate, and score on the test set.
+
+    Views are random crops and flips; SGD with Nesterov momentum 0.9 and a cosine schedule.
+
+    Args:
+        fractions: Shares of the labels; every class keeps at least one.
+        rates: Learning rates of the encoder to choose from, for a batch of 256: they scale linearly with the batch.
+        head_factor: How much faster the linear layer learns; it starts at zero.
+        epochs: Passes over the labelled share.
+        min_steps: At least so many steps, for shares of few batches.
+        batch_size: Labelled images per step.
+        weight_decay: Of all weights.
+    """
+
+    name = "fine-tune"
+    summary = "the whole network trained on 1, 10 and 100 % of the labels, its rate chosen on a held-out part of these"
+    needs = frozenset({"network", "labels"})
+
+    fractions: tuple[float, ...] = (0.01, 0.1, 1.0)
+    rates: tuple[float, ...] = (0.01, 0.03, 0.1)
+    head_factor: float = 10.0
+    epochs: int = 20
+    min_steps: int = 200
+    batch_size: int = 128
+    weight_decay: float = 1e-4
+
+    def __post_init__(self) -> None:
+        if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
+            raise ValueError(f"fractions must be shares in (0, 1], got {list(self.fractions)}")
+        if not self.rates or not all(rate > 0 for rate in self.rates):
+            raise ValueError(f"rates must be above 0, got {list(self.rates)}: they are learning rates")
+        if self.epochs < 1 or self.min_steps < 0 or self.batch_size < 2:
+            raise ValueError("epochs must be at least 1, min_steps at least 0 and batch_size at least 2")
+
+    def run(self, subject: Subject) -> dict[str, float]:
+        """Top-1, top-5 and the chosen rate for every share."""
+        train, test = subject.labelled_images()
+        assert train.labels is not None
+        assert test.labels is not None
+        labels, test_labels, _ = number_classes(train.labels, test.labels)
+        scores: dict[str, float] = {}
+        for fraction in self.fractions:
+            ids = class_balanced_subset(labels, fraction, subject.seed)
+            rate = self._choose(subject, train, labels, ids)
+            found = self.accuracy_of(subject, train, labels, ids, rate, test, test_labels)
+            prefix = f"fine-tune {100 * fraction:g} % labels"
+            scores |= found.named(prefix, per_class=False)
+            used = len(ids) / len(labels)
+            if used > 1.01 * fraction:
+                scores[f"{prefix}, used %"] = 100 * used
+            scores[f"fine-tune rate, {100 * fraction:g} % labels"] = rate
+        return scores
+
+    def _choose(self, subject: Subject, train: Samples, labels: Tensor, ids: Tensor) -> float:
+        """The rate that does best on a held-out fifth of the labelled share; the middle one where none can be held."""
+        middle = sorted(self.rates)[len(self.rates) // 2]
+        if len(self.rates) == 1 or int(labels[ids].bincount().max()) < 2:
+            return middle
+        kept, held = stratified_split(labels[ids], 0.2, subject.seed)
+        held = ids[held]
+        found = {
+            rate: self.accuracy_of(subject, train, labels, ids[kept], rate, subset(train, held), labels[held]).top1
+            for rate in self.rates
+        }
+        return max(found, key=lambda rate: found[rate])
+
+    def accuracy_of(
+        self,
+        subject: Subject,
+        train: Samples,
+        labels: Tensor,
+        ids: Tensor,
+        rate: float,
+        test: Samples,
+        test_labels: Tensor,
+    ) -> Accuracy:
+        """Train on the images ids (m,) of train, whose labels (n,) are numbered without gaps, and score on test."""
+        assert subject.method is not None
+        size = train.image_size if subject.data is None else subject.data.image_size
+        encoder = copy.deepcopy(tower_network(subject.method, "image")).requires_grad_(True)
+        head = nn.Linear(feature_width(subject, encoder), int(labels.max()) + 1)
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+        network = nn.Sequential(encoder, head).to(subject.device)
+        recipe = build_augmentation({"name": "crop-flip"}, size, subject.method.normalised)
+        views = generator("fine-tune views", subject.seed)
+        self._train(network, train, labels, ids, rate, lambda images: recipe(images, views), subject)
+        logits = embed(network, test, preprocess=plain_view(subject.method, size), device=subject.device)
+        return accuracy(logits, test_labels)
+
+    def _train(
+        self,
+        network: nn.Sequential,
+        data: Samples,
+        labels: Tensor,
+        ids: Tensor,
+        rate: float,
+        view: Callable[[Tensor], Tensor],
+        subject: Subject,
+    ) -> None:
+        batch = max(2, min(self.batch_size, len(ids)))
+        steps = max(self.min_steps, self.epochs * math.ceil(len(ids) / batch))
+        scaled = rate * batch / 256
+        groups = [
+            {"params": list(network[0].parameters()), "lr": scaled},
+            {"params": list(network[1].parameters()), "lr": scaled * self.head_factor},
+        ]
+        optimiser = torch.optim.SGD(groups, momentum=0.9, nesterov=True, weight_decay=self.weight_decay)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: (1 + math.cos(math.pi * step / steps)) / 2)
+        network.train()
+        for chosen in _batches(len(ids), batch, steps, generator("fine-tune order", subject.seed)):
+            rows = ids[chosen]
+            images = view(data.fetch(rows).to(subject.device))
+            loss = cross_entropy(network(images), labels[rows].to(subject.device))
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+
+
+def feature_width(subject: Subject, encoder: nn.Module) -> int:
+    """How many features an encoder has, by its attribute or by two images."""
+    assert subject.method is not None
+    assert subject.data is not None
+    if hasattr(encoder, "num_features"):
+        return int(encoder.num_features)  # type: ignore[arg-type]
+    two = subset(subject.data, torch.arange(2))
+    return embed(encoder, two, preprocess=plain_view(subject.method, subject.data.image_size)).shape[1]
+
+
+def _batches(count: int, batch: int, steps: int, draws: torch.Generator) -> Iterator[Tensor]:
+    """So many batches of places (batch,) in 0..count-1, in a new random order for every pass; a rest joins the next."""
+    order = torch.randperm(count, generator=draws)
+    for _ in range(steps):
+        while len(order) < batch:
+            order = torch.cat((order, torch.randperm(count, generator=draws)))
+        yield order[:batch]
+        order = order[batch:]

@@ -1,0 +1,39 @@
+"""`knn`: a vote of the nearest training samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from antipodes.evaluation.accuracy import accuracy
+from antipodes.evaluation.protocol import Protocol
+from antipodes.evaluation.subject import Subject
+from antipodes.functional.checks import check_pair, number_classes
+from antipodes.functional.knn import neighbours, votes
+
+
+@dataclass(frozen=True)
+class KNN(Protocol):
+    """Weighted nearest neighbours, as in instance discrimination; there is nothing to train.
+
+    Args:
+        k: Neighbours that vote.
+        temperature: Of the votes; the lower, the more the nearest ones decide.
+    """
+
+    name = "knn"
+    summary = "weighted vote of the nearest training samples by cosine, and the single nearest one"
+    needs = frozenset({"features", "labels"})
+
+    k: int = 50
+    temperature: float = 0.05
+
+    def run(self, subject: Subject) -> dict[str, float]:
+        """Top-1 and top-5 of the vote, and top-1 of the nearest neighbour, from one search."""
+        train_labels, test_labels = subject.labels()
+        check_pair(subject.train.features, train_labels, subject.test.features, test_labels)
+        train_labels, test_labels, classes = number_classes(train_labels, test_labels)
+        similarity, index = neighbours(subject.train.features, subject.test.features, self.k)
+        labels = train_labels[index]
+        every = accuracy(votes(similarity, labels, classes, self.temperature), test_labels)
+        nearest = float((labels[:, 0] == test_labels).double().mean())
+        return every.named("knn", per_class=False) | {"1-nn top-1": 100 * nearest}

@@ -1,0 +1,65 @@
+"""`label-free`: what can be said of features without any label."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from antipodes.data import Raw, subset
+from antipodes.data.augment import Augmentation
+from antipodes.evaluation.protocol import Protocol
+from antipodes.evaluation.ranking import alignment, effective_rank, first_ranks, recalls, uniformity
+from antipodes.evaluation.subject import Subject
+from antipodes.pairs import normalise
+from antipodes.runs.views import build_augmentation
+from antipodes.seeding import generator
+
+
+@dataclass(frozen=True)
+class LabelFree(Protocol):
+    """Two random views of held-out images: does one find the other, how near are they, how evenly do all lie?
+
+    Args:
+        most: Use at most so many images; the more there are, the harder it is to find the right one.
+    """
+
+    name = "label-free"
+    summary = "without labels: retrieval of an image's other view, alignment, uniformity, effective rank"
+    needs = frozenset({"network"})
+
+    most: int = 5000
+
+    def __post_init__(self) -> None:
+        if self.most < 3:
+            raise ValueError(f"most must be at least 3, got {self.most}: it is a number of images")
+
+    def run(self, subject: Subject) -> dict[str, float]:
+        """Recalls in percent; alignment, uniformity and rank as they are (the lower the first two the better)."""
+        assert subject.method is not None
+        assert subject.data is not None
+        data = subject.data if subject.held_out is None else subject.held_out
+        number = min(len(data), self.most)
+        some = subset(data, torch.arange(number) * len(data) // number)
+        recipe = subject.recipe
+        if recipe is None:
+            recipe = build_augmentation({"name": "crop-flip"}, subject.data.image_size, subject.method.normalised)
+        first, second = (subject.embed(some, view=_views(recipe, subject.seed, view)) for view in (0, 1))
+        ids = torch.arange(number)
+        found = recalls(first_ranks(first, second, ids, ids), (1, 5))
+        one, other = normalise(first), normalise(second)
+        return {
+            **{f"other view R@{cutoff}": 100 * share for cutoff, share in found.items()},
+            "alignment": alignment(one, other),
+            "uniformity": uniformity(one),
+            "effective rank": effective_rank(torch.cat((first, second))),
+        }
+
+
+def _views(recipe: Augmentation, seed: int, view: int) -> Callable[[Raw], Tensor]:
+    numbers = count()
+    return lambda images: recipe(cast(Tensor, images), generator("label-free views", seed, view, next(numbers)))

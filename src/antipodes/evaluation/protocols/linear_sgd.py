@@ -1,0 +1,119 @@
+"""`linear-sgd`: a linear classifier by SGD on the feature map before pooling, as Ring's authors evaluate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
+
+from antipodes.data import Samples
+from antipodes.evaluation.accuracy import accuracy
+from antipodes.evaluation.protocol import Protocol
+from antipodes.evaluation.splits import stratified_split
+from antipodes.evaluation.subject import Subject
+from antipodes.evaluation.towers import tower_network
+from antipodes.functional.checks import number_classes
+from antipodes.runs.embedding import embed
+from antipodes.runs.views import plain_view
+from antipodes.seeding import generator
+
+
+@dataclass(frozen=True)
+class LinearSGD(Protocol):
+    """Multinomial logistic regression on flattened feature maps (C x h x w), by SGD with momentum 0.9.
+
+    Args:
+        rates: Learning rates to choose from on a held-out fifth of train; a single one is taken as it is. The paper's
+            is 0.01.
+        epochs: Passes over the training features, at a constant rate.
+        batch_size: Samples per step.
+        weight_decay: The paper has none.
+        side: Pool larger maps to this many places a side first; none takes them as they are.
+    """
+
+    name = "linear-sgd"
+    summary = "a linear classifier by SGD on the feature map before pooling (Ring's protocol)"
+    needs = frozenset({"network", "labels"})
+
+    rates: tuple[float, ...] = (0.01,)
+    epochs: int = 100
+    batch_size: int = 256
+    weight_decay: float = 0.0
+    side: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.rates or not all(rate > 0 for rate in self.rates):
+            raise ValueError(f"rates must be above 0, got {list(self.rates)}: they are learning rates")
+        if self.epochs < 1 or self.batch_size < 1 or (self.side is not None and self.side < 1):
+            raise ValueError("epochs, batch_size and side must be at least 1")
+
+    def run(self, subject: Subject) -> dict[str, float]:
+        """Top-1, top-5 and mean per class, and the rate."""
+        train, test = subject.labelled_images()
+        assert train.labels is not None
+        assert test.labels is not None
+        labels, test_labels, classes = number_classes(train.labels, test.labels)
+        maps, test_maps = (feature_maps(subject, data, self.side) for data in (train, test))
+        rate = self.rates[0]
+        if len(self.rates) > 1:
+            kept, held = stratified_split(labels, 0.2, subject.seed)
+            tried = {one: self.fit(maps[kept], labels[kept], classes, one, subject.seed) for one in self.rates}
+            found = {one: accuracy(layer(maps[held].float()), labels[held]).top1 for one, layer in tried.items()}
+            rate = max(found, key=lambda one: found[one])
+        layer = self.fit(maps, labels, classes, rate, subject.seed)
+        logits = torch.cat([layer(block.float()) for block in test_maps.split(1024)])
+        return accuracy(logits, test_labels).named("linear-sgd") | {"linear-sgd rate": rate}
+
+    def fit(self, features: Tensor, labels: Tensor, classes: int, rate: float, seed: int) -> nn.Linear:
+        """A linear layer for features (n, F) and labels (n,) in 0..classes-1, starting at zero."""
+        layer = nn.Linear(features.shape[1], classes)
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+        optimiser = torch.optim.SGD(layer.parameters(), lr=rate, momentum=0.9, weight_decay=self.weight_decay)
+        order = generator("linear-sgd order", seed)
+        for _ in range(self.epochs):
+            for ids in torch.randperm(len(features), generator=order).split(self.batch_size):
+                optimiser.zero_grad()
+                cross_entropy(layer(features[ids].float()), labels[ids]).backward()
+                optimiser.step()
+        return layer.requires_grad_(False)
+
+
+def feature_maps(subject: Subject, data: Samples, side: int | None = None) -> Tensor:
+    """What goes into an encoder's last pooling, flattened, (n, C h w) in float16.
+
+    Raises:
+        ValueError: if the encoder has no adaptive average pooling to look before.
+    """
+    assert subject.method is not None
+    encoder = tower_network(subject.method, "image")
+    pools = [module for module in encoder.modules() if isinstance(module, nn.AdaptiveAvgPool2d)]
+    if not pools:
+        raise ValueError(
+            "linear-sgd looks at the map before an encoder's AdaptiveAvgPool2d, and this encoder has none: "
+            "use the linear protocol"
+        )
+    size = data.image_size if subject.data is None else subject.data.image_size
+    view = plain_view(subject.method, size)
+    return embed(_BeforePool(encoder, pools[-1], side), data, preprocess=view, device=subject.device).half()
+
+
+class _BeforePool(nn.Module):
+    """An encoder up to its last pooling."""
+
+    def __init__(self, encoder: nn.Module, pool: nn.Module, side: int | None) -> None:
+        super().__init__()
+        self.encoder, self.side = encoder, side
+        self._pools = [pool]  # in a list, so that it is not a module of this one a second time
+
+    def forward(self, images: Tensor) -> Tensor:
+        seen: list[Tensor] = []
+        hook = self._pools[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        try:
+            self.encoder(images)
+        finally:
+            hook.remove()
+        found = seen[-1] if self.side is None else adaptive_avg_pool2d(seen[-1], self.side)
+        return found.flatten(1)

@@ -1,0 +1,120 @@
+"""`retrieval`: images by their texts and texts by their images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from antipodes.data import Samples
+from antipodes.data.captioned import CaptionedImages
+from antipodes.evaluation.protocol import Protocol
+from antipodes.evaluation.ranking import first_ranks, recalls
+from antipodes.evaluation.subject import PairedFeatures, Subject
+from antipodes.evaluation.towers import embed_texts, text_tower, tower_network
+
+
+@dataclass(frozen=True)
+class Retrieval(Protocol):
+    """Recall at a few ranks, both ways. Of an image with several texts any of them counts as found.
+
+    Args:
+        cutoffs: The ranks.
+    """
+
+    name = "retrieval"
+    summary = "texts of images and images of texts: recall at ranks 1, 5 and 10 (any text of the image counts)"
+    needs = frozenset({"pairs"})
+
+    cutoffs: tuple[int, ...] = (1, 5, 10)
+
+    def __post_init__(self) -> None:
+        if not self.cutoffs or min(self.cutoffs) < 1:
+            raise ValueError(f"cutoffs must be ranks of at least 1, got {list(self.cutoffs)}")
+
+    def run(self, subject: Subject) -> dict[str, float]:
+        """Texts found for images, images found for texts, and the mean of all recalls, in percent."""
+        pairs = subject.paired or paired_features(subject)
+        own = torch.arange(len(pairs.images))
+        described = torch.isin(own, pairs.owners)
+        texts = recalls(first_ranks(pairs.images[described], pairs.texts, own[described], pairs.owners), self.cutoffs)
+        images = recalls(first_ranks(pairs.texts, pairs.images, pairs.owners, own), self.cutoffs)
+        scores = {f"image to text R@{cutoff}": 100 * share for cutoff, share in texts.items()}
+        scores |= {f"text to image R@{cutoff}": 100 * share for cutoff, share in images.items()}
+        return scores | {"retrieval mean": fmean(scores.values())}
+
+
+def paired_features(subject: Subject) -> PairedFeatures:
+    """Embeddings of the test images and their texts under a method with a tower for each."""
+    assert subject.method is not None
+    assert subject.data is not None
+    data: Samples = subject.data if subject.held_out is None else subject.held_out
+    tower = text_tower(subject.method)
+    assert tower is not None
+    images = subject.embed(data, "image", "embeddings")
+    _, first, owners = _firsts(data.sample_ids(torch.arange(len(data))))
+    if not isinstance(data, CaptionedImages):
+        return PairedFeatures(images[first], subject.embed(data, tower, "embeddings"), owners)
+    captions = [data.captions(int(row)) for row in first]  # all of them, whatever a row shows
+    counts = torch.tensor([len(some) for some in captions])
+    network = tower_network(subject.method, tower, "embeddings")
+    texts = embed_texts(network, [text for some in captions for text in some], subject.device)
+    return PairedFeatures(images[first], texts, torch.arange(len(first)).repeat_interleave(counts))
+
+
+def read_pairs(images: str, texts: str, owners: str | None = None) -> PairedFeatures:
+    """Features of images and texts from `.npy` files.
+
+    Args:
+        images: File of (n, D) floats.
+        texts: File of (m, D) floats.
+        owners: File of (m,) integers, the row of the image that every text belongs to; None for one text an image, or
+            the same number of texts for each, image by image.
+
+    Raises:
+        ValueError: if a file cannot be read, or the shapes do not fit.
+    """
+    both = [_read(path) for path in (images, texts)]
+    for path, array in zip((images, texts), both, strict=True):
+        if array.ndim != 2 or array.dtype.kind != "f" or not np.isfinite(array).all():
+            raise ValueError(f"{path} must hold (n, D) finite floats, got {array.shape} of {array.dtype}")
+    pictures, words = (torch.from_numpy(array).float() for array in both)
+    if pictures.shape[1] != words.shape[1]:
+        raise ValueError(f"images and texts must have the same width, got {pictures.shape[1]} and {words.shape[1]}")
+    if owners is None:
+        each, rest = divmod(len(words), len(pictures))
+        if rest:
+            raise ValueError(
+                f"{len(words)} texts do not divide by {len(pictures)} images: say by --owners whose each text is"
+            )
+        return PairedFeatures(pictures, words, torch.arange(len(pictures)).repeat_interleave(each))
+    given = _read(owners)
+    if given.shape != (len(words),) or given.dtype.kind not in "iu":
+        raise ValueError(f"{owners} must hold {len(words)} integers, got {given.shape} of {given.dtype}")
+    whose = torch.from_numpy(given.astype(np.int64))
+    if len(whose) and not (int(whose.min()) >= 0 and int(whose.max()) < len(pictures)):
+        raise ValueError(f"{owners} must hold rows of the images, 0..{len(pictures) - 1}")
+    return PairedFeatures(pictures, words, whose)
+
+
+def _read(path: str) -> np.ndarray:
+    if not Path(path).is_file():
+        raise ValueError(f"{path} does not exist")
+    try:
+        found: np.ndarray = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(f"{path} cannot be read as an .npy file: {error}") from error
+    return found
+
+
+def _firsts(samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The different samples, the first row of each, and the place of every row's sample among them."""
+    different, places = samples.unique(return_inverse=True)
+    first = torch.full((len(different),), len(samples)).scatter_reduce_(
+        0, places, torch.arange(len(samples)), reduce="amin"
+    )
+    return different, first, places

@@ -1,0 +1,78 @@
+"""`semi`: the linear probe on a share of the labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+
+from antipodes.evaluation.linear import STRENGTHS, LinearResult, linear_probe
+from antipodes.evaluation.protocol import Protocol
+from antipodes.evaluation.protocols.linear import probe_all
+from antipodes.evaluation.splits import class_balanced_subset
+from antipodes.evaluation.subject import Subject
+from antipodes.functional.checks import check_pair
+
+
+@dataclass(frozen=True)
+class Semi(Protocol):
+    """Linear probes that see only class-balanced shares of the training labels.
+
+    Args:
+        fractions: Shares of the labels; every class keeps at least one.
+        draws: Subsets per share, over which is averaged.
+    """
+
+    name = "semi"
+    summary = "the linear probe on class-balanced 100, 10, 1 and 0.1 % of the labels, means over three draws"
+    needs = frozenset({"features", "labels"})
+
+    fractions: tuple[float, ...] = (1.0, 0.1, 0.01, 0.001)
+    draws: int = 3
+
+    def __post_init__(self) -> None:
+        if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
+            raise ValueError(f"fractions must be shares in (0, 1], got {list(self.fractions)}")
+        if self.draws < 1:
+            raise ValueError(f"draws must be at least 1, got {self.draws}: it is a number of subsets")
+
+    def run(self, subject: Subject) -> dict[str, float]:
+        """Top-1 and top-5 for every share, and the mean of the top-1s.
+
+        Where one label per class makes a share larger than asked for, `SHARE % labels, used %` says how large it was.
+        """
+        train_labels, test_labels = subject.labels()
+        check_pair(subject.train.features, train_labels, subject.test.features, test_labels)
+        scores: dict[str, float] = {}
+        for fraction in self.fractions:
+            name = f"linear {100 * fraction:g} % labels"
+            results = [probe_all(subject)] if fraction == 1 else self._probes(subject, fraction)
+            scores[name] = 100 * fmean(result.accuracy.top1 for result in results)
+            fives = [result.accuracy.top5 for result in results if result.accuracy.top5 is not None]
+            if fives:
+                scores[f"{name}, top-5"] = 100 * fmean(fives)
+            used = len(class_balanced_subset(train_labels, fraction, subject.seed)) / len(train_labels)
+            if used > 1.01 * fraction:
+                scores[f"{name}, used %"] = 100 * used
+        if len(self.fractions) > 1:
+            tops = [scores[f"linear {100 * fraction:g} % labels"] for fraction in self.fractions]
+            scores["linear mean of shares"] = fmean(tops)
+        return scores
+
+    def _probes(self, subject: Subject, fraction: float) -> list[LinearResult]:
+        train_labels, test_labels = subject.labels()
+        results = []
+        for draw in range(self.draws):
+            ids = class_balanced_subset(train_labels, fraction, subject.seed + draw)
+            labels = train_labels[ids]
+            single = bool((labels.unique(return_counts=True)[1] == 1).all())  # nothing to hold out for a choice
+            results.append(
+                linear_probe(
+                    subject.train.features[ids],
+                    labels,
+                    subject.test.features,
+                    test_labels,
+                    strengths=(0.1,) if single else STRENGTHS,
+                    seed=subject.seed,
+                )
+            )
+        return results

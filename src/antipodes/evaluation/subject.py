@@ -1,0 +1,214 @@
+"""`Subject`: what protocols look at. Features are computed when they are first asked for, and once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from antipodes.data import Raw, Samples, subset
+from antipodes.data.augment import Augmentation
+from antipodes.evaluation.features import FeatureSet, split_features
+from antipodes.evaluation.splits import stratified_split
+from antipodes.evaluation.towers import Progress, Space, text_tower, tower_features
+from antipodes.methods import Method
+from antipodes.negatives import Policy
+from antipodes.runs.views import build_augmentation
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class PairedFeatures:
+    """Features of images (n, D) and of texts (m, D) in one space, and the image (m,) that every text belongs to."""
+
+    images: Tensor
+    texts: Tensor
+    owners: Tensor
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run, or features that somebody has already, as protocols see it.
+
+    Args:
+        method: Whose encoder is evaluated; None where there are only features.
+        data: The training split; its held-out part is the test split, or a fifth of it where there is none.
+        given: Features of train and test, instead of a method and data.
+        paired: Features of images and texts, instead of a method with two towers.
+        others: Datasets to transfer to, with labels.
+        other_statistics: How images of other datasets are normalised: as those of the run, or by their own statistics.
+        test_limit: Use only so many test images.
+        batch_size: That of training, for what looks at batches.
+        recipe: The augmentation of training, for what looks at its views; None takes plain images.
+        seed: Of every random draw.
+        device: Where networks run.
+        workers: Processes that decode images.
+        progress: Called with (images done, images in all), for each dataset anew.
+    """
+
+    method: Method | None = None
+    data: Samples | None = None
+    given: tuple[FeatureSet, FeatureSet] | None = None
+    paired: PairedFeatures | None = None
+    others: Sequence[Samples] = ()
+    other_statistics: Literal["run", "own"] = "run"
+    test_limit: int | None = None
+    batch_size: int = 256
+    recipe: Augmentation | None = None
+    seed: int = 0
+    device: str = "cpu"
+    workers: int = 0
+    progress: Progress | None = None
+    _kept: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def has_features(self) -> bool:
+        """Whether there are features, or what they are made from."""
+        return self.given is not None or (self.method is not None and self.data is not None)
+
+    @cached_property
+    def part_without_labels(self) -> str | None:
+        """`train` or `test`, if that has no labels; known without embedding anything."""
+        train, test = self.given if self.given is not None else (self.data, self.held_out)
+        if train is None or train.labels is None:
+            return "train"
+        return "test" if test is not None and test.labels is None else None
+
+    @cached_property
+    def held_out(self) -> Samples | None:
+        """The test split, None where the dataset has none of its own."""
+        return None if self.data is None else self.data.held_out(self.test_limit)
+
+    @property
+    def train(self) -> FeatureSet:
+        """Features of the training images."""
+        return self._features[0]
+
+    @property
+    def test(self) -> FeatureSet:
+        """Features of the test images."""
+        return self._features[1]
+
+    def labels(self) -> tuple[Tensor, Tensor]:
+        """The labels of train (n,) and test (m,); a protocol that needs them has checked that they are there."""
+        train, test = self.train.labels, self.test.labels
+        assert train is not None
+        assert test is not None
+        return train, test
+
+    def labelled_images(self) -> tuple[Samples, Samples]:
+        """Training and test images with labels: the splits of the dataset, or a division of it, class by class."""
+        assert self.data is not None
+        if self.held_out is not None:
+            return self.data, self.held_out
+        assert self.data.labels is not None
+        kept, held = stratified_split(self.data.labels, 0.2, 0)  # as `split_features` divides
+        return subset(self.data, kept), subset(self.data, held)
+
+    def policies(self) -> list[Policy]:
+        """The policies of the run, none where it has none."""
+        return [] if self.method is None else [policy for policy, _ in self.directed_policies()]
+
+    def directed_policies(self) -> list[tuple[Policy, str]]:
+        """The policy of every direction that has one, whole, with the direction's name."""
+        assert self.method is not None
+        found = ((objective.negatives, name) for name, objective in self.method.objectives().items())
+        return [(policy, name) for policy, name in found if policy is not None]
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the method has a tower for texts."""
+        return self.method is not None and text_tower(self.method) is not None
+
+    @property
+    def can_pair(self) -> bool:
+        """Whether there are images and texts that belong together."""
+        return self.paired is not None or (
+            self.reads_text and self.data is not None and "text" in self.data.modalities.values()
+        )
+
+    def once(self, key: str, compute: Callable[[], Result]) -> Result:
+        """What `compute` returns, computed once for every key: protocols share what they have in common."""
+        if key not in self._kept:
+            self._kept[key] = compute()
+        found: Result = self._kept[key]
+        return found
+
+    def embed(
+        self,
+        data: Samples,
+        tower: str | None = None,
+        space: Space = "features",
+        view: Callable[[Raw], Tensor] | None = None,
+        progress: Progress | None = None,
+    ) -> Tensor:
+        """Features of a dataset under a tower of the method, images at the size of the run's."""
+        assert self.method is not None
+        size = None if self.data is None else self.data.image_size
+        return tower_features(
+            self.method,
+            data,
+            tower,
+            space=space,
+            size=size,
+            view=view,
+            device=self.device,
+            workers=self.workers,
+            progress=progress,
+        )
+
+    def features_of(self, data: Samples, view: Callable[[Raw], Tensor] | None = None) -> tuple[FeatureSet, FeatureSet]:
+        """Features of a dataset's training and test images; one without a test split is divided, class by class."""
+        test = self.held_out if data is self.data else data.held_out(self.test_limit)
+        total = len(data) + (0 if test is None else len(test))
+
+        def told(before: int) -> Progress:
+            return lambda done, _: self.progress(before + done, total) if self.progress else None
+
+        train = FeatureSet(self.embed(data, view=view, progress=told(0)), data.labels, data.coarse_labels)
+        if test is None:
+            return split_features(train)
+        features = self.embed(test, view=view, progress=told(len(data)))
+        return train, FeatureSet(features, test.labels, test.coarse_labels)
+
+    def other_view(self, data: Samples) -> Callable[[Raw], Tensor] | None:
+        """How images of another dataset are normalised: None is as the run's, else by their own statistics."""
+        if self.other_statistics == "run" or self.method is None or not self.method.normalised:
+            return None
+        mean, std = channel_statistics(data)
+        size = data.image_size if self.data is None else self.data.image_size
+        recipe = build_augmentation({"name": "plain", "mean": mean, "std": std}, size, normalised=True)
+        return lambda images: recipe(cast(Tensor, images), torch.Generator())
+
+    @cached_property
+    def _features(self) -> tuple[FeatureSet, FeatureSet]:
+        if self.given is not None:
+            return self.given
+        assert self.data is not None
+        return self.features_of(self.data)
+
+
+def channel_statistics(data: Samples, most: int = 10_000) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of every channel of a dataset's images, scaled to [0, 1], of at most so many images.
+
+    Raises:
+        ValueError: if a channel never varies, so that nothing can be divided by its deviation.
+    """
+    count = min(len(data), most)
+    ids = torch.arange(count) * len(data) // count
+    total, squares, pixels = torch.zeros(3).double(), torch.zeros(3).double(), 0
+    for chunk in ids.split(512):
+        images = cast(Tensor, data.inputs(chunk)["image"]).double() / 255
+        total += images.sum((0, 2, 3))
+        squares += images.square().sum((0, 2, 3))
+        pixels += len(chunk) * images.shape[2] * images.shape[3]
+    mean = total / pixels
+    std = (squares / pixels - mean.square()).clamp(min=0).sqrt()
+    if not bool((std > 1e-6).all()):
+        raise ValueError(f"the images of {data.name} have a channel that never varies: normalise them as the run's")
+    return tuple(mean.tolist()), tuple(std.tolist())

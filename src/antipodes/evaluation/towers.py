@@ -1,0 +1,118 @@
+"""The towers of a method, and the features of a dataset under one of them.
+
+This is the one place in evaluation that knows where a method keeps its encoders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from antipodes.data import Raw, Samples
+from antipodes.methods import Method
+from antipodes.methods.towers import Joined
+from antipodes.runs.embedding import embed
+from antipodes.runs.views import plain_view
+
+Space = Literal["features", "embeddings"]
+"""What comes out of an encoder, or out of its projection head, where the loss compares."""
+Progress = Callable[[int, int], None]
+TEXTS_AT_ONCE = 256
+
+
+def first_input(method: Method) -> str:
+    """The name of the input that a method is evaluated on unless told otherwise."""
+    return method.network.plans[method.network.names()[0]].input
+
+
+def text_tower(method: Method) -> str | None:
+    """The name of the tower that reads texts, if there is one."""
+    names = [name for name, plan in method.network.plans.items() if plan.modality == "text"]
+    return names[0] if names else None
+
+
+def tower_network(method: Method, tower: str | None = None, space: Space = "features") -> nn.Module:
+    """The module of a tower, or of all towers that see an input: the encoder, or with its head on top.
+
+    Args:
+        method: Whose tower it is.
+        tower: Its name, or that of an input; the first input by default.
+        space: The encoder's features or the embeddings of its head.
+
+    Raises:
+        ValueError: if the method has no such tower.
+    """
+    network, name = method.network, tower or first_input(method)
+    towers = [name] if name in network.names() else network.seeing(name)
+    if not towers:
+        raise ValueError(f"the method has no tower {name!r}: there are {', '.join(network.names())}")
+    parts = [method.evaluated(each, head=space == "embeddings") for each in towers]
+    return parts[0] if len(parts) == 1 else Joined(parts)
+
+
+def tower_features(
+    method: Method,
+    data: Samples,
+    tower: str | None = None,
+    *,
+    space: Space = "features",
+    size: int | None = None,
+    view: Callable[[Raw], Tensor] | None = None,
+    device: torch.device | str = "cpu",
+    workers: int = 0,
+    progress: Progress | None = None,
+) -> Tensor:
+    """What a tower makes of every row of a dataset, (n, F) float32 on the CPU.
+
+    Args:
+        method: Whose tower it is.
+        data: What is embedded.
+        tower: Its name, or that of an input; the first input by default.
+        space: The encoder's features or the embeddings of its head.
+        size: Side of the images as the tower sees them; that of the data by default.
+        view: The raw input to what the tower takes; by default resized and normalised images, nothing random.
+        device: Where to run.
+        workers: Processes that decode images.
+        progress: Called with (rows done, rows in all).
+
+    Raises:
+        ValueError: if the method has no such tower, or the data no such input.
+    """
+    network = tower_network(method, tower, space).to(device)
+    name = tower or first_input(method)
+    input_name = method.network.plans[name].input if name in method.network.plans else name
+    if input_name not in data.modalities:
+        raise ValueError(f"dataset {data.name} has no input {input_name!r} for the method's tower {name!r}")
+    preprocess = view or plain_view(method, size or data.image_size, input_name)
+    return embed(
+        network,
+        data,
+        preprocess=preprocess,
+        input_name=input_name,
+        device=device,
+        workers=workers,
+        progress=progress,
+    )
+
+
+def embed_texts(network: nn.Module, texts: Sequence[str], device: torch.device | str = "cpu") -> Tensor:
+    """Features (n, F) float32 of texts under a tower whose encoder has `tokenize`."""
+    tokenizers = [module for module in network.modules() if hasattr(module, "tokenize")]
+    tokenize = cast(Callable[[list[str]], Tensor], tokenizers[0].tokenize)
+    chunks = [list(texts[start : start + TEXTS_AT_ONCE]) for start in range(0, len(texts), TEXTS_AT_ONCE)]
+    return torch.cat([_run(network, tokenize(chunk).to(device)) for chunk in chunks])
+
+
+def _run(network: nn.Module, inputs: Tensor) -> Tensor:
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        with torch.no_grad():
+            outputs: Tensor = network(inputs)
+    finally:
+        for module, training in modes:
+            module.training = training
+    return outputs.float().cpu()

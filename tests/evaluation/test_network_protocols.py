@@ -1,0 +1,282 @@
+"""Protocols that run a method's network: on tiny methods, against plain loops and by hand."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from antipodes.data import TensorImages
+from antipodes.encoders import create
+from antipodes.evaluation.judged import AnchorCounts, count_by_anchor, judge, judged_embeddings
+from antipodes.evaluation.protocol import evaluate
+from antipodes.evaluation.protocols.false_negatives import FalseNegatives, cluster_rates, summarise
+from antipodes.evaluation.protocols.fine_tune import FineTune
+from antipodes.evaluation.protocols.label_free import LabelFree
+from antipodes.evaluation.protocols.linear_sgd import LinearSGD, feature_maps
+from antipodes.evaluation.protocols.retrieval import Retrieval
+from antipodes.evaluation.protocols.transfer import Transfer, custom_metric
+from antipodes.evaluation.protocols.zero_shot import class_vectors
+from antipodes.evaluation.subject import PairedFeatures, Subject, channel_statistics
+from antipodes.evaluation.towers import tower_features, tower_network
+from antipodes.methods import SimCLR
+from antipodes.negatives import FNC, IFND, GloFND
+from antipodes.pairs import normalise
+from tests.cli.command import here, refused
+from tests.methods.tiny import SIZE, build
+from tests.reference.flags import rates_of_flags
+
+
+def images(count: int, seed: int = 0, classes: int = 6, labelled: bool = True) -> TensorImages:
+    """Noise on colours that tell the classes apart."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % classes
+    colours = torch.rand(classes, 3, generator=torch.Generator().manual_seed(99)) * 200
+    pixels = colours[labels][:, :, None, None] + 55 * torch.rand(count, 3, SIZE, SIZE, generator=generator)
+    return TensorImages(pixels.to(torch.uint8), labels if labelled else None, name="colours")
+
+
+def with_policy(policy: nn.Module) -> Subject:
+    method = build("simclr")
+    method.objective.negatives = policy
+    return Subject(method, images(48), batch_size=24)
+
+
+def test_judging_moves_nothing_and_flags_by_the_thresholds_as_they_stand() -> None:
+    policy = GloFND(48, alpha=0.2, initial="one")
+    subject = with_policy(policy)
+    assert subject.method is not None
+    assert subject.data is not None
+    judged = judged_embeddings(subject.method, subject.data, None, 0)
+    before = copy.deepcopy(policy.state_dict())
+    pairs = judged.pairs(torch.arange(24))
+    counts = count_by_anchor(pairs, judge(policy, pairs), subject.data.labels)
+    assert counts.flagged.sum() == 0  # thresholds of 1: nothing was learned yet, and judging is no lesson
+    policy._thresholds.rows.fill_(0.9)
+    above = (judged.anchors[:24] @ judged.anchors[:24].T).fill_diagonal_(-1) > 0.9
+    counts = count_by_anchor(pairs, judge(policy, pairs), subject.data.labels)
+    assert torch.equal(counts.flagged[0], above.sum(1).double())
+    evaluate([FalseNegatives()], subject)
+    policy._thresholds.rows.fill_(1.0)
+    assert all(torch.equal(value, before[name]) for name, value in policy.state_dict().items())
+
+
+def test_flags_pooled_and_per_anchor_by_hand() -> None:
+    # three anchors with 5 candidates each: flags 2 of which 1 right of 2; none, 1 to find; 3 of which 2 right, of 4
+    available, true, flagged, found = [5.0, 5, 5], [2.0, 1, 4], [[2.0, 0, 3]], [[1.0, 0, 2]]
+    scores = summarise(AnchorCounts(*(torch.tensor(counts).double() for counts in (available, true, flagged, found))))
+    assert scores["flags pooled precision"] == pytest.approx(100 * 3 / 5)
+    assert scores["flags pooled recall"] == pytest.approx(100 * 3 / 7)
+    assert scores["flags pooled f1"] == pytest.approx(100 * 2 * 3 / (5 + 7))
+    precision, recall = (1 / 2 + 1 + 2 / 3) / 3, (1 / 2 + 0 + 2 / 4) / 3
+    assert scores["flags per-anchor precision"] == pytest.approx(100 * precision)
+    assert scores["flags per-anchor recall"] == pytest.approx(100 * recall)
+    assert scores["flags per-anchor f1"] == pytest.approx(200 * precision * recall / (precision + recall))
+    assert scores["flags mtpr"] == pytest.approx(100 * recall)
+    assert scores["flags mtnr"] == pytest.approx(100 * (2 / 3 + 4 / 4 + 0 / 1) / 3)
+
+
+def test_rates_of_a_clustering_are_those_of_its_rules_on_the_whole_dataset() -> None:
+    policy = IFND(48, clusters=(3, 7), final_rate=0.5)
+    subject = with_policy(policy)
+    assert subject.method is not None
+    assert subject.data is not None
+    labels = subject.data.labels
+    assert labels is not None
+    features = tower_features(subject.method, subject.data)
+    policy.fit(features, progress=0.5)
+    scores = evaluate([FalseNegatives()], subject)
+    judged = judged_embeddings(subject.method, subject.data, None, 0)
+    pairs = judged.pairs(torch.arange(48))
+    for rule, clusters in zip(judge(policy, pairs), (3, 7), strict=True):
+        mtpr, mtnr = rates_of_flags(rule, pairs, labels)
+        assert scores[f"mtpr, {clusters} clusters"] == pytest.approx(100 * mtpr)
+        assert scores[f"mtnr, {clusters} clusters"] == pytest.approx(100 * mtnr)
+    both = [scores[f"mtpr, {clusters} clusters"] for clusters in (3, 7)]
+    assert scores["mtpr, mean of granularities"] == pytest.approx(sum(both) / 2)
+    assert cluster_rates(FNC(alpha=0.1), labels) == {}
+
+
+def test_fine_tuning_learns_and_leaves_the_run_alone() -> None:
+    method, data = build("simclr"), images(90)
+    before = copy.deepcopy(method.state_dict())
+    protocol = FineTune(fractions=(0.1, 1.0), rates=(1e-6, 0.3), epochs=3, min_steps=30, batch_size=32)
+    scores = evaluate([protocol], Subject(method, data))
+    assert all(torch.equal(value, before[name]) for name, value in method.state_dict().items())
+    assert scores["fine-tune 100 % labels top-1"] > 60
+    assert scores["fine-tune 100 % labels top-1"] <= scores["fine-tune 100 % labels top-5"]
+    assert scores["fine-tune rate, 100 % labels"] == 0.3  # the other learns nothing
+    assert scores["fine-tune rate, 10 % labels"] == 0.3  # one of each class: none can be held out
+    assert evaluate([protocol], Subject(method, data)) == scores
+
+
+def test_fine_tuning_chooses_its_rate_without_the_test_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    protocol = FineTune(fractions=(1.0,), rates=(0.1, 0.2), epochs=1, min_steps=1)
+    real = FineTune.accuracy_of
+
+    def spy(self, subject, train, labels, ids, rate, test, test_labels):
+        seen.append(len(ids))
+        assert (len(ids) + len(test_labels) == len(labels)) or len(ids) == len(labels)
+        return real(self, subject, train, labels, ids, rate, test, test_labels)
+
+    monkeypatch.setattr(FineTune, "accuracy_of", spy)
+    evaluate([protocol], Subject(build("simclr"), images(60)))
+    assert len(seen) == 3
+    assert seen[0] == seen[1] < seen[2]
+
+
+def test_a_linear_layer_by_sgd_on_maps_before_pooling() -> None:
+    method, data = SimCLR(create("resnet8-slim"), hidden=7, dim=5), images(60)
+    subject = Subject(method, data)
+    maps = feature_maps(subject, data).float()
+    pooled = tower_features(method, data)
+    channels = pooled.shape[1]
+    torch.testing.assert_close(maps.view(60, channels, -1).mean(2), pooled, atol=2e-3, rtol=2e-3)
+    assert feature_maps(subject, data, side=1).shape == (60, channels)
+    scores = evaluate([LinearSGD(epochs=20, batch_size=16, rates=(1e-7, 0.05))], subject)
+    assert scores["linear-sgd rate"] == 0.05
+    assert scores["linear-sgd top-1"] > 50
+    with pytest.raises(ValueError, match="this encoder has none"):
+        evaluate([LinearSGD()], Subject(build("simclr"), data))
+
+
+def test_sgd_reaches_the_minimum_of_a_convex_problem() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features, labels = torch.randn(40, 3, generator=generator), torch.arange(40) % 2
+    layer = LinearSGD(epochs=400, batch_size=40, weight_decay=0.1).fit(features, labels, 2, 0.1, 0)
+    layer.requires_grad_(True).zero_grad()
+    loss = nn.functional.cross_entropy(layer(features), labels)
+    loss = loss + 0.05 * (layer.weight.square().sum() + layer.bias.square().sum())
+    loss.backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.abs().max() < 1e-4
+
+
+def test_without_labels_something_is_said_all_the_same() -> None:
+    subject = Subject(build("simclr"), images(50, labelled=False))
+    scores = evaluate([LabelFree(most=30)], subject)
+    assert set(scores) == {"other view R@1", "other view R@5", "alignment", "uniformity", "effective rank"}
+    assert 0 <= scores["other view R@1"] <= scores["other view R@5"] <= 100
+    assert scores["uniformity"] < 0 < scores["alignment"]
+    assert scores["effective rank"] > 1
+
+
+def test_evaluate_on_data_without_labels(tmp_path: Path) -> None:
+    np.savez(tmp_path / "plain.npz", images=images(40).images.permute(0, 2, 3, 1).numpy())
+    options = ["--encoder", "resnet8-slim", "--method.hidden", 16, "--batch_size", 16, "--epochs", 1]
+    assert here("train", "--data", tmp_path / "plain.npz", *options, "--out", tmp_path / "run")[0] == 0
+    code, out, errors = here("evaluate", tmp_path / "run", "--json")
+    assert code == 0, errors
+    assert "the data has no labels" in errors
+    assert "effective rank" in json.loads(out)["run"]
+    assert "needs labels" in refused("evaluate", tmp_path / "run", "--protocol", "fine-tune")
+    assert "needs images and texts" in refused("evaluate", tmp_path / "run", "--protocol", "retrieval")
+    assert "names of its classes" in refused("evaluate", tmp_path / "run", "--protocol", "zero-shot")
+
+
+def test_retrieval_from_files_with_five_captions_an_image(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    pictures = generator.normal(size=(8, 6)).astype(np.float32)
+    owners = np.repeat(np.arange(8), 5)
+    texts = (pictures[owners] + 0.6 * generator.normal(size=(40, 6))).astype(np.float32)
+    shuffled = generator.permutation(40)
+    for name, array in (("images", pictures), ("texts", texts[shuffled]), ("owners", owners[shuffled]), ("all", texts)):
+        np.save(tmp_path / f"{name}.npy", array)
+    files = ["--images", tmp_path / "images.npy", "--texts"]
+    code, out, errors = here(
+        "evaluate",
+        "--protocol",
+        "retrieval",
+        *files,
+        tmp_path / "texts.npy",
+        "--owners",
+        tmp_path / "owners.npy",
+        "--json",
+    )
+    assert code == 0, errors
+    found = json.loads(out)["images"]
+    assert json.loads(here("evaluate", *files, tmp_path / "all.npy", "--json")[1])["images"] == found  # five for each
+    unit = [array / np.linalg.norm(array, axis=1, keepdims=True) for array in (pictures, texts)]
+    similar = unit[0] @ unit[1].T
+    for k in (1, 5, 10):
+        hits = [any(owners[j] == i for j in np.argsort(-similar[i])[:k]) for i in range(8)]
+        assert found[f"image to text R@{k}"] == pytest.approx(100 * np.mean(hits), abs=1e-3)
+        hits = [owners[j] in np.argsort(-similar[:, j])[:k] for j in range(40)]
+        assert found[f"text to image R@{k}"] == pytest.approx(100 * np.mean(hits), abs=1e-3)
+    assert 0 < found["text to image R@1"] < 100
+    np.save(tmp_path / "few.npy", texts[:7])
+    assert "say by --owners" in refused("evaluate", *files, tmp_path / "few.npy")
+    assert "need both files" in refused("evaluate", "--images", tmp_path / "images.npy")
+    assert "does not exist" in refused("evaluate", *files, tmp_path / "nothing.npy")
+    assert "which run?" in refused("evaluate")
+
+
+def test_images_without_a_text_are_no_queries() -> None:
+    eye = torch.eye(3)
+    pairs = PairedFeatures(eye, eye[:2], torch.tensor([0, 1]))
+    scores = evaluate([Retrieval()], Subject(paired=pairs))
+    assert set(scores.values()) == {100.0}
+
+
+class Words(nn.Module):
+    """A text tower by hand: a vector for every word."""
+
+    modality = "text"
+    table = {"cat": [1.0, 0.0], "dog": [0.0, 1.0], "photo": [0.5, 0.5]}
+
+    def tokenize(self, texts: list[str]) -> torch.Tensor:
+        return torch.tensor([[float(word in text) for word in self.table] for text in texts])
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return tokens @ torch.tensor(list(self.table.values()))
+
+
+def test_prompts_are_averaged_on_the_sphere() -> None:
+    found = class_vectors(Words(), ["cat", "dog"], ["a photo of a {}", "{}"])
+    one, two = normalise(torch.tensor([[1.5, 0.5]])), torch.tensor([[1.0, 0.0]])
+    torch.testing.assert_close(found[0], normalise((one + two) / 2)[0])
+    torch.testing.assert_close(found[1], found[0].flip(0))
+
+
+def test_a_dataset_is_judged_by_its_own_custom() -> None:
+    several = images(60, 1)
+    several.name = "several"
+    known = several.labels
+    assert known is not None
+    several.labels = torch.stack([(known < 3).long(), (known % 2).long(), (known == 0).long()], 1)
+    several.labels[0, 2] = -1
+    one = images(60, 2)
+    one.name, one.metric = "one", "mean per class"
+    scores = evaluate([Transfer()], Subject(build("simclr"), images(20), others=[several, one]))
+    assert {"transfer several mAP", "transfer one mean per class", "transfer one top-5", "transfer mean"} <= set(scores)
+    assert scores["transfer several mAP"] > 50
+    mean = (scores["transfer several mAP"] + scores["transfer one mean per class"]) / 2
+    assert scores["transfer mean"] == pytest.approx(mean)
+    one.metric = "mAP"
+    with pytest.raises(ValueError, match="cannot be judged by 'mAP'"):
+        custom_metric(one)
+
+
+def test_statistics_of_the_target() -> None:
+    data = images(30)
+    mean, std = channel_statistics(data)
+    pixels = data.images.double() / 255
+    assert mean == pytest.approx(pixels.mean((0, 2, 3)).tolist())
+    assert std == pytest.approx(pixels.std((0, 2, 3), correction=0).tolist())
+    subject = Subject(build("simclr"), data, others=[data], other_statistics="own")
+    view = subject.other_view(data)
+    assert view is not None
+    seen = view(data.images)
+    torch.testing.assert_close(seen.mean((0, 2, 3)), torch.zeros(3), atol=1e-4, rtol=0)
+    assert Subject(build("simclr"), data).other_view(data) is None
+
+
+def test_a_tower_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="has no tower 'text': there are image"):
+        tower_network(build("simclr"), "text")

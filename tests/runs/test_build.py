@@ -1,0 +1,158 @@
+"""From names to objects: objectives on every base where they have a meaning, encoders by tower, one sentence else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from antipodes import DCL, GlobalContrastive, InfoNCE, Ring
+from antipodes.cli.train import parse
+from antipodes.data import Samples
+from antipodes.methods import Method
+from antipodes.negatives import Both, GloFND
+from antipodes.objectives import HardPairs, LocalAggregation, SoftLabel
+from antipodes.runs.build import build_data, build_method, freeze
+from tests.methods.calls import SHAPES, built
+from tests.methods.tiny import one
+from tests.training.paired import FEATURES, Dense, Paired, Pixels
+
+CLUSTERS = ["--objective.clusters", "[3]"]
+PAIRED = ["--data", "tests.training.paired.Paired", "--encoder", "tests.training.paired.Pixels"]
+
+
+def objectives(method: Method) -> set[type]:
+    return {type(objective) for objective in method.directions.values()}
+
+
+@pytest.mark.parametrize("method", ["simclr", "moco", "instance", "cmc"])
+@pytest.mark.parametrize(("objective", "expected"), [("info-nce", InfoNCE), ("global-contrastive", GlobalContrastive)])
+def test_softmax_and_global_losses_are_of_every_base(method: str, objective: str, expected: type) -> None:
+    assert objectives(built("--method", method, "--objective", objective)) == {expected}
+
+
+@pytest.mark.parametrize("method", ["instance", "cmc"])
+def test_local_aggregation_is_of_the_banks(method: str) -> None:
+    assert objectives(built("--method", method, "--objective", "local-aggregation", *CLUSTERS)) == {LocalAggregation}
+
+
+def test_others_come_with_their_method() -> None:
+    assert objectives(built("--method", "hnssl")) == {HardPairs}
+    assert objectives(built("--method", "sane", "--method.queue_size", 8)) == {InfoNCE, SoftLabel}
+
+
+@pytest.mark.parametrize(
+    ("method", "objective"),
+    [
+        ("simclr", "hard-pairs"),
+        ("simclr", "soft-label"),
+        ("simclr", "local-aggregation"),
+        ("moco", "local-aggregation"),
+        ("moco", "hard-pairs"),
+        ("instance", "soft-label"),
+        ("cmc", "hard-pairs"),
+        ("hnssl", "info-nce"),
+        ("sane", "info-nce"),
+        ("sane", "global-contrastive"),
+    ],
+)
+def test_an_objective_without_a_meaning_gets_one_sentence(method: str, objective: str) -> None:
+    more = CLUSTERS if objective == "local-aggregation" else []
+    with pytest.raises(ValueError, match=f"method {method} cannot train the objective {objective}: it takes "):
+        built("--method", method, "--objective", objective, *more)
+
+
+@pytest.mark.parametrize("method", ["hnssl", "sane"])
+def test_objectives_that_decide_themselves_take_no_policy(method: str) -> None:
+    with pytest.raises(ValueError, match="decides about its negatives itself: leave --negatives out"):
+        built("--method", method, "--negatives", "ring")
+    with pytest.raises(ValueError, match="decides itself whom it pulls: leave --treatment out"):
+        built("--method", method, "--treatment", "attract")
+
+
+def test_local_aggregation_compares_means() -> None:
+    with pytest.raises(ValueError, match="policies that reweigh a sum do not fit"):
+        built("--method", "local-aggregation", *CLUSTERS, "--negatives", "dcl", "--negatives.tau_plus", 0.1)
+    with pytest.raises(ValueError, match="decides itself whom it pulls"):
+        built("--method", "local-aggregation", *CLUSTERS, "--treatment", "attract")
+
+
+def test_policies_are_joined_and_each_direction_has_its_own() -> None:
+    options = ["--negatives", "ring+glofnd", "--negatives.ring.inner", 0.3, "--negatives.glofnd.alpha", 0.2]
+    method = built("--method", "cmc", *options)
+    first, second = (objective.negatives for objective in method.objectives().values())
+    for policy in (first, second):
+        assert isinstance(policy, Both)
+        assert isinstance(policy.first, Ring)
+        assert isinstance(policy.second, GloFND)
+        assert (policy.first.inner, policy.second.alpha, len(policy.second.threshold)) == (0.3, 0.2, 16)
+    assert first is not second
+    (plain,) = built("--negatives", "dcl", "--negatives.tau_plus", 0.05).objectives().values()
+    assert isinstance(plain.negatives, DCL)
+
+
+def test_every_tower_gets_an_encoder_of_its_modality() -> None:
+    config, _ = parse([*PAIRED, "--method", "clip", "--encoders.vector", "tests.training.paired.Dense"])
+    method = build_method(config, build_data(config["data"]))
+    assert isinstance(method.network["image"].encoder, Pixels)
+    dense = method.network["vector"].encoder
+    assert isinstance(dense, Dense)
+    assert dense.layer.in_features == FEATURES  # the data's
+    embedded = method.network({"image": torch.zeros(2, 3, 8, 8), "vector": torch.zeros(2, FEATURES)})
+    assert {name: part.shape for name, part in embedded.items()} == {"image": (2, 256), "vector": (2, 256)}
+
+
+def test_a_tower_without_a_named_encoder_has_the_usual_one() -> None:
+    config, _ = parse([*PAIRED, "--method", "clip"])
+    method = build_method(config, build_data(config["data"]))
+    vectors = torch.randn(2, FEATURES)
+    assert torch.equal(method.backbone("vector")(vectors), vectors)
+
+
+def test_a_configuration_is_the_whole_method() -> None:
+    """Built twice with the same seed, every weight and table is the same."""
+    config, _ = parse([*SHAPES, "--method", "moco", "--method.queue_size", "8", "--negatives", "glofnd"])
+    states: list[dict[str, Any]] = []
+    for _ in range(2):
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            states.append(build_method(config, build_data(config["data"])).state_dict())
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
+
+
+def test_an_encoder_that_cannot_have_other_channels_is_refused() -> None:
+    with pytest.raises(ValueError, match="takes no in_channels, and the method needs one for 1"):
+        built("--method", "cmc", "--encoder", "tests.training.paired.Pixels")
+
+
+def test_a_method_of_one_input_refuses_what_it_cannot_choose_from() -> None:
+    class Texts(Paired):
+        modalities = {"query": "text", "document": "text"}
+
+    data: Samples = Texts(4)
+    config, _ = parse([*SHAPES, "--method", "simclr"])
+    with pytest.raises(ValueError, match="SimCLR looks at one input and the data has query, document: use clip"):
+        build_method(config, data)
+
+
+def test_freezing_is_without_gradient_and_batch_statistics() -> None:
+    network = one()
+    freeze(network, ["image"])
+    network.train()
+    tower = network["image"]
+    assert tower.frozen
+    assert not tower.encoder.training
+    assert tower.head.training
+    assert not any(parameter.requires_grad for parameter in tower.encoder.parameters())
+    assert all(parameter.requires_grad for parameter in tower.head.parameters())
+    with pytest.raises(ValueError, match="there is no tower 'text' to freeze: the method has image"):
+        freeze(network, ["text"])
+
+
+def test_copies_of_a_frozen_tower_are_frozen() -> None:
+    method = built("--method", "moco", "--method.queue_size", 8, "--freeze", '["image"]').train()
+    for tower in method.copies("image"):
+        assert tower.frozen
+        assert not tower.encoder.training
+    assert len(method.copies("image")) == 2
