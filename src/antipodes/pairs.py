@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -48,6 +49,11 @@ class Pairs:
             return self.anchors, self.anchor_ids
         return self.candidates, self.candidate_ids
 
+    @cached_property
+    def same_sample(self) -> SameSample:
+        """Which candidates are of the anchors' own samples, found once for all that look at these pairs."""
+        return SameSample(self.anchor_ids, self.candidate_ids)
+
     def contrast(self, temperature: float, rules: Rule | Sequence[Rule]) -> Sums:
         """The kernel's sums over these pairs: per rule and anchor what is kept, and what is pulled."""
         return contrast(
@@ -57,11 +63,13 @@ class Pairs:
             candidate_ids=self.candidate_ids,
             temperature=temperature,
             rules=rules,
+            same_sample=self.same_sample,
         )
 
     def bounded(self, rules: Sequence[Rule]) -> Sequence[Rule]:
         """The rules with their ranks as bounds, for those who apply them more than once."""
-        return bounded(rules, self.anchors, self.keys()[0], self.anchor_ids, self.keys()[1])
+        keys, key_ids = self.keys()
+        return bounded(rules, self.anchors, keys, self.anchor_ids, key_ids, same_sample=self.same_sample)
 
     def with_supports(self, supports: Tensor | None) -> Pairs:
         """The same pairs with the embeddings (S, B, D) of further views, if any; both views of a sample share them."""
@@ -83,16 +91,19 @@ class Pairs:
             temperature=temperature,
             teacher_temperature=teacher_temperature,
             rules=rules,
+            same_sample=self.same_sample,
         )
 
     def detached(self) -> Pairs:
         """The same pairs without gradient, for those who only look."""
         keys = None if self.candidates is None else self.candidates.detach()
-        return replace(self, anchors=self.anchors.detach(), positives=self.positives.detach(), candidates=keys)
+        pairs = replace(self, anchors=self.anchors.detach(), positives=self.positives.detach(), candidates=keys)
+        pairs.__dict__["same_sample"] = self.same_sample  # of the same ids
+        return pairs
 
     def available(self) -> Tensor:
         """How many candidates every anchor has before any rule, (A,): filled slots of other samples."""
-        return SameSample(self.anchor_ids, self.keys()[1]).available
+        return self.same_sample.available
 
 
 def normalise(embeddings: Tensor) -> Tensor:
