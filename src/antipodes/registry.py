@@ -147,6 +147,14 @@ NAMES: dict[Kind, dict[str, Entry]] = {
             run={"optimizer": "adamw", "weight_decay": 0.0, "learning_rate": 0.16, "batch_size": 160, "warmup": 0.0},
         ),
         "clip": Entry("antipodes.methods.clip.CLIP"),
+        "siglip": Entry("antipodes.methods.clip.CLIP", run={"objective": {"name": "sigmoid", "temperature": 0.1}}),
+        "fastclip": Entry(
+            "antipodes.methods.clip.CLIP",
+            run={
+                "objective": {"name": "global-contrastive", "gamma": 0.2, "gamma_until": 0.6, "rho": 6.5},
+                "temperature": {"form": "linear", "rate": 2e-4},
+            },
+        ),
         # Ring's own settings for CIFAR: rate 0.03, weight decay 1e-4, no blur
         "iring": Entry(
             "antipodes.methods.instance.InstanceDiscrimination",
@@ -203,6 +211,7 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "cars": Entry("antipodes.data.transfer_sets.Cars"),
         "aircraft": Entry("antipodes.data.transfer_sets.Aircraft"),
         "sun397": Entry("antipodes.data.transfer_sets.SUN397"),
+        "places205": Entry("antipodes.data.transfer_sets.Places205"),
         "voc2007": Entry("antipodes.data.transfer_sets.VOC2007"),
         "shapes": Entry("antipodes.data.shapes.Shapes"),
     },

@@ -14,7 +14,7 @@ from jsonargparse import ArgumentParser
 
 from antipodes.encoders.heads import Head
 from antipodes.registry import ELSE, NAMES, Kind, find
-from antipodes.runs.build import GIVEN, policy_names
+from antipodes.runs.build import GIVEN, Learned, policy_names
 from antipodes.runs.folder import Run
 from antipodes.runs.settings import Settings
 from antipodes.training.loop import train
@@ -80,8 +80,9 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
         "--strict", metavar="", help="Refuse a folder with damaged images (same as --data.strict true)."
     )
     parser.add_class_arguments(Settings, as_group=True)
-    parser.add_class_arguments(Head, "head", as_group=True)
-    _hide(parser, "--head")
+    for options, key in ((Head, "head"), (Learned, "temperature")):
+        parser.add_class_arguments(options, key, as_group=True)
+        _hide(parser, f"--{key}")
     for kind in get_args(Kind):
         parser.add_argument(f"--{kind}.name", type=str, default=names[kind], metavar="NAME", help=CHOICES[kind])
         parts = policy_names(names[kind]) if kind == "negatives" else [names[kind]]

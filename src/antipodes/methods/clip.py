@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 
 import torch
@@ -12,7 +11,7 @@ from antipodes.candidates.cross import cross_pairs
 from antipodes.methods.batch import Batch
 from antipodes.methods.method import Method
 from antipodes.methods.towers import Network, TowerPlan, Towers, embed_supports
-from antipodes.objectives import Objective
+from antipodes.objectives import Objective, TwoWay
 from antipodes.pairs import normalise
 
 
@@ -33,13 +32,15 @@ class CLIP(Method):
         "augmentation": "crop-flip",
         "head": {"kind": "mlp2", "dim": 256, "activation": "gelu"},
         "objective": {"temperature": 0.07},
+        "temperature": {"learnable": True, "floor": 0.01},
     }
     views = 1
 
     def __init__(self, network: Towers, objective: Objective) -> None:
         first, second = network.names()
-        directions = {f"{first}_to_{second}": objective, f"{second}_to_{first}": copy.deepcopy(objective)}
-        super().__init__(network, directions)
+        both = TwoWay(objective, (f"{first}_to_{second}", f"{second}_to_{first}"))
+        super().__init__(network, dict(both.directions.items()))
+        self._both = (both,)  # in a tuple: its directions are the method's, and need no second name
 
     @classmethod
     def plan(cls, modalities: Mapping[str, str]) -> dict[str, TowerPlan]:
@@ -58,12 +59,17 @@ class CLIP(Method):
 
     def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
         """Both directions, each against the other modality's embeddings on all ranks."""
-        inputs = {name: batch[plan.input].views[0] for name, plan in self.network.plans.items()}
-        embeddings = {name: normalise(part) for name, part in network(inputs).items()}
+        plans = self.network.plans
+        inputs = {name: batch[plan.input].views[0] for name, plan in plans.items()}
+        embeddings = network(inputs)
+        if not self.supports:
+            loss: Tensor = self._both[0](*embeddings.values(), batch.ids, rows=batch.rows, progress=progress)
+            return loss
         losses = []
         for direction, objective in self.objectives().items():
+            anchors, others = (normalise(embeddings[tower]) for tower in direction.split("_to_"))
             tower = self.anchor_tower(direction)
-            pairs = cross_pairs(embeddings[tower], embeddings[self.candidate_tower(direction)], batch.ids, batch.rows)
-            supports = embed_supports(self.network, tower, batch[self.network.plans[tower].input].supports)
-            losses.append(objective.evaluate(pairs.with_supports(supports), progress))
+            supports = embed_supports(self.network, tower, batch[plans[tower].input].supports)
+            pairs = cross_pairs(anchors, others, batch.ids, batch.rows).with_supports(supports)
+            losses.append(objective.evaluate(pairs, progress))
         return torch.stack(losses).mean()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -16,7 +17,7 @@ from antipodes.encoders.encoder import Encoder
 from antipodes.encoders.heads import Head
 from antipodes.methods import Method, Tower, TowerPlan, Towers
 from antipodes.negatives import Policy
-from antipodes.objectives import Objective, Refine
+from antipodes.objectives import Objective, Refine, Temperature
 from antipodes.registry import NAMES, Kind, find
 
 Spec = Mapping[str, Any]
@@ -24,7 +25,7 @@ Spec = Mapping[str, Any]
 
 GIVEN: dict[Kind, frozenset[str]] = {
     "method": frozenset({"network", "objective", "num_samples", "identities", "dim", "seed"}),
-    "objective": frozenset({"num_samples", "negatives", "treatment", "seed"}),
+    "objective": frozenset({"num_samples", "negatives", "treatment", "seed", "reduction", "total_steps"}),
     "negatives": frozenset({"num_samples", "labels", "seed"}),
     "data": frozenset({"split"}),
     "encoder": frozenset({"in_channels", "in_features", "model"}),
@@ -34,6 +35,33 @@ GIVEN: dict[Kind, frozenset[str]] = {
 
 ENCODERS = {"image": "resnet18-slim", "text": "bag-of-words", "vector": "identity"}
 """The encoder of a tower that nobody names one for, by modality."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """How the temperature learns; without any of this it stays what it is.
+
+    Args:
+        learnable: One learned temperature for all pairs, as CLIP's.
+        per_sample: One learned temperature for every sample, as iSogCLR's.
+        floor: The least value of a learned temperature.
+        form: What is learned: the logarithm of the temperature (CLIP, SigLIP) or itself (FastCLIP).
+        rate: Learning rate of its own, which is a third of it below 0.03 (FastCLIP takes 2e-4); by default the run's.
+    """
+
+    learnable: bool = False
+    per_sample: bool = False
+    floor: float | None = None
+    form: Literal["log", "linear"] = "log"
+    rate: float | None = None
+
+    def around(self, value: Any, num_samples: int) -> Any:
+        """The temperature of an objective: a number, or a module that starts there and learns."""
+        if not (self.learnable or self.per_sample) or not isinstance(value, (int, float)):
+            return value
+        return Temperature(
+            value, self.learnable, self.floor, per_sample=num_samples if self.per_sample else None, form=self.form
+        )
 
 
 def build_data(spec: Spec) -> Samples:

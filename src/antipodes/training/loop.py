@@ -87,7 +87,7 @@ def _loop(training: Training) -> Run:
             training.bar.say(_sentence(row, settings.epochs))
     if training.records is not None:
         run = training.run
-        export_encoders(method, training.data.image_size, run.folder, facts(run.config()))
+        export_encoders(method, training.data, run.folder, facts(run.config()))
         training.records.close()
     training.fabric.barrier()
     return training.run
@@ -99,7 +99,7 @@ def _step(training: Training, batches: Iterator[Loaded], rate: float) -> dict[st
     optimizer, done = training.optimizer, training.done
     training.watch.active = (done + 1) % settings.log_every == 0 or (done + 1) % training.steps == 0
     for group in optimizer.param_groups:
-        group["lr"] = rate * group.get("rate_scale", 1.0)
+        group["lr"] = training.rate_of_group(group, rate)
     loss = 0.0
     for part in range(settings.accumulate):
         rows, raw = next(batches)
@@ -110,7 +110,6 @@ def _step(training: Training, batches: Iterator[Loaded], rate: float) -> dict[st
         loss += value.item() / settings.accumulate
     if settings.clip_gradient is not None:
         fabric.clip_gradients(training.network, optimizer, max_norm=settings.clip_gradient)
-    training.average_objective_gradients()
     optimizer.step()
     optimizer.zero_grad()
     method.after_step()

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch.optim import Optimizer
 
 from antipodes.data import Loader, Samples
-from antipodes.distributed import world_size
 from antipodes.methods import Method
+from antipodes.objectives import Temperature
 from antipodes.runs.boards import BOARDS, require
 from antipodes.runs.build import build_data, build_method
 from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint
@@ -73,6 +72,20 @@ class Training:
         """The share of training that is done."""
         return self.done / (self.settings.epochs * self.steps)
 
+    def rate_of_group(self, group: Mapping[str, Any], rate: float) -> float:
+        """The learning rate of a group of parameters: the step's, or that share of a rate of its own.
+
+        What objectives learn (a temperature) may have one, which is a third of it below 0.03, as in FastCLIP.
+        """
+        own = group.get("own_rate")
+        if own is None:
+            return rate
+        share = rate / max(
+            self.settings.learning_rate * self.settings.batch_size * self.settings.accumulate / 256, 1e-30
+        )
+        temperatures = [each for each in self.method.directions.modules() if isinstance(each, Temperature)]
+        return share * (temperatures[0].learning_rate(own) if temperatures else float(own))
+
     def checkpoint(self, is_best: bool = False) -> None:
         """Write everything down from which the run can continue bit by bit."""
         if not self.first:
@@ -90,15 +103,6 @@ class Training:
         if is_best:  # first, as the last checkpoint says that it is there
             save_checkpoint(self.run.best, state)
         save_checkpoint(self.run.last, state)
-
-    def average_objective_gradients(self) -> None:
-        """Average the gradients of objectives (a learnable temperature) over ranks: no wrapper does it for them."""
-        if world_size() == 1:
-            return
-        for parameter in self.method.directions.parameters():
-            if parameter.grad is not None:
-                dist.all_reduce(parameter.grad)
-                parameter.grad /= world_size()
 
 
 def prepare(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: Run | None) -> Training:
@@ -133,7 +137,7 @@ def prepare(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: 
         momentum=settings.momentum,
     )
     if learnable := [parameter for parameter in method.directions.parameters() if parameter.requires_grad]:
-        optimizer.add_param_group({"params": learnable, "weight_decay": 0.0})
+        optimizer.add_param_group({"params": learnable, "weight_decay": 0.0, "own_rate": config["temperature"]["rate"]})
     rate_of(settings, 0, steps)  # an impossible schedule is refused before anything is written
     identity = {"fingerprint": data.fingerprint, "world_size": fabric.world_size, "method": config["method"]["name"]}
     done, best, totals = 0, -math.inf, Totals()
@@ -199,6 +203,11 @@ def launch(settings: Settings) -> Fabric:
     return fabric
 
 
+def peak_rate(settings: Settings) -> float:
+    """The learning rate after the warm-up, scaled to the effective batch."""
+    return settings.learning_rate * settings.batch_size * settings.accumulate / 256
+
+
 def rate_of(settings: Settings, step: int, steps: int) -> float:
     """The learning rate of a step: scaled to the effective batch, warmed up, then falling."""
     total = settings.epochs * steps
@@ -206,7 +215,7 @@ def rate_of(settings: Settings, step: int, steps: int) -> float:
         step,
         total,
         int(settings.warmup * total),
-        settings.learning_rate * settings.batch_size * settings.accumulate / 256,
+        peak_rate(settings),
         settings.schedule,
         settings.milestones,
     )
