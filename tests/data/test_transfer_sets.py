@@ -138,6 +138,19 @@ def test_sun397(root):
     assert shown(data.held_out()) == [2]
 
 
+def test_places205(root):
+    names = ["a/abbey/g1.jpg", "b/bow_window/indoor/g2.jpg", "a/abbey/g3.jpg"]
+    images = "data/vision/torralba/deeplearning/images256"
+    packed(root / "imagesPlaces205_resize.tar.gz", {f"{images}/{name}": picture(i) for i, name in enumerate(names)})
+    lists = {"train": f"{names[1]} 1\n{names[0]} 0\n", "val": f"{names[2]} 0\n"}
+    lists = {f"trainvalsplit_places205/{split}_places205.csv": text for split, text in lists.items()}
+    packed(root / "trainvalsplit_places205.tar.gz", lists)
+    data = open_dataset("places205", root=str(root))
+    assert data.classes == ("abbey", "bow_window/indoor")
+    assert (shown(data), data.labels.tolist()) == ([1, 0], [1, 0])
+    assert shown(data.held_out()) == [2]
+
+
 def test_voc2007(root):
     for part, images in (("trainval", ["000005", "000007"]), ("test", ["000001"])):
         marks = {"car": ["1", "0"], "cat": ["-1", "1"]}

@@ -224,6 +224,7 @@ class Subset(ImageDataset):
         self.dataset, self.ids = dataset, ids
         self.name, self.image_size, self.in_memory = dataset.name, dataset.image_size, dataset.in_memory
         self.labels = None if dataset.labels is None else dataset.labels[ids]
+        self.targets, self.metric = None if dataset.targets is None else dataset.targets[ids], dataset.metric
         self.coarse_labels = None if dataset.coarse_labels is None else dataset.coarse_labels[ids]
         self.classes, self.coarse_classes = dataset.classes, dataset.coarse_classes
 
@@ -247,6 +248,7 @@ class SomeRows(Samples):
         self.name, self.modalities, self.in_memory = dataset.name, dataset.modalities, dataset.in_memory
         self.samples = dataset.sample_ids(rows)
         self.labels = None if dataset.labels is None else dataset.labels[rows]
+        self.targets, self.metric = None if dataset.targets is None else dataset.targets[rows], dataset.metric
         self.coarse_labels = None if dataset.coarse_labels is None else dataset.coarse_labels[rows]
         self.classes, self.coarse_classes = dataset.classes, dataset.coarse_classes
         self.image_size = dataset.image_size

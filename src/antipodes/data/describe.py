@@ -43,6 +43,8 @@ class Described:
         ]
         if data.samples is not None:
             lines.append(f"{int(data.samples.unique().numel()):,} samples")
+        if self.targets is not None:
+            lines.append(f"{self.targets.shape[1]:,} classes, several a row")
         if data.labels is not None:
             lines.append(f"{len(data.classes) if data.classes else int(data.labels.unique().numel()):,} classes")
         return lines + self._closing_lines()

@@ -14,9 +14,10 @@ import torch
 
 from antipodes.data.archives import unpacked
 from antipodes.data.dataset import DataError, Split, limited
+from antipodes.data.listed import Listed
 from antipodes.data.listing import natural
 from antipodes.data.tables import read_json
-from antipodes.data.transfer_set import Listed, TransferSet
+from antipodes.data.transfer_set import TransferSet
 
 
 class DTD(TransferSet):
@@ -145,6 +146,22 @@ class SUN397(TransferSet):
         return Listed([base / line for line in lines], labels, classes)
 
 
+class Places205(TransferSet):
+    """Places205 (Zhou et al. 2014): 205 scenes, 2,448,873 / 20,500 images; the test split is its validation list."""
+
+    name = "places205"
+    archives: ClassVar[dict[str, str]] = {}  # no official digests are known
+    images: ClassVar[str] = "data/vision/torralba/deeplearning/images256"
+
+    def _listed(self, split: Split) -> Listed:
+        base = self.find(self.images, "imagesPlaces205_resize.tar.gz")
+        part = f"trainvalsplit_places205/{'train' if split == 'train' else 'val'}_places205.csv"
+        rows = [line.split() for line in self.find(part, "trainvalsplit_places205.tar.gz").open() if line.strip()]
+        names = {int(row[1]): row[0].partition("/")[2].rpartition("/")[0] for row in rows}
+        classes = [names.get(number, str(number)) for number in range(max(names) + 1)]
+        return Listed([base / row[0] for row in rows], [int(row[1]) for row in rows], classes)
+
+
 class VOC2007(TransferSet):
     """PASCAL VOC 2007 (Everingham et al. 2010): 20 classes, several an image, 5,011 / 4,952 images; judged by mAP.
 
@@ -159,8 +176,6 @@ class VOC2007(TransferSet):
     }
 
     def _listed(self, split: Split) -> Listed:
-        if self._options["classes"] is not None:
-            raise DataError("the images of voc2007 have several labels each, so no classes can be chosen")
         part = "trainval" if split == "train" else "test"
         base = self.find("VOCdevkit/VOC2007", f"VOC{part}_06-Nov-2007.tar")
         lists = base / "ImageSets" / "Main"
@@ -168,11 +183,9 @@ class VOC2007(TransferSet):
         columns = [dict(line.split() for line in (lists / f"{name}_{part}.txt").open()) for name in classes]
         images = (lists / f"{part}.txt").read_text().split()
         mark = {"1": 1, "0": -1, "-1": 0}
-        self._marks = torch.tensor([[mark[column[image]] for column in columns] for image in images], dtype=torch.int8)
-        return Listed([base / "JPEGImages" / f"{image}.jpg" for image in images], [0] * len(images), classes)
-
-    def _label(self, positions: list[int], labels: list[int]) -> None:
-        self.targets = self._marks[positions]
+        targets = torch.tensor([[mark[column[image]] for column in columns] for image in images], dtype=torch.int8)
+        files = [base / "JPEGImages" / f"{image}.jpg" for image in images]
+        return Listed(files, [0] * len(images), classes, targets)
 
 
 class Flowers102(TransferSet):
