@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from antipodes.data.archives import is_archive, unpacked
 from antipodes.data.caption_tables import IMAGE_COLUMNS
 from antipodes.data.classes import Classes
@@ -24,7 +22,7 @@ class LabelTable(ListedImages):
 
     The table has a column of images (``image``, ``file``, ``path``, ...), one of labels (``label``, ``class``,
     ``labels``, ``tags``, ...) and optionally ``split``. Several labels of an image are a list, or a text with ``;``
-    between them: then ``targets`` (n, classes) has them, and classifiers are judged by mean average precision.
+    between them: then labels are (n, classes), and classifiers are judged by mean average precision.
 
     Args:
         path: the table, a folder with ``labels.csv`` (.tsv, .jsonl, .json, .parquet) in it, or an archive of one.
@@ -85,9 +83,10 @@ class LabelTable(ListedImages):
         self._open(
             Listed(
                 [file for file, _ in chosen],
-                [numbers[0] for _, numbers in chosen],
+                [[int(n in numbers) for n in range(len(names))] for _, numbers in chosen]
+                if several_each
+                else [numbers[0] for _, numbers in chosen],
                 names,
-                _targets([numbers for _, numbers in chosen], len(names)) if several_each else None,
             ),
             size=size,
             decode=decode,
@@ -119,10 +118,3 @@ def _names(value: Any) -> list[str]:
     """The labels of a row, without empty ones."""
     several = value if isinstance(value, (list, tuple)) else str("" if value is None else value).split(";")
     return [name for each in several if (name := str(each).strip())]
-
-
-def _targets(numbers: list[list[int]], classes: int) -> torch.Tensor:
-    targets = torch.zeros(len(numbers), classes, dtype=torch.int8)
-    for row, several in enumerate(numbers):
-        targets[row, several] = 1
-    return targets
