@@ -21,9 +21,9 @@ from antipodes.cli.train import parse
 from antipodes.data import Loader
 from antipodes.methods import Method
 from antipodes.negatives import IFND
-from antipodes.runs.build import build_augmentation, build_data, build_method, plain_view
+from antipodes.runs.build import build_data, build_method
 from antipodes.runs.embedding import embed
-from antipodes.seeding import generator
+from antipodes.runs.views import Views
 from antipodes.training.optimizers import optimizer
 
 POLICIES = {
@@ -52,26 +52,26 @@ def main() -> None:
         torch.manual_seed(0)
         methods[name] = build_method(config, data).train()
     optimizers = {name: optimizer("sgd", method.network, 0.01) for name, method in methods.items()}
-    recipe = build_augmentation(configs["none"]["augmentation"], data.image_size, normalised=True)
+    views = Views(configs["none"], data, methods["none"])
     loader = Loader(data, configs["none"]["batch_size"], seed=0)
 
-    ifnd = methods["ifnd"].objective.negatives
+    ((_, ifnd),) = methods["ifnd"].policies()
     assert isinstance(ifnd, IFND)
     fits = []
     for _ in range(3):  # the first is cold, the others start from the last labels
         started = time.process_time()
-        features = embed(methods["ifnd"].backbone(), data, preprocess=plain_view(methods["ifnd"], data.image_size))
+        features = embed(methods["ifnd"].backbone(), data, preprocess=views.plain["image"])
         embedded = time.process_time()
         ifnd.fit(features, 0.5)
         fits.append((embedded - started, time.process_time() - embedded))
 
     seconds: dict[str, list[float]] = {name: [] for name in methods}
-    for step, (ids, images) in zip(range(call.steps), loader.epoch(0), strict=False):
-        views = [recipe(images, generator("views", step, view)) for view in range(2)]
+    for step, loaded in zip(range(call.steps), loader.epoch(0), strict=False):
+        batch = views.batch(*loaded, (step,))
         turn = list(methods)[step % len(methods) :] + list(methods)[: step % len(methods)]
         for name in turn:
             started = time.process_time()
-            methods[name].loss(methods[name].network, ids, views, 0.9).backward()
+            methods[name].loss(methods[name].network, batch, 0.9).backward()
             optimizers[name].step()
             optimizers[name].zero_grad()
             seconds[name].append(time.process_time() - started)

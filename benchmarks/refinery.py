@@ -25,7 +25,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from antipodes import InfoNCE, encoders
-from antipodes.methods import MoCo
+from antipodes.encoders.heads import Head
+from antipodes.methods import Batch, Inputs, MoCo, Tower, Towers
 from antipodes.objectives import SoftLabel
 from antipodes.pairs import Pairs
 from antipodes.training.optimizers import optimizer
@@ -33,7 +34,7 @@ from antipodes.training.optimizers import optimizer
 TAU, TAU_PRIME, DIMENSIONS = 0.2, 0.8, 128
 
 
-class Batch:
+class Embedded:
     """Queries, keys of the batch and of a full queue, and the labels that mixup pairs."""
 
     def __init__(self, batch: int, queue: int) -> None:
@@ -82,8 +83,8 @@ def report_peak_growth(case: str, batch: int, queue: int) -> None:
         with open("/proc/self/status") as status:
             return next(int(line.split()[1]) / 1024 for line in status if line.startswith(field))
 
-    getattr(Batch(16, 16), case)().backward()  # what the libraries allocate once
-    data = Batch(batch, queue)
+    getattr(Embedded(16, 16), case)().backward()  # what the libraries allocate once
+    data = Embedded(batch, queue)
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/clear_refs", "w") as clear:
@@ -112,16 +113,18 @@ def main() -> None:
         report_peak_growth(call.memory[0], int(call.memory[1]), int(call.memory[2]))
         return
 
-    method = MoCo(encoders.create(call.encoder), queue_size=call.queue).train()
+    encoder = encoders.create(call.encoder)
+    head = Head("mlp2", hidden=2048, dim=DIMENSIONS).build(encoder.num_features)
+    method = MoCo(Towers({"image": Tower(encoder, head)}), InfoNCE(TAU), DIMENSIONS, queue_size=call.queue).train()
     method.to(memory_format=torch.channels_last)
     sgd = optimizer("sgd", method.network, 0.01)
     views = list(torch.randn(2, call.batch, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
     views = [view.contiguous(memory_format=torch.channels_last) for view in views]
-    data = Batch(call.batch, call.queue)
-    ids = torch.arange(call.batch)
+    data = Embedded(call.batch, call.queue)
+    batch = Batch(torch.arange(call.batch), {"image": Inputs(views)})
 
     def step() -> None:
-        method.loss(method.network, ids, views, 0.5).backward()
+        method.loss(method.network, batch, 0.5).backward()
         sgd.step()
         sgd.zero_grad()
         method.after_step()

@@ -19,8 +19,9 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import normalize
 
-from antipodes import encoders
-from antipodes.methods import MoCo
+from antipodes import InfoNCE, encoders
+from antipodes.encoders.heads import Head
+from antipodes.methods import Batch, Inputs, MoCo, Tower, Towers
 from antipodes.negatives import Policy, Ring
 from antipodes.pairs import Pairs, Rule
 from antipodes.training.optimizers import optimizer
@@ -49,7 +50,10 @@ POLICIES = {"none": lambda: None, "ring": lambda: Ring((OUTER, OUTER), INNER), "
 
 def build(name: str, call: argparse.Namespace) -> MoCo:
     torch.manual_seed(0)
-    method = MoCo(encoders.create(call.encoder), queue_size=call.queue, negatives=POLICIES[name]()).train()
+    encoder = encoders.create(call.encoder)
+    policy = POLICIES[name]()
+    head = Head("mlp2", hidden=2048, centred=policy is not None and policy.ranks).build(encoder.num_features)
+    method = MoCo(Towers({"image": Tower(encoder, head)}), InfoNCE(0.2, policy), queue_size=call.queue).train()
     generator = torch.Generator().manual_seed(0)
     method.queue.keys.copy_(normalize(torch.randn(call.queue, 128, generator=generator), dim=1))
     method.queue.ids.copy_(torch.randperm(call.queue, generator=generator))
@@ -71,13 +75,13 @@ def main() -> None:
     generator = torch.Generator().manual_seed(1)
     kept = {}
     for step in range(call.steps + 1):  # the first warms up
-        ids = torch.arange(BATCH) + BATCH * step
         views = list(torch.randn(2, BATCH, 3, 32, 32, generator=generator))
+        batch = Batch(torch.arange(BATCH) + BATCH * step, {"image": Inputs(views)})
         names = [name for name in methods if name != "sort" or step % 4 == 0]
         turn = names[step % len(names) :] + names[: step % len(names)]
         for name in turn:
             started = clock()
-            methods[name].loss(methods[name].network, ids, views, 1.0).backward()
+            methods[name].loss(methods[name].network, batch, 1.0).backward()
             optimizers[name].step()
             optimizers[name].zero_grad()
             if step:

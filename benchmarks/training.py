@@ -20,9 +20,9 @@ import torch
 
 from antipodes.cli.train import parse
 from antipodes.data import Loader
-from antipodes.runs.build import build_augmentation, build_data, build_method
+from antipodes.runs.build import build_data, build_method
 from antipodes.runs.records import read_records
-from antipodes.seeding import generator
+from antipodes.runs.views import Views
 from antipodes.training.loop import train
 from antipodes.training.optimizers import optimizer
 
@@ -32,18 +32,18 @@ def bare(config: dict[str, Any]) -> tuple[float, float]:
     data = build_data(config["data"])
     method = build_method(config, data)
     method.train()
-    recipe = build_augmentation(config["augmentation"], data.image_size, method.normalised)
+    views = Views(config, data, method)
     sgd = optimizer("sgd", method.network, 0.01, weight_decay=5e-4)
     batches = Loader(data, config["batch_size"], seed=0).epoch(0)
     step_seconds = view_seconds = 0.0
     while True:
         started = time.perf_counter()
-        batch = next(batches, None)
-        if batch is None:
+        loaded = next(batches, None)
+        if loaded is None:
             return step_seconds, view_seconds
-        views = [recipe(batch[1], generator("views", 0, view)) for view in range(method.views)]
+        batch = views.batch(*loaded, (0,))
         ready = time.perf_counter()
-        method.loss(method.network, batch[0], views, 0.5).backward()
+        method.loss(method.network, batch, 0.5).backward()
         sgd.step()
         sgd.zero_grad()
         method.after_step()

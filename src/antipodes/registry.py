@@ -175,9 +175,9 @@ NAMES: dict[Kind, dict[str, Entry]] = {
     "objective": {
         "info-nce": Entry("antipodes.objectives.info_nce.InfoNCE"),
         "global-contrastive": Entry("antipodes.objectives.global_contrastive.GlobalContrastive"),
+        "sigmoid": Entry("antipodes.objectives.sigmoid.Sigmoid"),
         "local-aggregation": Entry("antipodes.objectives.local_aggregation.local_aggregation"),
         "hard-pairs": Entry("antipodes.objectives.hard_pairs.HardPairs"),
-        "sigmoid": Entry("antipodes.objectives.sigmoid.Sigmoid"),
         "soft-label": Entry("antipodes.objectives.soft_label.SoftLabel"),
     },
     "negatives": {

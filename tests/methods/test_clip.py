@@ -69,6 +69,7 @@ def test_samples_of_the_same_id_are_no_negatives_of_each_other() -> None:
     assert method.statistics()["kept_per_anchor"] == BATCH - 1 - 2 / BATCH
 
 
+@pytest.mark.filterwarnings("ignore:some anchors have no negatives")
 def test_each_direction_has_thresholds_of_its_own() -> None:
     method = clip(GloFND(N, alpha=0.3, initial="quantile"))
     policies = dict(method.policies())
@@ -153,6 +154,7 @@ def test_a_batch_of_one_and_a_policy_that_drops_everything_stay_finite() -> None
     assert all(bool(each.grad.isfinite().all()) for each in method.network.parameters() if each.grad is not None)
 
 
+@pytest.mark.filterwarnings("ignore:some embeddings are zero vectors")
 def test_zero_vectors_stay_finite() -> None:
     method = clip()
     given = batch(0, method, dtype=torch.float64)

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from antipodes.cli.train import parse
 from antipodes.methods import HNSSL, Batch, Tower, Towers
 from antipodes.objectives import HardPairs
+from antipodes.objectives.observation import Observation
 from antipodes.runs.build import build_data, build_method
 from antipodes.runs.records import read_records
 from antipodes.runs.views import plain_view
 from antipodes.training import loop
 from tests.methods.calls import built
-from tests.methods.tiny import Tiny, Training, batch, build
+from tests.methods.tiny import LABELS, Tiny, Training, batch, build
 from tests.reference.hard_pairs import hard_pairs as reference
 
 SHAPES = ["--encoder", "resnet8-slim", "--data.count", "128", "--batch_size", "32", "--method", "hnssl"]
@@ -104,6 +105,20 @@ def test_batch_of_one_is_finite() -> None:
     loss = method.loss(method.network, batch(0, method, slice(1)), 0.5)
     assert loss.isfinite()
     assert method.statistics()["without_negatives"] == 1
+
+
+def test_labels_are_looked_up_by_row() -> None:
+    scores = []
+    for shift in (0, 1000):
+        method = hnssl()
+        seen: list[Observation] = []
+        for part in method.losses().values():
+            part.observer = seen.append
+        whole = batch(0, method)
+        method.loss(method.network, Batch(whole.ids + shift, whole.inputs, whole.rows), 0.5)
+        scores.append([observation.score(LABELS) for observation in seen])
+    assert scores[0] == scores[1]
+    assert 0 <= scores[0][0]["hard_same_label"] <= 1
 
 
 def test_wrong_arguments_get_one_sentence() -> None:

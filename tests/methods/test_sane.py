@@ -17,6 +17,7 @@ from antipodes.functional.errors import NotFinite
 from antipodes.methods import SANE, Batch, Inputs, Tower, Towers
 from antipodes.negatives.judging import same_class_mass
 from antipodes.objectives import SoftLabel
+from antipodes.objectives.observation import Observation, RefinedLabels
 from tests.methods.calls import built
 from tests.methods.tiny import BATCH, DIM, LABELS, Tiny, Training, batch
 from tests.ranks import Ranks
@@ -56,7 +57,7 @@ def build(**options: Any) -> SANE:
     ids = given(method).ids
     others = torch.tensor([number for number in range(24) if number not in ids.tolist()])[:15]
     method.queue.keys[:17] = keys  # not pushed: that would gather over the ranks
-    method.queue.ids[:17] = torch.cat((ids[:1], others, ids[5:6]))
+    method.queue.ids[:17] = method.queue.rows[:17] = torch.cat((ids[:1], others, ids[5:6]))
     return method
 
 
@@ -215,8 +216,8 @@ def test_one_sample_and_an_empty_queue_stay_finite() -> None:
 
 def test_statistics_are_those_of_the_labels() -> None:
     method = build(crops=(3, 2))
-    seen: list[tuple[Any, ...]] = []
-    refinery(method).observer = lambda *what: seen.append(what)
+    seen: list[Observation] = []
+    refinery(method).observer = seen.append
     ids, images = given(method).ids, views(method)
     method.loss(method.network, given(method), 1.0)
     fresh = F.normalize(key_tower(method)(images[1]), dim=1)
@@ -236,9 +237,26 @@ def test_statistics_are_those_of_the_labels() -> None:
     assert numbers["refined_mass"] == pytest.approx(off / BATCH, rel=1e-9)
     assert numbers["refined_p"] == pytest.approx(weights_p / BATCH, rel=1e-9)
 
-    (pairs, mass, temperature) = seen[0]
-    assert same_class_mass(pairs, mass, temperature, LABELS) == pytest.approx(right / off, rel=1e-9)
-    assert math.isnan(same_class_mass(pairs, 0 * mass, temperature, LABELS))
+    (labels,) = seen
+    assert isinstance(labels, RefinedLabels)
+    assert labels.score(LABELS) == {"refined_mass_same_class": pytest.approx(right / off, rel=1e-9)}
+    assert math.isnan(same_class_mass(labels.pairs, 0 * labels.mass, labels.temperature, LABELS))
+
+
+def test_labels_of_keys_are_looked_up_by_row() -> None:
+    """Identities may be any numbers: rows of the batch and of the queue say where the labels are."""
+    scores = []
+    for shift in (0, 1000):
+        method = build()
+        method.queue.ids[:17] += shift
+        seen: list[Observation] = []
+        for part in method.losses().values():
+            part.observer = seen.append
+        whole = given(method)
+        method.loss(method.network, Batch(whole.ids + shift, whole.inputs, whole.rows), 1.0)
+        scores.append([observation.score(LABELS) for observation in seen])
+    assert 0 < scores[0][0]["refined_mass_same_class"] < 1
+    assert scores[0] == scores[1]
 
 
 def crops_of(rank: int, world_size: int) -> tuple[Tensor, list[Tensor]]:

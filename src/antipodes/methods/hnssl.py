@@ -86,7 +86,7 @@ class HNSSL(Method):
             with torch.no_grad(), self.precision():
                 target = self.target(inputs.plain)
         (objective,) = self.directions.values()
-        loss: Tensor = objective(online, target, batch.ids)
+        loss: Tensor = objective(online, target, batch.ids, batch.rows)
         return loss
 
     def after_step(self) -> None:

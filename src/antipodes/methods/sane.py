@@ -106,6 +106,7 @@ class SANE(MoCo):
         fresh = self.keys(inputs.views[1])
         self._fresh.append((fresh, ids, batch.rows))
         keys, key_ids, own = self._key_set(fresh, ids)
+        key_rows = torch.cat((gather(batch.rows), self.queue.rows))
         partners, theta = self._draw(len(own), fresh)
         here = slice(rank() * len(ids), (rank() + 1) * len(ids))
 
@@ -116,14 +117,17 @@ class SANE(MoCo):
         embeddings: tuple[Tensor, ...] = normalise(network({tower: [*plain, *mixed]})[tower]).split(len(ids))
         loss = embeddings[0].new_zeros(())
         if plain:
-            pairs = Pairs(embeddings[0], ids, (embeddings[0] * fresh).sum(1), keys, key_ids)
+            positives = (embeddings[0] * fresh).sum(1)
+            pairs = Pairs(embeddings[0], ids, positives, keys, key_ids, anchor_rows=batch.rows, candidate_rows=key_rows)
             (objective,) = self.objectives().values()
             loss = loss + (1 - self.refined_share) * objective.evaluate(pairs, progress)
         if self.refined_share > 0:
             students = embeddings[len(plain) :] if mixed else embeddings
             columns = torch.stack((own, own[partners]))[:, here].repeat(1, len(students))
             shares = theta[here].repeat(len(students))
-            refined = self.directions["refined"](torch.cat(tuple(students)), keys, key_ids, columns, shares, progress)
+            refined = self.directions["refined"](
+                torch.cat(tuple(students)), keys, key_ids, columns, shares, progress, key_rows
+            )
             loss = loss + self.refined_share * refined
         return loss
 
