@@ -12,6 +12,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from antipodes.cli.train import parse
 from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, here, refused
 
 SMALL = ["--encoder", "resnet8-slim", "--head.hidden", 16, "--batch_size", 16, "--epochs", 1]
@@ -202,3 +203,11 @@ def test_a_configuration_goes_in_and_comes_out(tmp_path: Path) -> None:
     short = yaml.safe_load(printed)
     assert short["method"]["name"] == "moco-v1"
     assert short["method"]["temperature"] == config["method"]["temperature"]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [("image", ("image",)), ("image,text", ("image", "text")), ('["image"]', ("image",)), ("[]", ())],
+)
+def test_towers_to_freeze_are_named_as_they_are(names: str, expected: tuple[str, ...]) -> None:
+    assert tuple(parse(["--freeze", names])[0]["freeze"]) == expected
