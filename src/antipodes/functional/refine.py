@@ -177,7 +177,7 @@ class _Walk(Walk):
         """Yield for every rule that pulls its number and the weights of the tile's pairs, zero where not pulled."""
         block = self.block(tile, self.logits(tile))
         weights = self.buffers("weights", tile.shape)
-        torch.mm(self.teachers[tile.rows], self.candidates[tile.columns].T, out=weights)
+        torch.mm(self.teachers[tile.rows], self.candidates(tile.columns, down=True), out=weights)
         weights.sub_(self.own[tile.rows]).exp_()
         for number, mask in enumerate(self.task.directions[0].masks):
             if mask.pulls:
