@@ -28,8 +28,8 @@ METRICS = {"top1": "top-1", "mean_per_class": "mean per class", "map": "mAP"}
 class Transfer(Protocol):
     """Logistic regression on frozen features of other datasets, the strength chosen on a held-out part of their train.
 
-    A dataset says by its attribute `metric` what its custom is: top1, mean_per_class or map. Its `targets` (n, K) of 0 and 1
-    are several at once, and -1 in them does not count. It has no options of its own.
+    A dataset says by its attribute `metric` what its custom is: top1, mean_per_class or map. Its `targets` (n, K) of 0
+    and 1 are several labels at once, and -1 in them does not count. It has no options of its own.
     """
 
     name = "transfer"
