@@ -30,7 +30,7 @@ from tests.reference.contrast import judge
 pytest.importorskip("matplotlib", reason="pictures need the plots extra")
 from matplotlib.colors import to_rgba
 
-TRAIN = ["train", "--encoder", "resnet8-slim", "--method.hidden", 16, "--batch_size", 32, "--log_every", 2]
+TRAIN = ["train", "--encoder", "resnet8-slim", "--head.hidden", 16, "--batch_size", 32, "--log_every", 2]
 SHAPES = ["--data.count", 128, "--epochs", 2, "--snapshot_every", 1]
 JOINED = ["--negatives", "glofnd+fnc", "--negatives.glofnd.alpha", 0.1, "--negatives.glofnd.initial", "quantile"]
 NAMES = ("thresholds", "flagged", "detection", "flags", "map", "maps")
