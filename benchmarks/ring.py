@@ -67,6 +67,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--threads", type=int, default=1)
     call = parser.parse_args()
+    if call.steps < 4:
+        parser.error("--steps must be at least 4: the sort takes part in every fourth")
     torch.set_num_threads(call.threads)
     clock = time.process_time if call.threads == 1 else time.perf_counter
     methods = {name: build(name, call) for name in POLICIES}

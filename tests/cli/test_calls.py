@@ -12,6 +12,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from antipodes.cli.train import parse
 from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, here, refused
 
 SMALL = ["--encoder", "resnet8-slim", "--head.hidden", 16, "--batch_size", 16, "--epochs", 1]
@@ -120,6 +121,9 @@ def test_a_corrupt_image_is_reported_and_skipped_or_refused(tmp_path: Path) -> N
     warnings = [line for line in result.stderr.splitlines() if line.startswith("warning:")]
     assert len(warnings) == 1
     assert "7.png" in warnings[0]
+    assert "19 images of" in result.stderr
+    assert "left out 1: not an image that can be read (7.png)" in result.stderr
+    assert (tmp_path / "run" / "skipped.csv").read_text() == "path,reason\n7.png,not an image that can be read\n"
     assert "7.png" in refused("train", "--data", data, *SMALL, "--strict", "--out", tmp_path / "strict")
     assert not (tmp_path / "strict").exists()
 
@@ -133,7 +137,7 @@ def test_train_on_a_folder_then_evaluate(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == str(run)
-    assert "images/s" in result.stderr
+    assert "samples/s" in result.stderr
     assert (run / "encoder.safetensors").is_file()
     assert list((run / "tensorboard").iterdir())
     rows = (run / "metrics.csv").read_text().splitlines()
@@ -202,3 +206,11 @@ def test_a_configuration_goes_in_and_comes_out(tmp_path: Path) -> None:
     short = yaml.safe_load(printed)
     assert short["method"]["name"] == "moco-v1"
     assert short["method"]["temperature"] == config["method"]["temperature"]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [("image", ("image",)), ("image,text", ("image", "text")), ('["image"]', ("image",)), ("[]", ())],
+)
+def test_towers_to_freeze_are_named_as_they_are(names: str, expected: tuple[str, ...]) -> None:
+    assert tuple(parse(["--freeze", names])[0]["freeze"]) == expected

@@ -27,7 +27,9 @@ def test_one_label_a_row(folder):
         assert (shown(data), data.labels.tolist()) == ([2, 0, 1], [2, 0, 1])
         assert data.skipped == [("9.png", "missing image"), ("3.png", "no label")]
         assert (shown(data.held_out()), data.held_out().labels.tolist()) == ([4], [0])
-        assert data.metric == "top1"
+        assert data.metric == "top-1"
+    with pytest.raises(ValueError, match=r"2 row\(s\) of .* cannot be used, the first is 9\.png \(missing image\)"):
+        LabelTable(str(folder), strict=True)
     assert shown(LabelTable(str(folder), classes=["dog", "cat"])) == [0, 1]
     assert len(LabelTable(str(folder), limit=2)) == 2
 
@@ -35,12 +37,12 @@ def test_one_label_a_row(folder):
 def test_several_labels_a_row(folder):
     (folder / "labels.csv").write_text("image,tags\n0.png,cat;dog\n1.png,owl\n2.png,dog; owl\n")
     data = open_dataset(str(folder))
-    assert data.targets.tolist() == [[1, 1, 0], [0, 0, 1], [0, 1, 1]]
-    assert data.metric == "map"
-    assert data.labels is None
+    assert data.labels.tolist() == [[1, 1, 0], [0, 0, 1], [0, 1, 1]]
+    assert data.metric == "mAP"
+    assert data[0][2] == -1
     assert "3 classes, several a row" in data.describe()
-    assert subset(data, torch.tensor([2])).targets.tolist() == [[0, 1, 1]]
-    assert subset(data, torch.tensor([2])).metric == "map"
+    assert subset(data, torch.tensor([2])).labels.tolist() == [[0, 1, 1]]
+    assert subset(data, torch.tensor([2])).metric == "mAP"
     fingerprint = data.fingerprint
     (folder / "labels.csv").write_text("image,tags\n0.png,cat;dog\n1.png,dog;owl\n2.png,dog; owl\n")
     assert LabelTable(str(folder)).fingerprint != fingerprint

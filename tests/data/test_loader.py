@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from antipodes.data import Loader, TensorImages, batches
-from antipodes.data.dataset import ImageDataset
+from antipodes.data.dataset import ImageDataset, Samples
 
 
 class Decoding(ImageDataset):
@@ -104,3 +104,27 @@ def test_impossible_settings_are_refused(data, arguments, message):
 def test_start_outside_is_refused(data):
     with pytest.raises(ValueError, match="start must be"):
         Loader(data, 5, seed=0).epoch(0, 5)
+
+
+class Drawing(Samples):
+    """Says what it was asked for."""
+
+    name, modalities, in_memory = "drawing", {"text": "text", "vector": "vector"}, True
+    fingerprint = "drawing"
+
+    def __len__(self) -> int:
+        return 6
+
+    def inputs(self, rows, draw=None):
+        return {"text": [f"{row} {draw}" for row in rows.tolist()], "vector": rows[:, None].float()}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_choice_among_inputs_follows_from_seed_and_epoch(workers):
+    data = Drawing()
+    data.in_memory = workers == 0
+    for rows, inputs in Loader(data, 3, seed=4, workers=workers).epoch(7):
+        assert inputs["text"] == [f"{row} (4, 7)" for row in rows.tolist()]
+        assert inputs["vector"][:, 0].tolist() == rows.tolist()
+    for rows, inputs in batches(data, 4, workers):
+        assert inputs["text"] == [f"{row} None" for row in rows.tolist()]  # the first, whenever it is asked

@@ -62,7 +62,7 @@ def test_dtd(root):
     assert data.classes == ("banded", "dotted")
     assert (shown(data), data.labels.tolist()) == ([0, 1], [0, 1])
     assert (shown(data.held_out()), data.held_out().labels.tolist()) == ([2, 3], [0, 1])
-    assert data.metric == "top1"
+    assert data.metric == "top-1"
     assert shown(opened("dtd", root, classes=["dotted"])) == [1]
     packed(root / "again" / "dtd-r1.0.1.tar.gz", members)
     with pytest.raises(ValueError, match=r"md5 .* instead of fff73e5086ae6bdbea199a49dfb8a4c1"):
@@ -80,7 +80,7 @@ def test_pets(root):
     assert data.classes == ("Abyssinian", "beagle")
     assert (shown(data), shown(data.held_out())) == ([1, 2], [3])
     assert data.held_out().labels.tolist() == [1]
-    assert data.metric == "mean_per_class"
+    assert data.metric == "mean per class"
 
 
 def test_food101(root):
@@ -164,10 +164,9 @@ def test_voc2007(root):
         packed(root / f"VOC{part}_06-Nov-2007.tar", members)
     data = opened("voc2007", root)
     assert data.classes == ("car", "cat")
-    assert data.targets.tolist() == [[1, 0], [-1, 1]]
-    assert data.labels is None
-    assert data.metric == "map"
-    assert data.held_out().targets.tolist() == [[1, 0]]
+    assert data.labels.tolist() == [[1, 0], [-1, 1]]
+    assert data.metric == "mAP"
+    assert data.held_out().labels.tolist() == [[1, 0]]
     with pytest.raises(ValueError, match="several labels"):
         opened("voc2007", root, classes=1)
 

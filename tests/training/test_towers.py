@@ -28,7 +28,7 @@ PAIRED = ["--method", "clip", "--data", "tests.training.paired.Paired", "--encod
 PAIRED += ["--encoders.vector", "tests.training.paired.Dense", "--head.hidden", 8, "--head.dim", 6]
 PAIRED += ["--batch_size", 16, "--epochs", 3, "--log_every", 1, "--knn_every", 0]
 GLOFND = ["--negatives", "glofnd", "--negatives.alpha", 0.2]
-FROZEN = ["--freeze", '["image"]', "--augmentation", "plain"]
+FROZEN = ["--freeze", "image", "--augmentation", "plain"]
 DIRECTIONS = ["image_to_vector", "vector_to_image"]
 
 
@@ -195,7 +195,7 @@ def test_a_frozen_tower_with_random_views_is_not_looked_up(tmp_path: Path, monke
         raise AssertionError("views of the image are random")
 
     monkeypatch.setattr(locked.LockedFeatures, "__call__", refuse)
-    folder = run(tmp_path / "a", "--freeze", '["image"]', "--epochs", 1)
+    folder = run(tmp_path / "a", "--freeze", "image", "--epochs", 1)
     assert len(losses(folder.folder)) == 4
 
 
@@ -210,5 +210,5 @@ def test_a_queue_of_keys_from_a_frozen_encoder(tmp_path: Path) -> None:
 
 def test_towers_that_there_are_not_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no tower 'text' to freeze: the method has image, vector"):
-        run(tmp_path / "a", "--freeze", '["text"]')
+        run(tmp_path / "a", "--freeze", "text")
     assert not (tmp_path / "a").exists()

@@ -1,9 +1,10 @@
-"""`antipodes demo`: pretraining and what it is worth, in a few minutes."""
+"""`antipodes demo`: the same training without and with a policy, and what it flagged, in a few minutes."""
 
 from __future__ import annotations
 
 from itertools import chain, count
 from pathlib import Path
+from typing import Any
 
 import torch
 from jsonargparse import ArgumentParser
@@ -15,47 +16,98 @@ from antipodes.data import DataError
 from antipodes.evaluation.report import Row, results_table
 from antipodes.evaluation.run import score
 from antipodes.runs.build import build_data, build_method
+from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
+from antipodes.runs.records import read_epochs
 from antipodes.training.loop import train
 
-DESCRIPTION = """Train SimCLR from scratch on 10,000 real images (CIFAR-10 when it can be had, else rendered shapes)
-without labels, then compare the encoder before and after: linear probe and nearest neighbours on test images."""
+DESCRIPTION = """Train SimCLR twice on 10,000 real images (CIFAR-10 when it can be had, else rendered shapes) without
+labels: as it is, and with GloFND, which finds false negatives and takes them out of the loss. Then compare both with
+random weights by a linear probe and nearest neighbours, say how right the flags were, and write one page that shows
+them."""
 PROTOCOLS = ("linear", "knn")
 COLUMNS = ("linear top-1", "knn top-1", "1-nn top-1")
+POLICY = [
+    "--negatives",
+    "glofnd",
+    "--negatives.alpha",
+    "0.1",
+    "--negatives.start",
+    "0.3",
+    "--negatives.initial",
+    "quantile",
+]
 
 
 def main(arguments: list[str]) -> None:
-    """Find data, score a random encoder, train, score again."""
+    """Find data, score a random encoder, train twice, score again, make the page."""
     parser = ArgumentParser(prog="antipodes demo", description=DESCRIPTION, allow_abbrev=False)
-    parser.add_argument("--out", type=str, default="runs/demo", help="Folder of the run; numbered when taken.")
-    parser.add_argument("--epochs", type=int, default=12, help="Passes over the data.")
-    parser.add_argument("--encoder", type=str, default="resnet18-slim", help="Encoder, as in antipodes train.")
+    parser.add_argument("--out", type=str, default="runs/demo", help="Folder of the runs; numbered when taken.")
+    parser.add_argument("--epochs", type=int, default=10, help="Passes over the data.")
+    parser.add_argument("--encoder", type=str, default="resnet8-slim", help="Encoder, as in antipodes train.")
     parser.add_argument("--data", type=str, default=None, help="cifar10 or shapes, as in antipodes train.")
     parser.add_argument("--limit", type=int, default=10_000, help="Training images.")
     call = parser.parse_args(arguments)
     console = Console()
 
     name = call.data or _reachable(console)
-    out = _free(call.out)
-    options = ["--data", name, "--data.limit", str(call.limit), "--encoder", call.encoder]
-    config, _ = parse([*options, "--epochs", str(call.epochs), "--out", out])
-    data = build_data(config["data"])
+    out = Path(_free(call.out))
+    options = ["--data", name, "--data.limit", str(call.limit), "--encoder", call.encoder, "--epochs", str(call.epochs)]
+    asked = {"plain": options, "glofnd": [*options, *POLICY]}
+    configurations = {part: parse([*some, "--out", str(out / part)])[0] for part, some in asked.items()}
+    data = build_data(configurations["plain"]["data"])
     console.print(f"{len(data):,} training images of {data.name}; labels are used for scoring only", highlight=False)
     with torch.random.fork_rng():
-        torch.manual_seed(config["seed"])
-        untrained = build_method(config, data)
+        torch.manual_seed(configurations["plain"]["seed"])
+        untrained = build_method(configurations["plain"], data)
     with progress_bar("scoring the random encoder") as progress:
-        before = score(untrained, data, PROTOCOLS, progress=progress)
-    run = train(config)
+        rows = [_row("random weights", score(untrained, data, PROTOCOLS, progress=progress))]
+    runs = {}
+    for part, title in (("plain", "SimCLR"), ("glofnd", "SimCLR + GloFND")):
+        console.print(f"training {title}, {call.epochs} epochs", highlight=False)
+        runs[part] = train(configurations[part])
+        rows.append(_row(f"{title}, {call.epochs} epochs", _scores(runs[part])))
+    console.print(results_table(rows, title=f"{call.encoder} on {data.name}, accuracy in %"))
+    _say_flags(console, read_epochs(runs["glofnd"].folder)[-1])
+    _page(console, list(runs.values()), out / "report.html")
+    print(f"The encoders: {out}/plain/encoder.safetensors and {out}/glofnd/encoder.safetensors.")
+
+
+def _scores(run: Run) -> dict[str, float]:
     method, data = open_method(run)
     with progress_bar("scoring the trained encoder") as progress:
-        after = score(method, data, PROTOCOLS, progress=progress)
-    encoders = {"before training (random weights)": before, f"after {call.epochs} epochs of SimCLR": after}
-    rows: list[Row] = [
-        {"encoder": name, **{column: scores[column] for column in COLUMNS}} for name, scores in encoders.items()
-    ]
-    console.print(results_table(rows, title=f"{call.encoder} on {data.name}, accuracy in %"))
-    print(f"The encoder: {run.folder}/encoder.safetensors, everything else about the run beside it.")
+        return score(method, data, PROTOCOLS, progress=progress)
+
+
+def _row(name: str, scores: dict[str, float]) -> Row:
+    return {"encoder": name, **{column: scores[column] for column in COLUMNS}}
+
+
+def _say_flags(console: Console, epoch: dict[str, Any]) -> None:
+    """What the policy flagged in its last epoch, by the labels that it never saw."""
+    flagged, right, found = (epoch.get(name) for name in ("flagged_share", "precision", "recall"))
+    if flagged is not None and right is not None and found is not None:
+        console.print(
+            f"GloFND flagged {100 * flagged:.1f} % of all pairs as false negatives: {100 * right:.0f} % of these "
+            f"really show the same class, and it found {100 * found:.0f} % of all pairs that do.",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _page(console: Console, runs: list[Run], out: Path) -> None:
+    """One page of both runs, if what draws it is installed."""
+    try:
+        from antipodes.report.page import require_jinja, write_page
+        from antipodes.report.run_page import run_page
+
+        require_jinja()
+    except (ImportError, ValueError) as error:
+        console.print(f"no page: {error}", highlight=False)
+        return
+    with progress_bar("the page") as progress:
+        write_page(out, run_page([run.folder for run in runs], 600, 60, progress))
+    console.print(f"The page with curves, scores and flagged pairs: {out}", highlight=False, soft_wrap=True)
 
 
 def _reachable(console: Console) -> str:

@@ -148,7 +148,8 @@ def _hide(parser: ArgumentParser, option: str) -> None:
 
 
 def _long_form(arguments: list[str]) -> list[str]:
-    """`--method moco` as `--method.name moco`, `--strict` as `--data.strict true`, configurations in full."""
+    """`--method moco` as `--method.name moco`, `--freeze image,text` as a list, `--strict` as `--data.strict true`,
+    configurations in full."""
     out: list[str] = []
     for argument in arguments:
         if argument.startswith("--") and "=" in argument and not argument.startswith("--print_config"):
@@ -162,6 +163,8 @@ def _long_form(arguments: list[str]) -> list[str]:
             out[place] = f"{argument}.name"
         elif argument == "--config" and place + 1 < len(out):
             out[place + 1] = json.dumps(_read_config(out[place + 1]))
+        elif argument == "--freeze" and place + 1 < len(out) and not out[place + 1].startswith(("[", "--")):
+            out[place + 1] = json.dumps(out[place + 1].split(","))
     while "--strict" in out:
         place = out.index("--strict")
         out[place : place + 1] = ["--data.strict", "true"]

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from antipodes.data.statistics import Statistics
 
 
+_MANY = 200_000  # rows up to which exact duplicates are looked for unasked, where no digests are at hand
+
+
 class Described:
     """The part of every dataset that speaks to people.
 
@@ -25,12 +28,10 @@ class Described:
         skipped: (path, reason) of everything that was left out.
         metric: by which a classifier on this dataset is customarily judged: the share of right answers, its mean over
             classes, or the mean average precision of several labels a row.
-        targets: (n, classes) int8 where a row may have several labels: 1 has it, 0 has it not, -1 is not counted.
     """
 
     skipped: Sequence[tuple[str, str]] = ()
-    metric: Literal["top1", "mean_per_class", "map"] = "top1"
-    targets: Tensor | None = None
+    metric: Literal["top-1", "mean per class", "mAP"] = "top-1"
 
     def describe(self) -> list[str]:
         """Return a few lines for people: how many samples and classes, of which size, and what was left out."""
@@ -43,9 +44,9 @@ class Described:
         ]
         if data.samples is not None:
             lines.append(f"{int(data.samples.unique().numel()):,} samples")
-        if self.targets is not None:
-            lines.append(f"{self.targets.shape[1]:,} classes, several a row")
-        if data.labels is not None:
+        if data.labels is not None and data.labels.ndim == 2:
+            lines.append(f"{data.labels.shape[1]:,} classes, several a row")
+        elif data.labels is not None:
             lines.append(f"{len(data.classes) if data.classes else int(data.labels.unique().numel()):,} classes")
         return lines + self._closing_lines()
 
@@ -76,8 +77,9 @@ class Described:
         return [*self._duplicate_lines(), *self._skipped_lines()]
 
     def _duplicate_lines(self) -> list[str]:
-        if not cast("Samples", self).in_memory and "pictures" not in self.__dict__:
-            return []  # everything would have to be decoded for it
+        data = cast("Samples", self)
+        if "pictures" not in self.__dict__ and (not data.in_memory or len(data) > _MANY):
+            return []  # every row would have to be read for it
         groups = self.groups()
         grouped = int((groups >= 0).sum())
         if not grouped:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from antipodes.data.archives import is_archive, unpacked
 from antipodes.data.caption_tables import IMAGE_COLUMNS
 from antipodes.data.classes import Classes
@@ -24,7 +22,7 @@ class LabelTable(ListedImages):
 
     The table has a column of images (``image``, ``file``, ``path``, ...), one of labels (``label``, ``class``,
     ``labels``, ``tags``, ...) and optionally ``split``. Several labels of an image are a list, or a text with ``;``
-    between them: then ``targets`` (n, classes) has them, and classifiers are judged by mean average precision.
+    between them: then labels are (n, classes), and classifiers are judged by mean average precision.
 
     Args:
         path: the table, a folder with ``labels.csv`` (.tsv, .jsonl, .json, .parquet) in it, or an archive of one.
@@ -33,6 +31,7 @@ class LabelTable(ListedImages):
         decode: side of the decoded images; None as described at ``Folder``.
         limit: keep only this many images, as described at ``limited``.
         classes: keep only so many classes, or those with these names, as described at ``choose_classes``.
+        strict: refuse the data if anything has to be left out.
         cache: whether decoded images are kept in the user's cache folder.
         workers: processes that decode; None is one per available core, and 0 decodes in this one.
         memory_limit: bytes of pixels up to which they are kept in memory where the cache does not hold them.
@@ -49,6 +48,7 @@ class LabelTable(ListedImages):
         decode: int | None = None,
         limit: int | None = None,
         classes: Classes = None,
+        strict: bool = False,
         cache: bool = True,
         workers: int | None = None,
         memory_limit: int = 2_000_000_000,
@@ -67,40 +67,48 @@ class LabelTable(ListedImages):
         names = sorted({name for several in everything for name in several}, key=natural)
         number = {name: i for i, name in enumerate(names)}
         by_name = name_files(list_images(table.parent).files)
-        self._missing: list[tuple[str, str]] = []
+        missing: list[tuple[str, str]] = []
         chosen: list[tuple[Path, list[int]]] = []
         for row, several, own in zip(rows, everything, splits, strict=True):
             if own == split:
                 wanted = str(row.get(image) or "")
                 found = find_named(wanted, by_name)
                 if found is None or not several:
-                    self._missing.append((wanted or "(no name)", "no label" if found else "missing image"))
+                    missing.append((wanted or "(no name)", "no label" if found else "missing image"))
                 else:
                     chosen.append((table.parent / found, [number[name] for name in several]))
         if not chosen:
             raise DataError(f"{table} names no image with a label in its {split} split that is below {table.parent}")
+        self._strict = strict
         self._options: dict[str, Any] = {"classes": classes, "cache": cache, "workers": workers}
         self._options |= {"memory_limit": memory_limit}
         several_each = any(len(several) > 1 for several in everything)
         self._open(
             Listed(
                 [file for file, _ in chosen],
-                [numbers[0] for _, numbers in chosen],
+                [[int(n in numbers) for n in range(len(names))] for _, numbers in chosen]
+                if several_each
+                else [numbers[0] for _, numbers in chosen],
                 names,
-                _targets([numbers for _, numbers in chosen], len(names)) if several_each else None,
             ),
             size=size,
             decode=decode,
             limit=limit,
             **self._options,
         )
-        self.skipped = [*self._missing, *self.skipped]
+        self.skipped = [*missing, *self.skipped]
+        if strict and self.skipped:
+            path, reason = self.skipped[0]
+            raise DataError(
+                f"{len(self.skipped)} row(s) of {table} cannot be used, the first is {printable(path)} ({reason}): "
+                "repair or remove them"
+            )
 
     def held_out(self, limit: int | None = None) -> ImageDataset | None:
         """Return the test split, None when there is none or this is it."""
         if self.split == "test" or "test" not in self._splits:
             return None
-        return LabelTable(self.path, "test", self.image_size, self.decode, limit, **self._options)
+        return LabelTable(self.path, "test", self.image_size, self.decode, limit, strict=self._strict, **self._options)
 
 
 def _find(path: str) -> Path:
@@ -119,10 +127,3 @@ def _names(value: Any) -> list[str]:
     """The labels of a row, without empty ones."""
     several = value if isinstance(value, (list, tuple)) else str("" if value is None else value).split(";")
     return [name for each in several if (name := str(each).strip())]
-
-
-def _targets(numbers: list[list[int]], classes: int) -> torch.Tensor:
-    targets = torch.zeros(len(numbers), classes, dtype=torch.int8)
-    for row, several in enumerate(numbers):
-        targets[row, several] = 1
-    return targets

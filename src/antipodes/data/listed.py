@@ -18,13 +18,12 @@ from antipodes.data.sizes import decode_size
 class Listed(NamedTuple):
     """The images of a split: their paths, their classes by number, the classes' names.
 
-    Where an image may have several classes, ``targets`` (n, classes) int8 has them, and ``labels`` says nothing.
+    Where an image may have several classes, its labels are one number for every class: 1, 0, or -1 for not counted.
     """
 
     files: list[Path]
-    labels: list[int]
+    labels: list[int] | list[list[int]]
     classes: list[str]
-    targets: Tensor | None = None
 
 
 class ListedImages(ImageDataset):
@@ -51,15 +50,14 @@ class ListedImages(ImageDataset):
         memory_limit: int,
     ) -> None:
         """Choose classes and images, decode them, and leave out what cannot be read."""
-        files, labels, names, targets = listed
-        if classes is not None and targets is not None:
-            raise DataError(f"the images of {self.name} have several labels each, so no classes can be chosen")
-        keep = list(range(len(files)))
+        files, labels, names = listed.files, torch.tensor(listed.labels), listed.classes
         if classes is not None:
-            keep, labels, names = choose_classes(labels, names, classes, self.name)
-        if (kept := limited(len(keep), limit)) is not None:
-            keep, labels = [keep[i] for i in kept.tolist()], [labels[i] for i in kept.tolist()]
-        files = [files[i] for i in keep]
+            if labels.ndim == 2:
+                raise DataError(f"the images of {self.name} have several labels each, so no classes can be chosen")
+            keep, numbers, names = choose_classes(labels.tolist(), names, classes, self.name)
+            files, labels = [files[i] for i in keep], torch.tensor(numbers)
+        if (kept := limited(len(files), limit)) is not None:
+            files, labels = [files[i] for i in kept.tolist()], labels[kept]
         if not files:
             raise DataError(f"{self.name} lists no images: get it again")
         self.base = Path(os.path.commonpath([file.parent for file in files]))
@@ -85,10 +83,9 @@ class ListedImages(ImageDataset):
             )
         self.in_memory, self.classes = self.pictures.in_memory, tuple(names)
         self.files = tuple(shown[i] for i in good)
-        if targets is None:
-            self.labels = torch.tensor([labels[i] for i in good])
-        else:
-            self.targets, self.metric = targets[[keep[i] for i in good]], "map"
+        self.labels = labels[good]
+        if labels.ndim == 2:
+            self.metric = "mAP"
 
     def __len__(self) -> int:
         return len(self.files)
@@ -104,6 +101,5 @@ class ListedImages(ImageDataset):
     @cached_property
     def fingerprint(self) -> str:
         """Short hex digest of the files' names and content, their labels, and the size they are scaled to."""
-        marks = self.labels if self.targets is None else self.targets
-        assert marks is not None  # one of the two is always there
-        return self.pictures.fingerprint(self.files, self.name, self.image_size, marks.tolist())
+        assert self.labels is not None  # a list always has them
+        return self.pictures.fingerprint(self.files, self.name, self.image_size, self.labels.tolist())

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from antipodes.data.archives import unpacked
 from antipodes.data.dataset import DataError, Split, limited
@@ -38,7 +37,7 @@ class Pets(TransferSet):
     """Oxford-IIIT Pets (Parkhi et al. 2012): 37 breeds, 3,680 / 3,669 images; judged by the mean over classes."""
 
     name = "pets"
-    metric = "mean_per_class"
+    metric = "mean per class"
     archives: ClassVar[dict[str, str]] = {
         "images.tar.gz": "md5:5c4f3ee8e5d25df40f4fd59a7f44e54c",
         "annotations.tar.gz": "md5:95a8c909bbe2e81eed6a22bccdf3f68f",
@@ -78,7 +77,7 @@ class Caltech101(TransferSet):
     """
 
     name = "caltech101"
-    metric = "mean_per_class"
+    metric = "mean per class"
     archives: ClassVar[dict[str, str]] = {
         "101_ObjectCategories.tar.gz": "md5:b224c7392d521a49829488ab0f1120d9",
         "caltech-101.zip": "md5:3138e1922a9193bfa496528edbbc45d0",
@@ -115,7 +114,7 @@ class Aircraft(TransferSet):
     """FGVC-Aircraft (Maji et al. 2013): 100 variants, 6,667 / 3,333 images; judged by the mean over classes."""
 
     name = "aircraft"
-    metric = "mean_per_class"
+    metric = "mean per class"
     archives: ClassVar[dict[str, str]] = {"fgvc-aircraft-2013b.tar.gz": "md5:d4acdd33327262359767eeaa97a4f732"}
 
     def _listed(self, split: Split) -> Listed:
@@ -165,11 +164,11 @@ class Places205(TransferSet):
 class VOC2007(TransferSet):
     """PASCAL VOC 2007 (Everingham et al. 2010): 20 classes, several an image, 5,011 / 4,952 images; judged by mAP.
 
-    ``targets`` has them; images in which a class is marked as difficult are not counted for it.
+    Labels are (n, 20); images in which a class is marked as difficult are not counted for it.
     """
 
     name = "voc2007"
-    metric = "map"
+    metric = "mAP"
     archives: ClassVar[dict[str, str]] = {
         "VOCtrainval_06-Nov-2007.tar": "md5:c52e279531787c972589f7e41ab4ae64",
         "VOCtest_06-Nov-2007.tar": "md5:b6e924de25625d8de591ea690078ad9f",
@@ -183,16 +182,15 @@ class VOC2007(TransferSet):
         columns = [dict(line.split() for line in (lists / f"{name}_{part}.txt").open()) for name in classes]
         images = (lists / f"{part}.txt").read_text().split()
         mark = {"1": 1, "0": -1, "-1": 0}
-        targets = torch.tensor([[mark[column[image]] for column in columns] for image in images], dtype=torch.int8)
-        files = [base / "JPEGImages" / f"{image}.jpg" for image in images]
-        return Listed(files, [0] * len(images), classes, targets)
+        labels = [[mark[column[image]] for column in columns] for image in images]
+        return Listed([base / "JPEGImages" / f"{image}.jpg" for image in images], labels, classes)
 
 
 class Flowers102(TransferSet):
     """Oxford 102 Flowers (Nilsback and Zisserman 2008): 2,040 / 6,149 images; judged by the mean over classes."""
 
     name = "flowers102"
-    metric = "mean_per_class"
+    metric = "mean per class"
     archives: ClassVar[dict[str, str]] = {
         "102flowers.tgz": "md5:52808999861908f626f3c1f4e79d11fa",
         "imagelabels.mat": "md5:e0620be6f572b9609742df49c70aed4d",

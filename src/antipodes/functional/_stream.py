@@ -7,8 +7,8 @@ these are anchors too: in the other direction of two, or above the diagonal when
 
 Gradient. With g_i the gradient of log_sum_i, the similarities receive G_ik = M_ik exp(s_ik/tau - log_sum_i) g_i / tau,
 the anchors G c and the candidates G^T a. A tile that is read in both directions adds both up before the products. Tiles
-are computed again rather than stored, unless the candidates (a queue, a bank) take no gradient: then the weighted sum
-of candidates is collected in the forward pass and scaled in the backward.
+are computed again rather than stored, unless there are few. Where the candidates (a queue, a bank) take no gradient,
+the weighted sum of candidates is collected in the forward pass and scaled in the backward.
 
 The gradient of the temperature is free: d log_sum_i / d tau_i = - sum_k G_ik s_ik / tau_i, and sum_k G_ik s_ik is the
 dot product of anchor i and its gradient.
@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from antipodes.functional._masks import Block, Mask, keep_mask, pull_mask
 from antipodes.functional._task import Direction, Task
-from antipodes.functional._tiles import Buffers, Tile
+from antipodes.functional._tiles import Buffers, Sliced, Tile
 
 FAR = 1e30  # below all logits by so much that its exponential is zero, and still a number: zero times it is zero
 LOWEST = -1e29  # a peak where nothing was kept: below all logits, and above what is FAR below
@@ -36,16 +36,16 @@ class Walk:
 
     def __init__(self, task: Task, anchors: Tensor, candidates: Tensor, temperature: Tensor) -> None:
         self.task = task
-        self.anchors, self.candidates = anchors, candidates
+        self.anchors, self.candidates = Sliced(anchors), Sliced(candidates)
         # One operand carries 1/tau, so that the product is the logit.
-        self.scaled = anchors / (temperature if temperature.ndim == 0 else temperature[:, None])
+        self.scaled = Sliced(anchors / (temperature if temperature.ndim == 0 else temperature[:, None]))
         self.buffers = Buffers(task.cells, anchors)
         self.guided = any(mask.guided for direction in task.directions for mask in direction.masks)
 
     def logits(self, tile: Tile, name: str = "logits") -> Tensor:
         """Return the tile's logits, far below all others where a pair never counts."""
         logits = self.buffers(name, tile.shape)
-        torch.mm(self.scaled[tile.rows], self.candidates[tile.columns].T, out=logits)
+        torch.mm(self.scaled(tile.rows), self.candidates(tile.columns, down=True), out=logits)
         if tile.excluded is not None:
             logits.view(-1).index_fill_(0, tile.excluded, -FAR)
         return logits
@@ -115,7 +115,7 @@ class Totals:
         else:
             total.addmv_(values, ones[tile.columns])
         if self.drawn is not None:
-            self.drawn[rule, where].mul_(fade[:, None]).addmm_(values, walk.candidates[tile.columns])
+            self.drawn[rule, where].mul_(fade[:, None]).addmm_(values, walk.candidates(tile.columns))
         before.copy_(peak)
 
 
@@ -148,8 +148,11 @@ class Stream(torch.autograd.Function):
         ones = anchors.new_ones(max(len(anchors), len(candidates)))
         weights = ones if task.offsets is None else task.offsets.exp()  # of the candidates, where there is no shift
         weighted = candidates if task.offsets is None or not along else candidates * weights[:, None]
+        ctx.retained = []
         for tile in task.tiles:
             logits, values = walk.exponentials(tile) if task.warm else (walk.logits(tile),) * 2
+            if task.retained:
+                ctx.retained.append(values.clone())
             block = walk.block(tile, values)
             for place, number, mask, sides in walk.reads(tile, tile.mirrored):
                 each, keep = sums[place], None
@@ -214,14 +217,15 @@ class Stream(torch.autograd.Function):
                 grad_anchors += torch.einsum("ra,rad->ad", handed[0][1], pulled_drawn)
         else:
             grad_anchors = torch.zeros_like(anchors)
-            grad_candidates = grad_anchors if task.shared else torch.zeros_like(candidates)
-            _add_gradients(Walk(task, anchors, candidates, temperature), handed, grad_anchors, grad_candidates)
+            grad_candidates = grad_anchors if task.halved else torch.zeros_like(candidates)
+            walk = Walk(task, anchors, candidates, temperature)
+            _add_gradients(walk, ctx.retained, handed, grad_anchors, grad_candidates)
         grad_temperature: Tensor | None = None
         if ctx.needs_input_grad[2]:
             # Where a tile stands for its mirror image, a pair's share appears at both of its ends.
             share = (anchors * grad_anchors).sum(1) * (0.5 if task.halved else 1.0)
             grad_temperature = (pulled_part - like_temperature(share, temperature)) / temperature
-        return grad_anchors, None if task.shared else grad_candidates, grad_temperature, None
+        return grad_anchors, None if task.halved else grad_candidates, grad_temperature, None
 
 
 def like_temperature(shares: Tensor, temperature: Tensor) -> Tensor:
@@ -230,18 +234,27 @@ def like_temperature(shares: Tensor, temperature: Tensor) -> Tensor:
 
 
 def _add_gradients(
-    walk: Walk, handed: list[tuple[Tensor, Tensor, Tensor]], grad_anchors: Tensor, grad_candidates: Tensor
+    walk: Walk,
+    retained: list[Tensor],
+    handed: list[tuple[Tensor, Tensor, Tensor]],
+    grad_anchors: Tensor,
+    grad_candidates: Tensor,
 ) -> None:
     """Walk the tiles once more and add up the gradients of anchors and candidates."""
     task, buffers = walk.task, walk.buffers
     weights = None if task.offsets is None else task.offsets.exp()
+    to_rows, to_columns = Sliced(grad_anchors), Sliced(grad_candidates)
+    shares = [[tuple(Sliced(each[number]) for each in parts) for number in range(len(parts[0]))] for parts in handed]
     for tile in task.tiles:
-        logits, values = walk.exponentials(tile) if task.warm else (walk.logits(tile),) * 2
+        if retained:
+            values = retained[tile.number]
+        else:
+            values = walk.exponentials(tile)[1] if task.warm else walk.logits(tile)
         block = walk.block(tile, values)
         weight: Tensor | None = None  # of kept pairs, times their exponentials unless it is warm
         pulled: Tensor | None = None
         for place, number, mask, sides in walk.reads(tile, task.halved):  # also on the diagonal: one product
-            push, pull_weight, log_sum = (each[number] for each in handed[place])
+            push, pull_weight, log_sum = shares[place][number]
             keep = None
             if not mask.trivial:
                 keep = keep_mask(mask, block, sides[0], "keep", buffers)
@@ -259,7 +272,7 @@ def _add_gradients(
                 continue
             for mirror in sides:
                 out = buffers("share" if weight is not None else "weight", tile.shape)
-                torch.sub(logits, _beside(log_sum, tile, mirror), out=out)
+                torch.sub(values, _beside(log_sum, tile, mirror), out=out)
                 if task.offsets is not None:
                     out.add_(task.offsets[tile.columns])
                 out.clamp_(max=0.0).exp_().mul_(_beside(push, tile, mirror))  # no kept pair exceeds the sum of all
@@ -273,18 +286,18 @@ def _add_gradients(
                 weight.mul_(weights[tile.columns])
         if pulled is not None:
             weight.add_(pulled)
-        grad_anchors[tile.rows].addmm_(weight, walk.candidates[tile.columns])
+        to_rows(tile.rows).addmm_(weight, walk.candidates(tile.columns))
         if tile.mirrored or not task.halved:
-            grad_candidates[tile.columns].addmm_(weight.T, walk.anchors[tile.rows])
+            to_columns(tile.columns).addmm_(weight.T, walk.anchors(tile.rows))
 
 
-def _beside(vector: Tensor, tile: Tile, mirror: bool) -> Tensor:
+def _beside(vector: Sliced, tile: Tile, mirror: bool) -> Tensor:
     """Return the numbers of a tile's anchors: along its columns where these are the anchors, or beside its rows."""
-    return vector[tile.columns] if mirror else vector[tile.rows, None]
+    return vector(tile.columns) if mirror else vector(tile.rows, down=True)
 
 
-def _spread(vector: Tensor, tile: Tile, sides: tuple[bool, ...], out: Tensor) -> Tensor:
+def _spread(vector: Sliced, tile: Tile, sides: tuple[bool, ...], out: Tensor) -> Tensor:
     """Return what anchors hand out: beside the rows, along the columns for the mirror image, or the sum of both."""
     if len(sides) == 2:
-        return torch.add(vector[tile.rows, None], vector[tile.columns], out=out)
+        return torch.add(vector(tile.rows, down=True), vector(tile.columns), out=out)
     return _beside(vector, tile, sides[0])

@@ -35,7 +35,7 @@ class LossModule(nn.Module):
     def stats(self) -> dict[str, float]:
         """Numbers of the last call by name. They are read from their tensors here, not in the call."""
         if self._lazy is not None:
-            self._numbers, self._lazy = {**self._numbers, **self._lazy()}, None
+            self._numbers, self._lazy = {**self._lazy(), **self._numbers}, None
         tensors = {name: value for name, value in self._numbers.items() if isinstance(value, Tensor)}
         if tensors:
             values = torch.stack([value.detach().double() for value in tensors.values()]).tolist()

@@ -158,7 +158,7 @@ class Objective(LossModule, ABC):
             raise ValueError(f"supports must be (S, B, D) of views like z1, got {tuple(supports.shape)}")
         _check_length("weights", weights, len(z1))
         _check_length("candidate_log_weights", candidate_log_weights, len(z1 if candidates is None else candidates))
-        first, second = normalise(z1), normalise(z2)
+        first, second = normalise(torch.cat((z1, z2))).chunk(2)  # in one go: small batches pay by the operation
         vectors = view_guide(guide, len(z1))
         if candidates is None or candidate_ids is None:
             pairs = batch_pairs(first, second, numbers, places, vectors, candidate_log_weights)
@@ -243,7 +243,7 @@ class Objective(LossModule, ABC):
         pairs, rules = step.pairs, step.rules
         if self.negatives is not None and self.negatives.reweighs:
             sums = self.negatives.reweigh(pairs, rules, sums, step.temperature)
-        self._report(*statistics(pairs, Sums(*(each[: len(rules)] for each in sums)), rules))
+        self._report({}, statistics(pairs, Sums(*(each[: len(rules)] for each in sums)), rules))
         if self.negatives is not None:
             self._numbers |= self.negatives.statistics()
         if isinstance(step.temperature, Tensor):

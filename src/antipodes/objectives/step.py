@@ -39,29 +39,29 @@ class Step:
         return [*self.rules, *self.extra_rules]
 
 
-def statistics(pairs: Pairs, sums: Sums, rules: Sequence[Rule]) -> tuple[Numbers, Callable[[], Numbers] | None]:
+def statistics(pairs: Pairs, sums: Sums, rules: Sequence[Rule]) -> Callable[[], Numbers]:
     """What a log shows of one call; flagged are the candidates that the rules dropped or pull as false negatives.
 
     Returns:
-        Numbers, and a function for those that are worked out when somebody reads them: of a batch the flagged share. Of
-        a queue it is worked out at once, since the queue's ids will have changed by then.
+        A function that works the numbers out, for whoever reads them. It holds no graph, and does not look at a queue,
+        whose ids will have changed by then.
     """
-    kept, pulled = sums.kept.float().mean(), sums.pulled.float().mean()
-    numbers: Numbers = {
-        "positive_similarity": pairs.positives.detach().mean(),
-        "kept_per_anchor": kept,
-        "pulled_per_anchor": pulled,
-        "without_negatives": (sums.kept == 0).float().mean(),
-    }
-    if any(rule.ignores for rule in rules):
-        return numbers, None
-    if pairs.candidates is not None:
-        return numbers | _flagged_share(pairs.available(), kept, pulled), None
-    same_sample = pairs.same_sample  # not the pairs, whose embeddings hold on to the graph
-    return numbers, lambda: _flagged_share(same_sample.available, kept, pulled)
+    kept, pulled, positives = sums.kept.detach(), sums.pulled.detach(), pairs.positives.detach()
+    flags = not any(rule.ignores for rule in rules)
+    same_sample = pairs.same_sample  # of a batch: not the pairs, whose embeddings hold on to the graph
+    available = same_sample.available if flags and pairs.candidates is not None else None
 
+    def numbers() -> Numbers:
+        found: Numbers = {
+            "positive_similarity": positives.mean(),
+            "kept_per_anchor": kept.float().mean(),
+            "pulled_per_anchor": pulled.float().mean(),
+            "without_negatives": (kept == 0).float().mean(),
+        }
+        if flags:
+            mean = (same_sample.available if available is None else available).float().mean()
+            share = (mean - kept.float().mean() + pulled.float().mean()) / mean.clamp(min=1e-9)
+            found["flagged_share"] = torch.where(mean > 0, share, 0.0)
+        return found
 
-def _flagged_share(available: Tensor, kept: Tensor, pulled: Tensor) -> Numbers:
-    mean = available.float().mean()
-    share = (mean - kept + pulled) / mean.clamp(min=1e-9)
-    return {"flagged_share": torch.where(mean > 0, share, 0.0)}
+    return numbers

@@ -76,7 +76,7 @@ def build_method(config: Spec, data: Samples) -> Method:
     plans = method_class.plan(data.modalities)
     parts = {name: _build_encoder(config, name, plan, data) for name, plan in plans.items()}
     given: dict[str, Any] = {"num_samples": len(data), "labels": data.labels, "seed": config["seed"]}
-    policy = _build_policy(config["negatives"], given)
+    policy = _build_policy(_with_duplicates(config["negatives"], data), given)
     head = Head(**config["head"])
     ranked = policy is not None and policy.ranks
     towers = {name: Tower(encoder, head.build(encoder.num_features, ranked)) for name, encoder in parts.items()}
@@ -104,6 +104,13 @@ def freeze(network: Towers, towers: Sequence[str]) -> None:
 def policy_names(name: str) -> list[str]:
     """The policies that a name joins: `ring+glofnd` keeps what both keep."""
     return name.split("+")
+
+
+def _with_duplicates(spec: Spec, data: Samples) -> Spec:
+    """`known` without groups or pairs of the user's own knows the exact duplicates of the data, by content."""
+    if spec["name"] != "known" or spec.get("groups") or spec.get("pairs") is not None:
+        return spec
+    return {**spec, "groups": data.groups()}
 
 
 def _build_policy(spec: Spec, given: Spec) -> Policy | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.utilities.exceptions import MisconfigurationException
+from rich.markup import escape
 from torch.optim import Optimizer
 
 from antipodes.data import Loader, Samples
@@ -159,6 +160,8 @@ def prepare(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: 
     if fabric.is_global_zero:
         discard_snapshots(run, done // steps)
     bar = TrainingProgress(settings.epochs * steps, done, enabled=fabric.is_global_zero)
+    if fabric.is_global_zero and resume is None:
+        _tell_data(data, run, bar.say)
     lookup_locked(views, method, data, config, bar.say)
     return Training(
         config,
@@ -180,6 +183,14 @@ def prepare(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: 
         best,
         totals,
     )
+
+
+def _tell_data(data: Samples, run: Run, say: Callable[[str], None]) -> None:
+    """Say what was found, and list what was left out in the run's skipped.csv."""
+    for line in data.describe():
+        say(escape(line))
+    if data.skipped:
+        data.write_skipped(run.folder / "skipped.csv")
 
 
 def launch(settings: Settings) -> Fabric:
