@@ -16,6 +16,7 @@ import gc
 import json
 import subprocess
 import sys
+from functools import partial
 
 import torch
 from contrast import DIMENSIONS, best_times, show
@@ -83,7 +84,7 @@ def main() -> None:
     rows = []
     for pairs in (512, 1024) if arguments.quick else (512, 1024, 4096):
         scene = Scene(pairs)
-        times = best_times({rule: lambda rule=rule: scene.run(rule) for rule in scene.rules}, 5 if pairs > 1024 else 15)
+        times = best_times({rule: partial(scene.run, rule) for rule in scene.rules}, 5 if pairs > 1024 else 15)
         for rule in ("own", "guide"):
             ratios[f"{pairs} {rule} / none"] = times[rule] / times["none"]
         rows.append((str(pairs), *(f"{1000 * times[rule]:.1f}" for rule in scene.rules)))

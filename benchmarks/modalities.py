@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from contrast import DIMENSIONS, best_times, show
@@ -78,19 +79,19 @@ def main() -> None:
         scene = Modalities(pairs)
         none = Rule()
         runs: dict[str, Callable[[], None]] = {
-            "two calls": lambda: scene.two_calls(none),
-            "both": lambda: scene.both(none),
-            "two calls, ceiling": lambda: scene.two_calls(scene.ceiling),
-            "both, ceiling": lambda: scene.both(scene.ceiling),
-            "softmax": lambda: scene.softmax(none),
-            "sigmoid": lambda: scene.sigmoid(none),
-            "softmax, ceiling": lambda: scene.softmax(scene.ceiling),
-            "sigmoid, ceiling": lambda: scene.sigmoid(scene.ceiling),
+            "two calls": partial(scene.two_calls, none),
+            "both": partial(scene.both, none),
+            "two calls, ceiling": partial(scene.two_calls, scene.ceiling),
+            "both, ceiling": partial(scene.both, scene.ceiling),
+            "softmax": partial(scene.softmax, none),
+            "sigmoid": partial(scene.sigmoid, none),
+            "softmax, ceiling": partial(scene.softmax, scene.ceiling),
+            "sigmoid, ceiling": partial(scene.sigmoid, scene.ceiling),
         }
         for kind, rule, views in (("none", none, none), ("ceiling", scene.ceiling, scene.view_ceiling)):
             for tau in (0.1, 0.01, 0.005):
-                runs[f"batch {kind} {tau}"] = lambda rule=views, tau=tau: scene.batch(rule, tau)
-                runs[f"both {kind} {tau}"] = lambda rule=rule, tau=tau: scene.both(rule, tau)
+                runs[f"batch {kind} {tau}"] = partial(scene.batch, views, tau)
+                runs[f"both {kind} {tau}"] = partial(scene.both, rule, tau)
         times = best_times(runs, 5 if pairs > 1024 else 15)
         compared = [(after, before) for after, before in (("both", "two calls"), ("sigmoid", "softmax"))]
         compared += [(f"{after}, ceiling", f"{before}, ceiling") for after, before in compared]

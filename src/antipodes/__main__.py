@@ -12,6 +12,8 @@ COMMANDS = {
     "embed": "vectors of images by the encoder of a run or a pretrained one, as a file",
     "neighbours": "the nearest samples of samples, from a file of embeddings",
     "audit": "find duplicates, likely false negatives and outliers in photos, embeddings or a run",
+    "baseline": "random, pretrained and trained encoders side by side on your own images",
+    "report": "one page of runs: curves, scores, flagged pairs, a map; opens without a network",
     "compare": "compare finished runs over seeds with a baseline",
     "study": "run a grid of variants and seeds, or a theorem's experiment, and compare with a baseline",
     "export": "write the encoder of a run for other programs: ONNX, detectron2, safetensors",
@@ -35,6 +37,7 @@ examples:
   antipodes audit path/to/photos --out audit
   antipodes embed runs/a path/to/photos --out photos.npz
   antipodes neighbours photos.npz --k 5 --out neighbours.csv
+  antipodes report runs/a runs/b --out report.html
   antipodes compare runs/a runs/b --baseline runs/a
   antipodes study list
 

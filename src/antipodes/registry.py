@@ -175,9 +175,9 @@ NAMES: dict[Kind, dict[str, Entry]] = {
     "objective": {
         "info-nce": Entry("antipodes.objectives.info_nce.InfoNCE"),
         "global-contrastive": Entry("antipodes.objectives.global_contrastive.GlobalContrastive"),
+        "sigmoid": Entry("antipodes.objectives.sigmoid.Sigmoid"),
         "local-aggregation": Entry("antipodes.objectives.local_aggregation.local_aggregation"),
         "hard-pairs": Entry("antipodes.objectives.hard_pairs.HardPairs"),
-        "sigmoid": Entry("antipodes.objectives.sigmoid.Sigmoid"),
         "soft-label": Entry("antipodes.objectives.soft_label.SoftLabel"),
     },
     "negatives": {
@@ -211,6 +211,7 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "cars": Entry("antipodes.data.transfer_sets.Cars"),
         "aircraft": Entry("antipodes.data.transfer_sets.Aircraft"),
         "sun397": Entry("antipodes.data.transfer_sets.SUN397"),
+        "places205": Entry("antipodes.data.transfer_sets.Places205"),
         "voc2007": Entry("antipodes.data.transfer_sets.VOC2007"),
         "shapes": Entry("antipodes.data.shapes.Shapes"),
     },

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import antipodes
 from antipodes.data import open_dataset
@@ -88,3 +90,60 @@ def test_wrong_calls_are_refused_and_write_nothing(
 
 def test_a_run_that_is_not_there_is_named() -> None:
     assert "/nonexistent does not exist" in refused("export", "/nonexistent", "--safetensors", "a")
+
+
+@pytest.fixture(scope="module")
+def clip_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CLIP run with linear heads on photos of noise and captions about their numbers."""
+    pytest.importorskip("tokenizers", reason="tokenizers is absent")
+    folder = tmp_path_factory.mktemp("clip")
+    photos = folder / "photos"
+    photos.mkdir()
+    lines = ["image,caption"]
+    for number in range(16):
+        pixels = np.random.default_rng(number).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(photos / f"{number}.png")
+        lines.append(f"{number}.png,a photo of the number {number}")
+    (photos / "captions.csv").write_text("\n".join(lines))
+    call = ["train", "--method", "clip", "--data", photos, "--data.size", 32, "--encoder", "resnet18"]
+    call += ["--encoders.text", "text-transformer", "--head.kind", "linear", "--head.dim", 8]
+    code, _, errors = here(*call, "--batch_size", 8, "--epochs", 1, "--knn_every", 0, "--out", folder / "run")
+    assert code == 0, errors
+    return folder / "run"
+
+
+def test_embeddings_of_both_towers_of_a_clip_run_are_the_methods_own(clip_run: Path) -> None:
+    method, data = open_method(Run.open(clip_run))
+    method.eval()
+    photos = clip_run.parent / "photos"
+    rows = torch.arange(4)
+    for tower in ("image", "text"):
+        plan = method.network.plans[tower]
+        raw = data.inputs(rows)[plan.input]
+        with torch.no_grad():
+            inputs = plain_view(method, data.image_size, plan.input)(raw)
+            expected = torch.nn.functional.normalize(method.network[tower](inputs), dim=1)
+        loaded = antipodes.load(clip_run, tower=tower, embeddings=True)
+        given = [photos / Path(path).name for path in data.paths[:4]] if tower == "image" else list(raw)
+        assert tower == "text" or torch.equal(loaded.prepare(given), raw)
+        torch.testing.assert_close(loaded(given), expected, rtol=1e-4, atol=1e-5)
+        assert loaded.num_features == 8
+
+
+def test_open_clip(clip_run: Path, tmp_path: Path) -> None:
+    from antipodes.encoders.open_clip import load_open_clip
+
+    code, out, errors = here("export", clip_run, "--open_clip", tmp_path / "model")
+    assert code == 0, errors
+    assert out.startswith(f"{tmp_path}/model: two towers under open_clip's names")
+    towers = load_open_clip(tmp_path / "model")
+    embeddings = antipodes.load(clip_run, tower="text", embeddings=True)(["a photo"])
+    with torch.no_grad():
+        text = towers.text_projection(towers.text(towers.text.tokenize(["a photo"])))
+    torch.testing.assert_close(torch.nn.functional.normalize(text, dim=1), embeddings)
+    assert abs(towers.logit_scale.exp().item() * 0.07 - 1) < 0.1
+
+
+def test_open_clip_of_another_run_is_refused(run: Path, tmp_path: Path) -> None:
+    assert "a tower for images and one for texts" in refused("export", run, "--open_clip", tmp_path / "model")
+    assert not (tmp_path / "model").exists()

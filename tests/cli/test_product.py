@@ -26,7 +26,7 @@ def archive(tmp_path: Path) -> Path:
     return tmp_path / "photos.npz"
 
 
-@pytest.mark.parametrize("command", ["embed", "neighbours", "audit"])
+@pytest.mark.parametrize("command", ["embed", "neighbours", "audit", "report", "baseline"])
 def test_help_teaches(command: str) -> None:
     code, text, _ = here(command, "--help")
     assert code == 0
@@ -237,3 +237,22 @@ def test_wrong_calls_of_embed(
     monkeypatch.chdir(folder.parent / "empty")
     assert sentence in refused("embed", *(str(folder) if each == "PHOTOS" else each for each in arguments))
     assert list(Path().iterdir()) == []
+
+
+def test_baseline_of_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from antipodes.audit import vectors
+
+    def colours(images: list) -> np.ndarray:
+        return np.stack([np.asarray(image.resize((3, 3)), dtype=np.float32).reshape(-1) for image in images])
+
+    monkeypatch.setattr(vectors.antipodes, "load", lambda name: colours, raising=False)
+    out = folder.with_name("baseline.csv")
+    code, text, errors = here("baseline", folder, "--limit", 12, "--runs", "mine", "--out", out, "--json")
+    assert code == 0, errors
+    rows = json.loads(text)["encoders"]
+    assert list(rows) == ["random weights", "descriptor", "efficientnet-lite0", "mine"]
+    assert rows["descriptor"]["two-view retrieval"] > 0.2
+    assert rows["mine"] == rows["efficientnet-lite0"]
+    assert len(out.read_text().splitlines()) == 5
+    assert "limit must be" in refused("baseline", folder, "--limit", 1)
+    assert "should end in" in refused("baseline", folder, "--out", "x.txt")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -75,7 +76,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     result = antipodes("study", folder / "tiny.yaml", "--out", folder / "out")
     assert result.returncode == 0, result.stderr
     said = latest.with_name(f"{latest.name}.log").read_text()
-    assert (said.count("$ antipodes train --data"), said.count("$ antipodes train --resume")) == (1, 1)
+    assert (said.count("$ antipodes train --config"), said.count("$ antipodes train --resume")) == (1, 1)
     return folder, left, result.stdout, result.stderr
 
 
@@ -105,8 +106,8 @@ def test_the_table_is_complete(finished: Any) -> None:
             assert Run.open(run).config()["seed"] == int(seed)
             scores = json.loads((run / "evaluation.json").read_text())[run.name]
             assert results[variant][seed] == {**scores, "flagged_share": results[variant][seed]["flagged_share"]}
-    assert "flags precision" in results["fnc"]["0"]
-    assert "flags precision" not in results["plain"]["0"]  # which has no policy
+    assert "flags pooled precision" in results["fnc"]["0"]
+    assert "flags pooled precision" not in results["plain"]["0"]  # which has no policy
     assert results["fnc"]["0"]["flagged_share"] == pytest.approx(6 / 62)
     line = next(line for line in report["summary"] if (line["variant"], line["score"]) == ("fnc", "knn top-1"))
     differences = [results["fnc"][seed]["knn top-1"] - results["plain"][seed]["knn top-1"] for seed in ("0", "1")]
@@ -115,7 +116,7 @@ def test_the_table_is_complete(finished: Any) -> None:
     assert report["facts"]["data"] == "shapes, 128 training images, 64 test images"
     assert report["variants"]["fnc"]["negatives.alpha"] == 0.1
     page = (folder / "out" / "tiny.md").read_text()
-    for fact in ("resnet8-slim", "**epochs**: 1", "**batch**: 32", "antipodes 0", "| fnc |", "61.5 (1)"):
+    for fact in ("resnet8-slim", "**epochs**: 1", "**batch**: 32", "<details>", "antipodes 0", "| fnc |", "61.5 (1)"):
         assert fact in page
 
 
@@ -126,7 +127,10 @@ def test_the_page_shows_the_figures(finished: Any) -> None:
         assert f"]({name})" in page
         assert (folder / "out" / name).stat().st_size > 10_000
         assert f"A figure of it: {folder / 'out' / name}" in out
-    assert "| fnc |" in page[page.index("## Overview") :].split("##")[1]
+    short, _, rest = page.partition("<details>")
+    assert "| fnc |" in short
+    assert "tiny.png" in short
+    assert "tiny-detection.png" in rest
 
 
 def test_without_matplotlib_one_line_says_so(finished: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,19 +145,21 @@ def test_without_matplotlib_one_line_says_so(finished: Any, tmp_path: Path, monk
 
 def test_other_scores_need_no_other_training(finished: Any, tmp_path: Path) -> None:
     folder, *_ = finished
-    run = folder / "out" / "plain" / "seed-0"
-    before = identity(folder / "out")
+    out = tmp_path / "out"
+    shutil.copytree(folder / "out", out)
+    run = out / "plain" / "seed-0"
+    before = identity(out)
     other = tmp_path / "other.npz"
     images, labels = np.zeros((20, 32, 32, 3), dtype=np.uint8), np.arange(20) % 2
     np.savez(other, images=images, labels=labels, test_images=images[:9], test_labels=labels[:9])
     changes = {"variants": {"plain": {}}, "paper": [], "test_limit": 32, "transfer": [str(other)], "transfer_limit": 12}
     study = write(tmp_path / "less.yaml", **changes)
-    code, _, errors = here("study", study, "--out", folder / "out", "--evidence", tmp_path, "--seeds", 0)
+    code, _, errors = here("study", study, "--out", out, "--evidence", tmp_path, "--seeds", 0)
     assert code == 0, errors
     assert "already" not in errors
     assert f"$ antipodes train --resume {run}\n" in run.with_name("seed-0.log").read_text()
     checkpoint, scores = str(run / "checkpoints" / "last.pt"), str(run / "study.json")
-    after = identity(folder / "out")
+    after = identity(out)
     assert after[checkpoint] == before[checkpoint]
     assert after[scores] != before[scores]
     report = json.loads((tmp_path / "less.json").read_text())
@@ -192,8 +198,8 @@ def test_a_failed_run_does_not_stop_the_others(finished: Any) -> None:
     [
         ({"baseline": "simclr"}, "the baseline 'simclr' is not a variant: there are plain, fnc"),
         ({"variants": {"plain": {"negatives": {"name": "fnc", "alfa": 1}}}}, "variant plain cannot be trained"),
-        ({"variants": {"plain": {"negativs": "fnc"}}}, "--negativs"),
-        ({"variants": {"plain": {"method": "simclear"}}}, "choose one of simclr"),
+        ({"variants": {"plain": {"negativs": "fnc"}}}, "negativs"),
+        ({"variants": {"plain": {"method": "simclear"}}}, "Choose one of simclr"),
         ({"protocols": ["lineal"]}, "no evaluation protocol 'lineal'"),
         ({"common": {"data": "/nonexistent"}}, "does not exist"),
         ({"transfer": ["/nonexistent"]}, "data '/nonexistent' is not one of"),
@@ -238,5 +244,61 @@ def test_compare_refuses_what_it_cannot_compare(finished: Any, tmp_path: Path) -
     assert f"run antipodes evaluate {other.folder}" in refused("compare", run, other.folder)
     assert "is not a run" in refused("compare", run, "--baseline", tmp_path)
     (other.folder / "evaluation.json").write_text((run / "evaluation.json").read_text())
-    compared = json.loads(here("compare", run, other.folder, "--json")[1])
+    sentence = refused("compare", run, other.folder)
+    assert "they differ in epochs (1, 7): --anyway" in sentence
+    compared = json.loads(here("compare", run, other.folder, "--anyway", "--json")[1])
     assert list(compared["groups"]) == ["simclr, epochs 1", "simclr, epochs 7"]
+    assert compared["different"] == {"epochs": {"simclr, epochs 1": 1, "simclr, epochs 7": 7}}
+    shown = here("compare", run, other.folder, "--anyway", "--scores", "knn top-1")[1]
+    assert shown.index("epochs: simclr, epochs 1: 1; simclr, epochs 7: 7") < shown.index("knn top-1")
+    assert "no run has the score 'knn'" in refused("compare", run, other.folder, "--anyway", "--scores", "knn")
+    measured = json.loads((other.folder / "evaluation.json").read_text())
+    measured["measured with"]["test_limit"] = 5
+    (other.folder / "evaluation.json").write_text(json.dumps(measured))
+    assert "measured with test_limit (None, 5)" in refused("compare", run, other.folder)
+    (other.folder / "evaluation.json").write_text("{")
+    assert "evaluation.json is damaged" in refused("compare", run, other.folder, "--anyway")
+
+
+def test_compare_draws_every_seed(finished: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    folder, *_ = finished
+    runs = [folder / "out" / variant / f"seed-{seed}" for variant in ("plain", "fnc") for seed in (0, 1)]
+    code, out, errors = here("compare", *runs, "--scores", "knn top-1", "--picture", tmp_path / "all.png")
+    assert code == 0, errors
+    assert out.count("seed-0") == 2  # the runs of every group are named
+    assert (tmp_path / "all.png").stat().st_size > 10_000
+
+
+def test_the_status_of_a_finished_study(finished: Any) -> None:
+    folder, *_ = finished
+    before = identity(folder / "out")
+    code, out, errors = here("study", folder / "tiny.yaml", "--out", folder / "out", "--status")
+    assert code == 0, errors
+    assert "4 of 4 runs are finished, not running" in out
+    assert "knn top-1" in out
+    assert identity(folder / "out") == before
+
+
+def test_another_study_takes_over_what_was_trained_alike(finished: Any, tmp_path: Path) -> None:
+    folder, *_ = finished
+    study = write(tmp_path / "twin.yaml", variants={"same": {}}, baseline="same", paper=[], seeds=[1])
+    code, _, errors = here("study", study, "--out", folder / "twin")
+    assert code == 0, errors
+    source = folder / "out" / "plain" / "seed-1"
+    assert f"same, seed 1: trained already, in {source}" in errors
+    mine = folder / "twin" / "same" / "seed-1"
+    assert (mine / "encoder.safetensors").read_bytes() == (source / "encoder.safetensors").read_bytes()
+    scores = [json.loads((run / "study.json").read_text())["scores"]["knn top-1"] for run in (mine, source)]
+    assert scores[0] == scores[1]
+
+
+def test_a_part_of_a_shipped_grid_stays_out_of_the_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from antipodes.cli.study import _evidence
+    from antipodes.study.definition import load
+
+    (tmp_path / "pyproject.toml").write_text('name = "antipodes"')
+    monkeypatch.chdir(tmp_path)
+    assert _evidence(load("false-negatives"), Path("out")) == Path("docs/evidence")
+    assert _evidence(load("false-negatives", seeds=[0]), Path("out")) == Path("out")
+    assert _evidence(load("false-negatives", "quick"), Path("out")) == Path("out")

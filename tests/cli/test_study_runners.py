@@ -24,7 +24,6 @@ STUDY: dict[str, Any] = {
     "variants": {"plain": {}, "refined": {"alpha": 0.75}},
     "seeds": [0, 1, 2, 3],
     "baseline": "plain",
-    "notes": "It does.",
     "paper": [
         {"source": "Table 1", "measured": "by hand", "scores": {"refined": {"network, test, 10 % flipped": 99.5}}}
     ],
@@ -46,6 +45,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     """A study that was killed after its first trials and called again: folder, what was left, and its words."""
     folder = tmp_path_factory.mktemp("study")
     slow = write(folder / "tiny.yaml", common=STUDY["common"] | {"steps": 1000})
+    (folder / "out" / "notes").mkdir(parents=True)
+    (folder / "out" / "notes" / "tiny.md").write_text("It does.\n")
     call = [*COMMAND, "study", str(slow), "--out", str(folder / "out")]
     process = subprocess.Popen(call, env=ENVIRONMENT, start_new_session=True, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 200

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from antipodes.data import HuggingFaceImages, TorchImages
+from antipodes.data import HuggingFaceCaptions, HuggingFaceImages, TorchImages
 
 
 def grey(value, size=(8, 8)):
@@ -59,6 +59,27 @@ def test_hugging_face_without_labels_and_with_missing_columns(table):
         HuggingFaceImages(table, image="img")
     with pytest.raises(ValueError, match="must hold integers"):
         HuggingFaceImages(FakeTable({"image": [grey(1)], "label": ["cat"]}), label="label")
+
+
+@pytest.mark.parametrize("memory_limit", [10**9, 0])
+def test_hugging_face_captions(memory_limit):
+    captions = [["a", " ", "b"], "", "c", None]
+    table = FakeTable({"image": [grey(5), grey(6), grey(7), grey(8)], "caption": captions})
+    data = HuggingFaceCaptions(table, size=8, memory_limit=memory_limit)
+    assert data.modalities == {"image": "image", "text": "text"}
+    assert values(data) == [5, 7]
+    assert data.inputs(torch.tensor([1, 0]))["text"] == ["c", "a"]
+    assert data.captions(0) == ["a", "b"]
+    assert data.corpus("text") == ["a", "b", "c"]
+    assert data.skipped == [("row 1", "no caption"), ("row 3", "no caption")]
+    drawn = {data.inputs(torch.tensor([0]), (0, epoch))["text"][0] for epoch in range(20)}
+    assert drawn == {"a", "b"}
+    other = HuggingFaceCaptions(FakeTable({**table.columns, "caption": ["a", "", "c", None]}), size=8)
+    assert other.fingerprint != data.fingerprint
+    with pytest.raises(ValueError, match="no column 'text', only image, caption"):
+        HuggingFaceCaptions(table, caption="text")
+    with pytest.raises(ValueError, match="no row of dataset huggingface has a caption"):
+        HuggingFaceCaptions(FakeTable({"image": [grey(5)], "caption": [""]}))
 
 
 def test_the_real_library():

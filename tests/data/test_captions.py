@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from antipodes.data import open_dataset
+from antipodes.data import open_dataset, pictures
 from antipodes.data.caption_tables import find_tables
 from antipodes.data.captioned import choices
 from antipodes.data.captions import Captions
@@ -283,6 +283,20 @@ def test_archives_are_unpacked_once(folder, tmp_path, cache):
     before = unpacked.stat().st_mtime_ns
     assert shown(open_dataset(str(archive))) == shown(data)
     assert [path.stat().st_mtime_ns for path in (cache / "unpacked").iterdir()] == [before]
+
+
+def test_splits_of_one_folder_do_not_push_each_other_out_of_the_cache(tmp_path, cache, monkeypatch):
+    monkeypatch.setattr(pictures, "WORTH_KEEPING", 1)
+    for value in range(4):
+        picture(tmp_path / "data" / "images" / f"{value}.png", value)
+    rows = [(f"{value}.png", f"of {value}", "test" if value == 3 else "train") for value in range(4)]
+    table(tmp_path / "data" / "captions.csv", rows, ("image", "caption", "split"))
+    data = Captions(str(tmp_path / "data"), workers=0)
+    assert shown(data.held_out()) == [(3, "of 3")]
+    monkeypatch.setattr(pictures, "decode_sources", lambda *_, **__: pytest.fail("decoded again"))
+    again = Captions(str(tmp_path / "data"), workers=0)
+    assert shown(again) == shown(data)
+    assert shown(again.held_out()) == [(3, "of 3")]
 
 
 def test_flickr8k(shared_data, cache):

@@ -62,7 +62,7 @@ def test_dtd(root):
     assert data.classes == ("banded", "dotted")
     assert (shown(data), data.labels.tolist()) == ([0, 1], [0, 1])
     assert (shown(data.held_out()), data.held_out().labels.tolist()) == ([2, 3], [0, 1])
-    assert data.metric == "top1"
+    assert data.metric == "top-1"
     assert shown(opened("dtd", root, classes=["dotted"])) == [1]
     packed(root / "again" / "dtd-r1.0.1.tar.gz", members)
     with pytest.raises(ValueError, match=r"md5 .* instead of fff73e5086ae6bdbea199a49dfb8a4c1"):
@@ -80,7 +80,7 @@ def test_pets(root):
     assert data.classes == ("Abyssinian", "beagle")
     assert (shown(data), shown(data.held_out())) == ([1, 2], [3])
     assert data.held_out().labels.tolist() == [1]
-    assert data.metric == "mean_per_class"
+    assert data.metric == "mean per class"
 
 
 def test_food101(root):
@@ -138,6 +138,19 @@ def test_sun397(root):
     assert shown(data.held_out()) == [2]
 
 
+def test_places205(root):
+    names = ["a/abbey/g1.jpg", "b/bow_window/indoor/g2.jpg", "a/abbey/g3.jpg"]
+    images = "data/vision/torralba/deeplearning/images256"
+    packed(root / "imagesPlaces205_resize.tar.gz", {f"{images}/{name}": picture(i) for i, name in enumerate(names)})
+    lists = {"train": f"{names[1]} 1\n{names[0]} 0\n", "val": f"{names[2]} 0\n"}
+    lists = {f"trainvalsplit_places205/{split}_places205.csv": text for split, text in lists.items()}
+    packed(root / "trainvalsplit_places205.tar.gz", lists)
+    data = open_dataset("places205", root=str(root))
+    assert data.classes == ("abbey", "bow_window/indoor")
+    assert (shown(data), data.labels.tolist()) == ([1, 0], [1, 0])
+    assert shown(data.held_out()) == [2]
+
+
 def test_voc2007(root):
     for part, images in (("trainval", ["000005", "000007"]), ("test", ["000001"])):
         marks = {"car": ["1", "0"], "cat": ["-1", "1"]}
@@ -151,10 +164,9 @@ def test_voc2007(root):
         packed(root / f"VOC{part}_06-Nov-2007.tar", members)
     data = opened("voc2007", root)
     assert data.classes == ("car", "cat")
-    assert data.targets.tolist() == [[1, 0], [-1, 1]]
-    assert data.labels is None
-    assert data.metric == "map"
-    assert data.held_out().targets.tolist() == [[1, 0]]
+    assert data.labels.tolist() == [[1, 0], [-1, 1]]
+    assert data.metric == "mAP"
+    assert data.held_out().labels.tolist() == [[1, 0]]
     with pytest.raises(ValueError, match="several labels"):
         opened("voc2007", root, classes=1)
 

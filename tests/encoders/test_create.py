@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from antipodes import encoders
-from antipodes.encoders import create
+from antipodes.encoders import create, without_pretrained
 from antipodes.encoders.encoder import feature_size
 from antipodes.registry import NAMES
 
@@ -160,3 +160,15 @@ def test_timm_that_cannot_be_imported_is_explained(monkeypatch):
         ValueError, match=r"'timm:resnet50' needs timm, which cannot be imported here .* install antipodes\[timm\]"
     ):
         create("timm:resnet50")
+
+
+def test_pretrained_weights_can_be_left_out_where_others_replace_them(monkeypatch):
+    from antipodes.encoders import efficientnet
+
+    monkeypatch.setattr(efficientnet, "WEIGHTS", ("no-such-package",))
+    with without_pretrained():
+        encoder = create("efficientnet-lite0", pretrained=True, size=64)
+        assert create("resnet8-slim").num_features == 64
+    assert encoder.origin == ("efficientnet-lite0", {"pretrained": True, "size": 64})
+    with pytest.raises(ValueError, match="which is not installed"):
+        create("efficientnet-lite0")

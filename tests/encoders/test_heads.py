@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from antipodes.encoders.heads import head
+from antipodes.encoders.export import export_head, load_head
+from antipodes.encoders.heads import build_head, describe_head, embedding_length, head
 
 
 def kinds(module):
@@ -57,3 +58,31 @@ def test_unknown_heads_and_sizes_are_refused():
         head("mlp4", 6, 5, 4)
     with pytest.raises(ValueError, match="sizes must be at least 1, got 6, 5, 0"):
         head("mlp2", 6, 5, 0)
+
+
+@pytest.mark.parametrize(
+    "built",
+    [
+        head("linear", 4, 1, 2),
+        head("mlp2", 4, 3, 2, batch_norm=True, centred=True),
+        head("mlp3", 4, 3, 2, activation="gelu"),
+    ],
+)
+def test_a_head_is_built_again_from_its_description(built, tmp_path):
+    built(torch.rand(5, 4))  # batch statistics of its own
+    export_head(built, tmp_path / "head.safetensors")
+    again = load_head(tmp_path / "head.safetensors").eval()
+    features = torch.rand(3, 4)
+    assert torch.equal(again(features), built.eval()(features))
+    assert embedding_length(again, 4) == 2
+    export_head(again, tmp_path / "again.safetensors")
+    assert (tmp_path / "head.safetensors").read_bytes() == (tmp_path / "again.safetensors").read_bytes()
+
+
+def test_no_head_and_strange_heads():
+    assert describe_head(nn.Identity()) == []
+    assert embedding_length(build_head([]), 7) == 7
+    with pytest.raises(ValueError, match="a head with a Tanh inside cannot be written down"):
+        describe_head(nn.Sequential(nn.Tanh()))
+    with pytest.raises(ValueError, match="unknown layer 'tanh'"):
+        build_head([["tanh"]])

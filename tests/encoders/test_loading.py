@@ -8,7 +8,8 @@ from PIL import Image
 import antipodes
 from antipodes.encoders import create
 from antipodes.encoders.encoder import Preprocessing
-from antipodes.encoders.export import export_backbone
+from antipodes.encoders.export import export_backbone, export_head
+from antipodes.encoders.heads import head
 from antipodes.encoders.loading import LoadedEncoder, read_image
 from antipodes.encoders.packages import find_packaged
 
@@ -153,7 +154,24 @@ def test_wrong_inputs_are_refused(exported, tmp_path):
 
 
 def test_preprocessing_that_makes_no_sense_is_refused():
-    for wrong in ({"size": 0}, {"mean": (0.5,)}, {"std": (1.0, 0.0, 1.0)}, {"colour": "xyz"}):
+    for wrong in ({"size": 0}, {"decode": 0}, {"mean": (0.5,)}, {"std": (1.0, 0.0, 1.0)}, {"colour": "xyz"}):
         with pytest.raises(ValueError, match="must be"):
             Preprocessing(**wrong)
     assert LoadedEncoder([create("resnet8-slim")], [HALF]).name == "encoder"
+
+
+def test_embeddings_go_on_through_the_head(exported, tmp_path):
+    _, run = exported
+    made = head("mlp2", 64, 8, 5)
+    export_head(made, run / "head.safetensors")
+    path = photo(tmp_path / "a.png")
+    features = antipodes.load(run)([path])
+    embeddings = antipodes.load(run, embeddings=True)([path])
+    with torch.no_grad():
+        torch.testing.assert_close(embeddings, torch.nn.functional.normalize(made(features), dim=1))
+    assert antipodes.load(run / "encoder.safetensors", embeddings=True).num_features == 5
+    (run / "head.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"no projection head beside .*encoder\.safetensors"):
+        antipodes.load(run, embeddings=True)
+    with pytest.raises(ValueError, match="efficientnet-lite0 has no projection head"):
+        antipodes.load("efficientnet-lite0", embeddings=True)

@@ -42,7 +42,12 @@ def test_images_give_the_same_features(tmp_path):
         expected = loaded.encoders[0](images)
     torch.testing.assert_close(run(tmp_path / "new" / "a.onnx", "images", images), expected, rtol=1e-5, atol=1e-5)
     metadata = runtime.InferenceSession(str(tmp_path / "new" / "a.onnx")).get_modelmeta().custom_metadata_map
-    assert json.loads(metadata["preprocessing"]) == {"mean": [0.5] * 3, "size": 32, "std": [0.25] * 3}
+    assert json.loads(metadata["preprocessing"]) == {
+        "decode": None,
+        "mean": [0.5] * 3,
+        "size": 32,
+        "std": [0.25] * 3,
+    }
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["a.onnx"]
 
 

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from antipodes.cli.study import complete
-from antipodes.study.definition import load, merge, shipped
+from antipodes.study.claims import judge_claims
+from antipodes.study.definition import SHIPPED, load, merge, shipped
 
 
 def content(**changes: Any) -> dict[str, Any]:
@@ -35,15 +36,19 @@ def write(tmp_path: Path) -> Any:
     return write
 
 
-def test_every_variant_runs_with_every_seed_but_where_it_names_fewer(write: Any) -> None:
+def test_every_variant_runs_with_every_seed_but_where_it_names_fewer(write: Any, tmp_path: Path) -> None:
     study = load(write())
     trials = study.trials(Path("out"))
     assert [str(trial) for trial in trials] == ["plain, seed 0", "plain, seed 1", "fnc, seed 1", "plain, seed 2"]
     assert trials[2].folder == Path("out/fnc/seed-1")
-    assert " ".join(trials[2].arguments()) == (
-        "--data.name shapes --data.count 64 --method.name simclr --method.temperature 0.2 "
-        "--negatives.name fnc --negatives.alpha 0.1 --seed 1 --out out/fnc/seed-1"
-    )
+    assert trials[2].arguments() == ["--config", "out/fnc/seed-1.yaml", "--out", "out/fnc/seed-1"]
+    written = trials[2].write(tmp_path / "options.yaml")
+    assert yaml.safe_load(written.read_text()) == {
+        "data": {"name": "shapes", "count": 64},
+        "method": {"name": "simclr", "temperature": 0.2},
+        "negatives": {"name": "fnc", "alpha": 0.1},
+        "seed": 1,
+    }
     assert (study.label, study.question) == ("mine", "What is it worth?")
     assert load(write(), seeds=[0]).seeds == {"plain": [0]}
 
@@ -106,11 +111,12 @@ def test_an_unknown_study_or_budget_lists_what_exists(write: Any) -> None:
 def test_a_study_with_a_runner_needs_no_protocols(write: Any) -> None:
     of_runner = {"runner": "label-recovery", "common": {"steps": 5}, "variants": {"plain": {"alpha": 0.5}}}
     quick = {"quick": {"seeds": [1], "common": {"steps": 2}}}
-    path = write(**of_runner, protocols=..., budgets=quick, notes=" found\n")
+    path = write(**of_runner, protocols=..., budgets=quick)
     study = load(path)
-    assert (study.runner, study.protocols, study.notes) == ("label-recovery", [], "found")
+    assert (study.runner, study.protocols, study.is_own) == ("label-recovery", [], True)
     assert load(path, "quick").variants == {"plain": {"steps": 2, "alpha": 0.5}}
-    assert load(path, "quick").notes == load(path, seeds=[0]).notes == ""  # they are about the whole study
+    assert not load(path, "quick").is_own
+    assert not load(path, seeds=[0]).is_own
     with pytest.raises(ValueError, match="unknown key 'protocols'"):
         load(write(**of_runner, budgets=quick))
     with pytest.raises(ValueError, match="budget quick has an unknown key 'test_limit'"):
@@ -120,11 +126,42 @@ def test_a_study_with_a_runner_needs_no_protocols(write: Any) -> None:
 @pytest.mark.parametrize("name", shipped())
 def test_the_shipped_studies_can_be_trained(name: str) -> None:
     """Every budget names options that antipodes train, or the study's runner, takes."""
-    for budget in ("full", "quick"):
+    for budget in ("full", *yaml.safe_load((SHIPPED / f"{name}.yaml").read_text()).get("budgets", {})):
         study = load(name, budget)
-        for trial in study.trials(Path("out")):
+        one_each = {trial.variant: trial for trial in study.trials(Path("out"))}
+        for trial in one_each.values():
             configuration = complete(trial, study.runner)
             assert study.runner or configuration["seed"] == trial.seed
+
+
+def test_a_budget_may_have_options_of_single_variants(write: Any) -> None:
+    path = write(budgets={"paper": {"variants": {"fnc": {"negatives": {"alpha": 0.01}}}}})
+    assert load(path, "paper").variants["fnc"]["negatives"] == {"name": "fnc", "alpha": 0.01}
+    assert "negatives" not in load(path, "paper").variants["plain"]
+    with pytest.raises(ValueError, match="'glo', which is not a variant"):
+        load(write(budgets={"paper": {"variants": {"glo": {}}}}), "paper")
+
+
+def test_other_data_makes_it_another_grid(write: Any) -> None:
+    study = load(write(), data={"name": "cifar10", "limit": 5})
+    assert {str(options["data"]) for options in study.variants.values()} == {str({"name": "cifar10", "limit": 5})}
+    assert not study.is_own
+
+
+def test_claims_are_judged_over_seeds(write: Any) -> None:
+    study = load(write(claims={"a": ["plain < fnc"], "b": ["fnc < plain", "plain < fnc"], "c": ["plain < fnc"]}))
+    results = {
+        "plain": {0: {"a": 1.0, "b": 1.0}, 1: {"a": 2.0, "b": 1.0}, 2: {"a": 3.0}},
+        "fnc": {0: {"a": 2.0, "b": 2.0}, 1: {"a": 3.1, "b": 2.2}, 2: {"a": 4.05}},
+    }
+    held, against, other, untested = judge_claims(study.claims, results)
+    assert (held.verdict, held.seeds) == ("held", 3)
+    assert held.difference == pytest.approx(1.05)
+    assert (against.verdict, str(against.claim)) == ("not held", "fnc < plain")
+    assert against.p == pytest.approx(1 - (other.p or 0))
+    assert untested.verdict == "not tested"
+    with pytest.raises(ValueError, match="should read WORSE < BETTER"):
+        load(write(claims={"a": ["plain > fnc"]}))
 
 
 def test_the_false_negative_study_compares_like_with_like() -> None:
@@ -132,7 +169,7 @@ def test_the_false_negative_study_compares_like_with_like() -> None:
     for variant, config in configs.items():
         batch = 32 if "batch 32" in variant else 256
         assert (config["epochs"], config["batch_size"], config["data"]["limit"]) == (40, batch, 10_000)
-        assert config["method"]["temperature"] == 0.2
+        assert config["objective"]["temperature"] == 0.2
         assert config["encoder"]["name"] == "resnet8-slim"
     assert configs["fnc"]["negatives"] == {"name": "fnc", "alpha": 0.1, "start": 0.3, "supports": 0}
     assert configs["glofnd"]["negatives"]["alpha"] == 0.1

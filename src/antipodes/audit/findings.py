@@ -28,6 +28,7 @@ from antipodes.audit.neighbours import Neighbours, Progress, nearest_large
 EXACT, NEAR, FALSE_NEGATIVE = "exact duplicate", "near duplicate", "false negative"
 OUTLIER, OTHER_CLASS = "outlier", "other class"
 KINDS = (EXACT, NEAR, FALSE_NEGATIVE)
+_DISTANT = 0.2  # closeness from which the pixels of a sample and its nearest are looked at
 _ROBUST = 1.4826  # the median absolute deviation of a normal distribution, times this, is its standard deviation
 
 Verify = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.bool_]]
@@ -123,7 +124,7 @@ def find(
         options: what to look for.
         copies: pairs of equal files; None calls equal vectors copies.
         verify: looks at the pixels of candidates for near duplicates; None goes by the embeddings alone.
-        candidate: closeness from which pixels are looked at.
+        candidate: closeness from which pixels are looked at; those of a sample and its nearest in most cases.
         thresholds: (n,) learned ones in place of estimated ones.
         progress: called with (done, in all) of the search for neighbours.
     """
@@ -151,12 +152,15 @@ def find(
 
 @dataclass(frozen=True)
 class _Edges:
-    """Pairs a < b (p,) of which one is a neighbour of the other, their similarity, and whether both are."""
+    """Pairs a < b (p,) of which one is a neighbour of the other, their similarity, whether both are, whether one is the
+    nearest of the other.
+    """
 
     a: Tensor
     b: Tensor
     similarity: Tensor
     mutual: Tensor
+    nearest: Tensor
 
 
 def _edges(neighbours: Neighbours) -> _Edges:
@@ -168,7 +172,10 @@ def _edges(neighbours: Neighbours) -> _Edges:
     a, b = torch.minimum(first, second), torch.maximum(first, second)
     key, inverse, count = torch.unique(a * n + b, return_inverse=True, return_counts=True)
     similarity = torch.zeros(len(key)).index_copy_(0, inverse, neighbours.similarities.flatten()[known])
-    return _Edges(key // n, key % n, similarity.clamp(-1, 1), count > 1)
+    first_place = (torch.arange(n * k) % k == 0)[known]
+    nearest = torch.zeros(len(key), dtype=torch.bool)
+    nearest[inverse[first_place]] = True
+    return _Edges(key // n, key % n, similarity.clamp(-1, 1), count > 1, nearest)
 
 
 def _near(
@@ -181,7 +188,11 @@ def _near(
 ) -> list[Pair]:
     bars = background.similarity_at(duplicate if verify is None else candidate)
     bar = torch.maximum(bars[edges.a], bars[edges.b])
-    chosen = (edges.similarity >= bar).nonzero().flatten()
+    close = edges.similarity >= bar
+    if verify is not None:  # of heavily changed copies the encoder only knows that nothing else is closer
+        bars = background.similarity_at(_DISTANT)
+        close |= edges.nearest & (edges.similarity >= torch.maximum(bars[edges.a], bars[edges.b]))
+    chosen = close.nonzero().flatten()
     chosen = chosen[[(a, b) not in taken for a, b in _listed(edges, chosen)]]
     if verify is not None and len(chosen):
         chosen = chosen[torch.from_numpy(verify(edges.a[chosen].numpy(), edges.b[chosen].numpy()))]

@@ -89,13 +89,17 @@ def open_photos(place: str, limit: int | None = None) -> Photos:
     """
     is_folder = Path(place).expanduser().is_dir()
     dataset = Folder(place, size=SIZE, limit=limit) if is_folder else open_dataset(place, **_limit(limit))
-    if dataset.modalities.get("image") != "image":
-        raise ValueError(f"{place} holds no images but {', '.join(dataset.modalities)}")
     return photos_of(dataset, place)
 
 
 def photos_of(dataset: Samples, name: str | None = None) -> Photos:
-    """The pictures of a dataset and of the test split that belongs to it."""
+    """The pictures of a dataset and of the test split that belongs to it.
+
+    Raises:
+        ValueError: if the dataset has no images.
+    """
+    if dataset.modalities.get("image") != "image":
+        raise ValueError(f"{name or dataset.name} holds {' and '.join(dataset.modalities)}: this looks at images")
     held_out = dataset.held_out() if isinstance(dataset, Folder) else None
     parts = (dataset,) if held_out is None else (dataset, held_out)
     paths, splits, skipped = [], [], []

@@ -51,10 +51,13 @@ def summarise(embeddings: Embeddings, findings: Findings, batch_size: int) -> di
     return numbers
 
 
-def write_findings(folder: Path, embeddings: Embeddings, findings: Findings, summary: dict[str, Any]) -> None:
+def write_findings(
+    folder: Path, embeddings: Embeddings, findings: Findings, summary: dict[str, Any], training: int | None = None
+) -> None:
     """Write pairs.parquet, groups.parquet, samples.parquet and summary.json into a folder that exists.
 
-    `groups.parquet` has `row`, `path` and `group` (negative = alone) of every sample: `Known.read` takes it.
+    `groups.parquet` has `row`, `path` and `group` (negative = alone) of every sample that is trained on: `Known.read`
+    takes it. These are the first `training` samples; all of them if not given.
     """
     paths, pairs, notices = embeddings.paths, findings.pairs, findings.notices
     columns: dict[str, list[Any]] = {
@@ -81,7 +84,9 @@ def write_findings(folder: Path, embeddings: Embeddings, findings: Findings, sum
             class_name(embeddings, notice.suggestion) if notice.kind == OTHER_CLASS else "" for notice in notices
         ]
     write_table(folder / PAIRS, columns)
-    write_table(folder / GROUPS, {"row": list(range(len(paths))), "path": paths, "group": findings.groups.tolist()})
+    trained = paths[:training]
+    groups = findings.groups[: len(trained)].tolist()
+    write_table(folder / GROUPS, {"row": list(range(len(trained))), "path": trained, "group": groups})
     write_table(folder / SAMPLES, standing_out)
     with replacing(folder / SUMMARY) as temporary:
         temporary.write_text(json.dumps(summary, indent=1) + "\n")

@@ -81,7 +81,8 @@ def main(arguments: list[str]) -> None:
     if subject.photos is not None:
         summary |= _of_photos(subject.photos, findings)
     folder.mkdir(parents=True, exist_ok=True)
-    write_findings(folder, subject.embeddings, findings, summary)
+    training = None if subject.photos is None else len(subject.photos.parts[0])
+    write_findings(folder, subject.embeddings, findings, summary, training)
     with progress_bar("page") as progress:
         page = audit_page(call.subject, subject.embeddings, findings, summary, subject.photos, call.shown, progress)
     write_page(folder / REPORT, page)

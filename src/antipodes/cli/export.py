@@ -18,7 +18,8 @@ from antipodes.encoders.encoder import Encoder, Preprocessing
 from antipodes.encoders.export import export_backbone
 from antipodes.encoders.loading import LoadedEncoder, load
 from antipodes.encoders.onnx import export_onnx, require_onnx
-from antipodes.runs.exporting import export_encoders
+from antipodes.encoders.open_clip import TwoTowers, save_open_clip, to_open_clip
+from antipodes.runs.exporting import export_encoders, run_preprocessing, two_towers
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 
@@ -47,6 +48,16 @@ def main(arguments: list[str]) -> None:
         metavar="FILE",
         help="Write safetensors with torchvision's names, and a model card beside it.",
     )
+    parser.add_argument(
+        "--open_clip",
+        type=str | None,
+        default=None,
+        metavar="FOLDER",
+        help="Write both towers of a CLIP run with linear heads; open_clip loads the folder as local-dir:FOLDER.",
+    )
+    parser.add_argument(
+        "--embeddings", action="store_true", help="ONNX of what the loss compares, with the head, instead of features."
+    )
     parser.add_argument("--tower", type=str | None, default=None, help="Which encoder, where a run has several: text.")
     parser.add_argument(
         "--checkpoint",
@@ -57,37 +68,55 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="Print JSON instead of sentences.")
     call = parser.parse_args(arguments)
 
-    wanted = {name: call[name] for name in ("onnx", "detectron2", "safetensors") if call[name]}
-    if not wanted:
-        raise ValueError("say what to write: --onnx FILE, --detectron2 FILE or --safetensors FILE, or several of them")
+    wanted = {name: call[name] for name in WRITERS if call[name]}
+    if not wanted and not call.open_clip:
+        raise ValueError("say what to write: --onnx FILE, --detectron2 FILE, --safetensors FILE or --open_clip FOLDER")
     for name, file in wanted.items():
         if Path(file).is_dir():
             raise ValueError(f"--{name} {file} is a folder: give the name of the file to write")
     if "onnx" in wanted:
         require_onnx()
-    loaded = open_encoder(call.run, call.tower, call.checkpoint)
-    if "detectron2" in wanted:
-        to_detectron2(*single(loaded, "--detectron2"))
-    done = {name: WRITERS[name](loaded, Path(file)) for name, file in wanted.items()}
+    towers = open_towers(call.run, call.checkpoint) if call.open_clip else None
+    done: dict[str, dict[str, Any]] = {}
+    if wanted:
+        loaded = open_encoder(call.run, call.tower, call.checkpoint, call.embeddings)
+        if "detectron2" in wanted:
+            to_detectron2(*single(loaded, "--detectron2"))
+        done = {name: WRITERS[name](loaded, Path(file)) for name, file in wanted.items()}
+    if towers is not None:
+        save_open_clip(towers, call.open_clip)
+        done["open_clip"] = {
+            "files": [call.open_clip],
+            "sentence": f"{call.open_clip}: two towers under open_clip's names, for local-dir:{call.open_clip}",
+        }
     if call.json:
         print(json.dumps(done))
     for facts in done.values() if not call.json else ():
         print(facts["sentence"])
 
 
-def open_encoder(run: str, tower: str | None, checkpoint: Literal["last", "best"] | None) -> LoadedEncoder:
+def open_encoder(
+    run: str, tower: str | None, checkpoint: Literal["last", "best"] | None, embeddings: bool = False
+) -> LoadedEncoder:
     """The encoder that a run exported when it ended; of a checkpoint, or of a run that has not ended, from there."""
     folder = Path(run)
-    if not (folder / "config.yaml").is_file():
-        return load(run, tower)
-    if checkpoint is None and any(folder.glob("*.safetensors")):
-        return load(run, tower)
+    if not (folder / "config.yaml").is_file() or (checkpoint is None and any(folder.glob("encoder*.safetensors"))):
+        return load(run, tower, embeddings=embeddings)
     method, data = open_method(Run.open(run), checkpoint or "last")
     with tempfile.TemporaryDirectory() as temporary:
-        export_encoders(method, data.image_size, Path(temporary))
-        loaded = load(temporary, tower)
+        export_encoders(method, data, Path(temporary))
+        loaded = load(temporary, tower, embeddings=embeddings)
     loaded.name = run
     return loaded
+
+
+def open_towers(run: str, checkpoint: Literal["last", "best"] | None) -> TwoTowers:
+    """Both towers of a CLIP run as open_clip has them; refuses others before anything is written."""
+    method, data = open_method(Run.open(run), checkpoint or "last")
+    towers = two_towers(method)
+    towers.image.preprocessing = run_preprocessing(method, "image", data)
+    to_open_clip(towers)
+    return towers
 
 
 def single(loaded: LoadedEncoder, what: str) -> tuple[Encoder, Preprocessing]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
@@ -19,24 +20,29 @@ from rich.console import Console
 from antipodes.evaluation.names import is_setting
 from antipodes.study.definition import FULL, Options, Study, Trial, load, shipped
 from antipodes.study.report import markdown, shown, sources, study_report, tables
-from antipodes.study.statistics import Histories, Line, Results, summarise
+from antipodes.study.statistics import Histories, Line, summarise
 
 if TYPE_CHECKING:
     from antipodes.data import Samples
+    from antipodes.study.grid import Grid
+    from antipodes.study.in_process import InProcess
 
 DESCRIPTION = """Run a study: every variant with every seed is trained and evaluated in a folder of its own, several
 side by side, each on one thread. Stopped or killed, the same call goes on where it was. At the end: mean, spread,
 paired difference to the baseline with its t-test, and the published figures beside them, as tables and as pictures (if
 matplotlib is there: pip install antipodes[plots]). Some studies are small experiments with a runner of their own
 instead of training runs (mutual-information, label-recovery): they take minutes and run one trial after the other.
-`antipodes study list` names the studies that come with the package; a YAML file of your own is a study too
-(antipodes.study.definition explains its format)."""
+`antipodes study list` names the studies that come with the package, `antipodes study papers` writes docs/papers.md, the
+list of every table and figure that they stand for; a YAML file of your own is a study too (antipodes.study.definition
+explains its format). Runs that another study in the same folder has trained with the same settings, seed and code are
+taken over. The report goes to docs/evidence in a checkout only if the grid is the study's own: all its seeds, no other
+budget."""
 
 
 def main(arguments: list[str]) -> None:
     """Parse, then list the studies or run one."""
     parser = ArgumentParser(prog="antipodes study", description=DESCRIPTION, allow_abbrev=False)
-    parser.add_argument("name", metavar="NAME", help="list, one of the studies it names, or the path of a YAML file.")
+    parser.add_argument("name", metavar="NAME", help="list, papers, the name of a study or a YAML file.")
     parser.add_argument("--budget", type=str, default=FULL, help="full, or a smaller one of the study, such as quick.")
     parser.add_argument("--out", type=str | None, default=None, help="Folder; runs/studies/NAME by default.")
     parser.add_argument("--seeds", type=int, nargs="+", default=None, help="Instead of the study's.")
@@ -47,14 +53,32 @@ def main(arguments: list[str]) -> None:
         default=None,
         help="Folder of the report; docs/evidence in a checkout, for studies of the package, else the study's.",
     )
+    parser.add_argument("--data", type=str | None, default=None, help="Instead of the study's data: a name or a path.")
+    parser.add_argument("--data_size", type=int | None, default=None, help="Side of that data's images, for folders.")
+    parser.add_argument("--render", action="store_true", help="Write its page anew from its JSON; run nothing.")
+    parser.add_argument("--status", action="store_true", help="Say how far it is, with early numbers; run nothing.")
     call = parser.parse_args(arguments)
     if call.name == "list":
         for name in shipped():
-            print(f"{name:<24} {load(name).title}")
+            study = load(name)
+            print(f"{name:<28} {study.title}")
+        return
+    if call.name == "papers":
+        _papers()
+        return
+    if call.render:
+        study = load(call.name, call.budget, call.seeds)
+        from antipodes.study.render import render
+
+        print(render(Path(call.evidence) if call.evidence else _evidence(study, _folder(study, call)), study.label))
         return
     if call.parallel < 1:
         raise ValueError(f"--parallel must be at least 1, got {call.parallel}")
-    _run(load(call.name, call.budget, call.seeds), call)
+    if call.data is None and call.data_size is not None:
+        raise ValueError("--data_size belongs to --data: give both")
+    size = {} if call.data_size is None else {"size": call.data_size}
+    data = None if call.data is None else {"name": call.data, **size}
+    _run(load(call.name, call.budget, call.seeds, data), call)
 
 
 def _run(study: Study, call: Namespace) -> None:
@@ -64,45 +88,95 @@ def _run(study: Study, call: Namespace) -> None:
     from antipodes.study.progress import StudyProgress
     from antipodes.training.loop import TrainingFailed
 
-    out = Path(call.out or f"runs/studies/{study.label}")
+    out = _folder(study, call)
     configurations = {trial: complete(trial, study.runner) for trial in study.trials(out)}
     grid = Grid(study, out) if study.runner is None else InProcess(study, out)
+    if call.status:
+        _status(grid, configurations, out)
+        return
     grid.refuse_changes(configurations)
     facts = (
         _facts(study, configurations, call.parallel) if study.runner is None else _runner_facts(study, configurations)
     )
 
-    with locked(out) as lock, _stoppable(), StudyProgress(grid, configurations) as progress:
-        grid.execute(call.parallel, lock, progress.finished, progress.working)
+    with locked(out) as lock, _stoppable():
+        for trial, source in grid.share(configurations).items():
+            print(f"{trial}: trained already, in {source}", file=sys.stderr)
+        with StudyProgress(grid, configurations) as progress:
+            grid.execute(call.parallel, lock, progress.finished, progress.working)
 
-    results: dict[str, dict[int, dict[str, float]]] = {variant: {} for variant in study.variants}
-    for trial in grid.trials:
-        if (scores := grid.scores(trial)) is not None:
-            results[trial.variant][trial.seed] = scores
+    results = _results(grid)
+    stale = grid.stale()
     if results[study.baseline]:
         variants = {trial.variant: _without_seed(configuration) for trial, configuration in configurations.items()}
         evidence = Path(call.evidence) if call.evidence else _evidence(study, out)
-        _report(study, variants, facts, results, progress.failed, evidence, grid.histories())
+        notes = _notes(study, evidence)
+        lines = shown(summarise(results, study.baseline, study.against), study, is_setting)
+        report = study_report(study, variants, facts, results, lines, progress.failed, notes, stale)
+        _report(study, report, lines, evidence, grid.histories())
+    if stale:
+        print(f"{len(stale)} runs are of older code: --status lists them, remove their folders to run them again")
     if progress.failed:
         count = f"{len(progress.failed)} of {len(grid.trials)} runs"
         raise TrainingFailed(f"{count} failed, the lines above say why; the same call tries them again")
 
 
-def _report(
-    study: Study,
-    configurations: Mapping[str, Options],
-    facts: Mapping[str, str],
-    results: Results,
-    failed: Mapping[str, str],
-    folder: Path,
-    histories: Histories,
-) -> None:
+def _folder(study: Study, call: Namespace) -> Path:
+    """Where the runs of a study are; those on other data than its own have a folder of their own."""
+    other = "" if call.data is None else f"-{Path(call.data).stem}"
+    return Path(call.out or f"runs/studies/{study.label}{other}")
+
+
+def _results(grid: Grid | InProcess) -> dict[str, dict[int, dict[str, float]]]:
+    results: dict[str, dict[int, dict[str, float]]] = {variant: {} for variant in grid.study.variants}
+    for trial in grid.trials:
+        if (scores := grid.scores(trial)) is not None:
+            results[trial.variant][trial.seed] = scores
+    return results
+
+
+def _status(grid: Grid | InProcess, configurations: Mapping[Trial, Options], out: Path) -> None:
+    """Say what is done, at work, left and failed, and print the tables of what there is."""
+    from antipodes.study.status import at_work, describe, read_state
+
+    shares = {
+        str(trial): 1.0 if grid.scores(trial) is not None else grid.share_done(trial, configuration)
+        for trial, configuration in configurations.items()
+    }
+    console = Console()
+    for line in describe(read_state(out), at_work(out), shares, grid.stale()):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    results = _results(grid)
+    if results[grid.study.baseline]:
+        lines = shown(summarise(results, grid.study.baseline, grid.study.against), grid.study, is_setting)
+        for table in tables(lines, grid.study.paper):
+            console.print(table)
+
+
+def _papers() -> None:
+    """Write docs/papers.md of a checkout, or print it elsewhere."""
+    from antipodes.files import replacing
+    from antipodes.study.papers import page
+
+    if not _is_checkout():
+        print(page(Path("docs/evidence")))
+        return
+    with replacing(Path("docs/papers.md")) as file:
+        file.write_text(page(Path("docs/evidence")))
+    print("docs/papers.md")
+
+
+def _notes(study: Study, folder: Path) -> str:
+    """What somebody has written about the study, beside its report; of no interest to another grid."""
+    file = folder / "notes" / f"{study.name}.md"
+    return file.read_text().strip() if study.is_own and file.is_file() else ""
+
+
+def _report(study: Study, report: Mapping[str, Any], lines: Sequence[Line], folder: Path, histories: Histories) -> None:
     """Print the tables, write the figures, the page and the JSON."""
     from antipodes.files import replacing
 
     folder.mkdir(parents=True, exist_ok=True)
-    lines = shown(summarise(results, study.baseline, study.against), study, is_setting)
-    report = study_report(study, configurations, facts, results, lines, failed)
     console = Console()
     for table in tables(lines, study.paper):
         console.print(table)
@@ -155,8 +229,8 @@ def complete(trial: Trial, runner: str | None = None) -> Options:
 
     said = io.StringIO()
     try:
-        with redirect_stderr(said):
-            config, _ = parse(trial.arguments())
+        with redirect_stderr(said), TemporaryDirectory() as folder:
+            config, _ = parse(trial.arguments(trial.write(Path(folder) / f"{trial.file.name}")))
     except SystemExit as error:
         reason = " ".join(said.getvalue().rpartition("error: ")[2].split())
         raise ValueError(f"variant {trial.variant} cannot be trained: {reason}") from error
@@ -236,10 +310,13 @@ def _without_seed(configuration: Options) -> Options:
 
 
 def _evidence(study: Study, out: Path) -> Path:
-    """docs/evidence for a study of the package, when this is a checkout of it; else the study's folder."""
+    """docs/evidence for the own grid of a study of the package in a checkout of it; else the study's folder."""
+    return Path("docs/evidence") if _is_checkout() and study.file == study.name and study.is_own else out
+
+
+def _is_checkout() -> bool:
     project = Path("pyproject.toml")
-    checkout = project.is_file() and 'name = "antipodes"' in project.read_text()
-    return Path("docs/evidence") if checkout and study.file == study.name else out
+    return project.is_file() and 'name = "antipodes"' in project.read_text()
 
 
 @contextmanager

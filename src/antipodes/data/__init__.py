@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from antipodes.registry import find
 
 if TYPE_CHECKING:
-    from antipodes.data.adapters import HuggingFaceImages, TorchImages
+    from antipodes.data.adapters import HuggingFaceCaptions, HuggingFaceImages, TorchImages
     from antipodes.data.captions import Captions
     from antipodes.data.cifar import CIFAR10, CIFAR100
     from antipodes.data.dataset import (
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from antipodes.data.exact_duplicates import duplicates
     from antipodes.data.fashion_mnist import FashionMNIST
     from antipodes.data.folder import Folder
+    from antipodes.data.label_table import LabelTable
     from antipodes.data.loader import Loader, batches
     from antipodes.data.npz import Npz
     from antipodes.data.shapes import Shapes
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from antipodes.data.vectors import Vectors
 
 _HOMES = {
-    "adapters": ("HuggingFaceImages", "TorchImages"),
+    "adapters": ("HuggingFaceCaptions", "HuggingFaceImages", "TorchImages"),
     "captions": ("Captions",),
     "cifar": ("CIFAR10", "CIFAR100"),
     "dataset": (
@@ -56,6 +57,7 @@ _HOMES = {
     "exact_duplicates": ("duplicates",),
     "fashion_mnist": ("FashionMNIST",),
     "folder": ("Folder",),
+    "label_table": ("LabelTable",),
     "loader": ("Loader", "batches"),
     "npz": ("Npz",),
     "shapes": ("Shapes",),
@@ -72,8 +74,10 @@ __all__ = [
     "DataError",
     "FashionMNIST",
     "Folder",
+    "HuggingFaceCaptions",
     "HuggingFaceImages",
     "ImageDataset",
+    "LabelTable",
     "Loader",
     "Modality",
     "Npz",

@@ -3,14 +3,18 @@
 Both are read once at construction, and the images are kept in memory if they fit; otherwise ``fetch`` decodes.
 """
 
+import hashlib
 from abc import abstractmethod
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from antipodes.data.dataset import ImageDataset
+from antipodes.data.captioned import choices
+from antipodes.data.dataset import ImageDataset, Modality, Raw
 from antipodes.data.decode import square, to_pillow
 
 _MEMORY_LIMIT = 2_000_000_000
@@ -88,6 +92,78 @@ class HuggingFaceImages(_Adapter):
         return self._square(self.dataset[i][self.column], i)
 
 
+class HuggingFaceCaptions(_Adapter):
+    """A Hugging Face dataset (one split of it) with a column of images and one of captions, as `image` and `text`.
+
+    A row is an image. A caption is a text, or a list of them, of which one is drawn by ``draw`` and the row. Rows
+    without a caption are left out and listed in ``skipped``.
+
+    Args:
+        dataset: e.g. ``datasets.load_dataset("nlphuji/flickr30k", split="test")``.
+        image: the column of images.
+        caption: the column of captions.
+        size: side of the images: the shorter side is scaled to it and the centre cropped.
+        name: what the dataset calls itself.
+        memory_limit: bytes of pixels up to which they are kept in memory.
+
+    Raises:
+        ValueError: if a column is missing, or no row has a caption.
+    """
+
+    modalities: Mapping[str, Modality] = {"image": "image", "text": "text"}
+
+    def __init__(
+        self,
+        dataset: Any,
+        image: str = "image",
+        caption: str = "caption",
+        size: int = 64,
+        name: str = "huggingface",
+        memory_limit: int = _MEMORY_LIMIT,
+    ) -> None:
+        super().__init__(dataset, size, name, memory_limit)
+        for column in (image, caption):
+            if column not in dataset.column_names:
+                raise ValueError(f"dataset {name} has no column {column!r}, only {', '.join(dataset.column_names)}")
+        self.column = image
+        texts = [_texts(value) for value in dataset[caption]]
+        self._rows = [row for row, several in enumerate(texts) if several]
+        self.skipped = [(f"row {row}", "no caption") for row, several in enumerate(texts) if not several]
+        if not self._rows:
+            raise ValueError(f"no row of dataset {name} has a caption in column {caption!r}: name another column")
+        self._texts = [texts[row] for row in self._rows]
+        self._counts = np.array([len(several) for several in self._texts])
+        if self.in_memory:
+            self.images = torch.stack([self._item(i) for i in range(len(self))])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _item(self, i: int) -> Tensor:
+        return self._square(self.dataset[self._rows[i]][self.column], self._rows[i])
+
+    def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
+        """Return `image`, (b, 3, H, W) uint8, and `text`, one caption of every row: the first without ``draw``."""
+        images = self.fetch(rows)
+        which = [0] * len(rows) if draw is None else choices(draw, rows.numpy(), self._counts[rows.numpy()]).tolist()
+        return {"image": images, "text": [self._texts[i][k] for i, k in zip(rows.tolist(), which, strict=True)]}
+
+    def captions(self, row: int) -> list[str]:
+        """Return all captions of a row."""
+        return list(self._texts[row])
+
+    def corpus(self, name: str) -> list[str]:
+        """Return every caption that a row can show, each once."""
+        return list(dict.fromkeys(text for several in self._texts for text in several))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Short hex digest of the images (of a sample of them if they are not in memory) and of all captions."""
+        digest = hashlib.blake2b(super().fingerprint.encode(), digest_size=8)
+        digest.update("\0".join(text for several in self._texts for text in (*several, "")).encode())
+        return digest.hexdigest()
+
+
 class TorchImages(_Adapter):
     """Any map-style torch dataset whose items are ``image`` or ``(image, label)``.
 
@@ -122,6 +198,12 @@ class TorchImages(_Adapter):
 
     def _item(self, i: int) -> Tensor:
         return self._square(_image_of(self.dataset[i]), i)
+
+
+def _texts(value: Any) -> list[str]:
+    """One caption or several, without empty ones."""
+    several = value if isinstance(value, (list, tuple)) else [value]
+    return [text for each in several if each is not None and (text := str(each).strip())]
 
 
 def _image_of(item: Any) -> Any:

@@ -32,6 +32,7 @@ class CaptionedImages(Samples):
 
     modalities: Mapping[str, Modality] = {"image": "image", "text": "text"}
     image_size: int
+    split: str
 
     def _open(
         self,
@@ -66,6 +67,7 @@ class CaptionedImages(Samples):
             [names[i] for i, _ in usable],
             [sources[i] for i, _ in usable],
             self.decode,
+            part=self.split,
             workers=workers,
             memory_limit=memory_limit,
             cache=cache,

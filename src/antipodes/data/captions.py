@@ -12,7 +12,7 @@ from antipodes.data.captioned import CaptionedImages, Rows
 from antipodes.data.dataset import DataError
 from antipodes.data.decode import Source
 from antipodes.data.describe import printable
-from antipodes.data.listing import list_images
+from antipodes.data.listing import find_named, last_name, list_images, name_files
 
 
 class Captions(CaptionedImages):
@@ -69,11 +69,11 @@ class Captions(CaptionedImages):
         for caption in captions:
             texts.setdefault(caption.image, []).append(caption.text)
         listing = list_images(root)
-        by_name = _by_name(listing.files)
-        found = {image: _locate(image, by_name) for image in texts}
+        by_name = name_files(listing.files)
+        found = {image: find_named(image, by_name) for image in texts}
         present = {image: file for image, file in found.items() if file is not None}
-        named = {_last(caption.image) for caption in everything}
-        self._uncaptioned = sum(_last(file) not in named for file in listing.files)
+        named = {last_name(caption.image) for caption in everything}
+        self._uncaptioned = sum(last_name(file) not in named for file in listing.files)
         self._options: dict[str, Any] = {"rows": rows, "longest": longest, "strict": strict, "cache": cache}
         self._options |= {"workers": workers, "memory_limit": memory_limit}
         self._open(
@@ -127,20 +127,3 @@ def _find(path: str) -> tuple[Path, list[Path]]:
     if not (tables := find_tables(place)):
         raise DataError(f"{path} has no table of captions: add captions.csv with the columns image and caption")
     return place, tables
-
-
-def _by_name(files: list[str]) -> dict[str, str]:
-    """Files by their whole path and by their last name; the first of several of one name."""
-    return {**{_last(file): file for file in reversed(files)}, **{file: file for file in files}}
-
-
-def _locate(image: str, files: dict[str, str]) -> str | None:
-    """Return the file that a table names: within the folder, or anywhere if the table gives its whole path."""
-    if os.path.isabs(image) and os.path.isfile(image):
-        return image
-    wanted = image.removeprefix("./").replace("\\", "/")
-    return files.get(wanted) or files.get(_last(wanted))
-
-
-def _last(path: str) -> str:
-    return path.rpartition("/")[2]

@@ -43,7 +43,7 @@ class Samples(Described, ABC):
             sample (five captions of an image, two records of a patient) are never negatives of each other.
         image_size: side H = W of its images; 0 where it has none.
         in_memory: True when ``inputs`` is an index into memory, False when it decodes (see ``Loader``'s workers).
-        labels: (n,) int64 or None.
+        labels: (n,) int64 or None; (n, classes) where a row may have several: 1, 0, or -1 for not counted.
         coarse_labels: (n,) int64 or None, the level above ``labels`` where the dataset has one.
         classes: the names of the labels, or None.
         coarse_classes: the names of the coarse labels, or None.
@@ -129,10 +129,11 @@ class ImageDataset(Samples, Dataset[tuple[int, Tensor, int]]):
         return self._images(ids)
 
     def __getitem__(self, i: int) -> tuple[int, Tensor, int]:
-        """Return id, image (3, H, W) uint8 and label (-1 when there is none)."""
+        """Return id, image (3, H, W) uint8 and label (-1 when there is none, or several)."""
         if not 0 <= i < len(self):
             raise IndexError(f"id {i} is outside 0..{len(self) - 1} of dataset {self.name}")
-        return i, self._images(torch.tensor([i]))[0], -1 if self.labels is None else int(self.labels[i])
+        single = self.labels is not None and self.labels.ndim == 1
+        return i, self._images(torch.tensor([i]))[0], int(self.labels[i]) if single else -1  # type: ignore[index]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -224,6 +225,7 @@ class Subset(ImageDataset):
         self.dataset, self.ids = dataset, ids
         self.name, self.image_size, self.in_memory = dataset.name, dataset.image_size, dataset.in_memory
         self.labels = None if dataset.labels is None else dataset.labels[ids]
+        self.metric = dataset.metric
         self.coarse_labels = None if dataset.coarse_labels is None else dataset.coarse_labels[ids]
         self.classes, self.coarse_classes = dataset.classes, dataset.coarse_classes
 
@@ -247,6 +249,7 @@ class SomeRows(Samples):
         self.name, self.modalities, self.in_memory = dataset.name, dataset.modalities, dataset.in_memory
         self.samples = dataset.sample_ids(rows)
         self.labels = None if dataset.labels is None else dataset.labels[rows]
+        self.metric = dataset.metric
         self.coarse_labels = None if dataset.coarse_labels is None else dataset.coarse_labels[rows]
         self.classes, self.coarse_classes = dataset.classes, dataset.coarse_classes
         self.image_size = dataset.image_size

@@ -25,12 +25,10 @@ class Described:
         skipped: (path, reason) of everything that was left out.
         metric: by which a classifier on this dataset is customarily judged: the share of right answers, its mean over
             classes, or the mean average precision of several labels a row.
-        targets: (n, classes) int8 where a row may have several labels: 1 has it, 0 has it not, -1 is not counted.
     """
 
     skipped: Sequence[tuple[str, str]] = ()
-    metric: Literal["top1", "mean_per_class", "map"] = "top1"
-    targets: Tensor | None = None
+    metric: Literal["top-1", "mean per class", "mAP"] = "top-1"
 
     def describe(self) -> list[str]:
         """Return a few lines for people: how many samples and classes, of which size, and what was left out."""
@@ -43,7 +41,9 @@ class Described:
         ]
         if data.samples is not None:
             lines.append(f"{int(data.samples.unique().numel()):,} samples")
-        if data.labels is not None:
+        if data.labels is not None and data.labels.ndim == 2:
+            lines.append(f"{data.labels.shape[1]:,} classes, several a row")
+        elif data.labels is not None:
             lines.append(f"{len(data.classes) if data.classes else int(data.labels.unique().numel()):,} classes")
         return lines + self._closing_lines()
 

@@ -37,7 +37,7 @@ class Folder(ImageDataset):
         size: side of the views that are made of the images. None is 64, or less where the images themselves are
             smaller, but at least 32.
         decode: side of the decoded images, from which the views are cut: the shorter side is scaled to it and the
-            centre cropped. None is 1.15 times ``size`` (256 for 224), but no more than the images have, nor less than
+            centre cropped. None is 8/7 of ``size`` (256 for 224), but no more than the images have, nor less than
             ``size``.
         limit: look at only this many files, as described at ``limited``; damaged ones among them are left out.
         labels: "folders" makes classes of subfolders, "none" makes no labels.

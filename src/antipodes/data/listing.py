@@ -46,6 +46,24 @@ def list_images(root: Path) -> Listing:
     return Listing(sorted(files, key=natural), sorted(skipped), others)
 
 
+def name_files(files: list[str]) -> dict[str, str]:
+    """Return files by their whole path and by their last name; the first of several of one name."""
+    return {**{last_name(file): file for file in reversed(files)}, **{file: file for file in files}}
+
+
+def find_named(name: str, files: dict[str, str]) -> str | None:
+    """Return the file that a table names: one of ``name_files``, or any where the table gives its whole path."""
+    if os.path.isabs(name) and os.path.isfile(name):
+        return name
+    wanted = name.removeprefix("./").replace("\\", "/")
+    return files.get(wanted) or files.get(last_name(wanted))
+
+
+def last_name(path: str) -> str:
+    """Return the last part of a path as tables write it."""
+    return path.rpartition("/")[2]
+
+
 def natural(text: str) -> tuple[list[tuple[int, str]], str]:
     """Sort key that reads runs of digits as numbers; the text itself decides between 01 and 1."""
     parts = re.split(r"([0-9]+)", text)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from antipodes.data.caption_tables import IMAGE_COLUMNS, TEXT_COLUMNS, find_tables
 from antipodes.data.problems import DataError
-from antipodes.data.tables import TABLES
+from antipodes.data.tables import LABEL_COLUMNS, LABEL_TABLES, TABLES
 
 _FOLDER = "antipodes.data.folder.Folder"
 _CAPTIONS = "antipodes.data.captions.Captions"
+_LABELS = "antipodes.data.label_table.LabelTable"
 _TARS = "antipodes.data.tars.Tars"
 _TEXTS = "antipodes.data.texts.Texts"
 _VECTORS = "antipodes.data.vectors.Vectors"
@@ -42,7 +43,7 @@ def dataset_at(name: str) -> str | None:
     if suffix in (".npz", ".npy", ".txt"):
         return {".npz": _NPZ, ".npy": _VECTORS, ".txt": _TEXTS}[suffix]
     if suffix in TABLES:
-        return _CAPTIONS if _names_images(path) else _TEXTS
+        return _of_table(path)
     if suffix == ".tar" and _is_shard(path):
         return _TARS
     return _of_archive(path)
@@ -59,6 +60,8 @@ def _of_folder(path: Path) -> str:
         return _VECTORS
     if any(name.endswith(".tar") for name in names):
         return _TARS
+    if any(name in LABEL_TABLES for name in names):
+        return _LABELS
     if any(name in _TEXT_FILES for name in names):
         return _TEXTS
     return _FOLDER
@@ -70,12 +73,14 @@ def _of_archive(path: Path) -> str | None:
     return _of_folder(unpacked(path)) if is_archive(path) else None
 
 
-def _names_images(table: Path) -> bool:
-    """Whether a table has a column of images beside one of captions, or is an object, as COCO's."""
+def _of_table(table: Path) -> str:
+    """A table of images has captions or labels; an object, as COCO's, has captions; all others have texts."""
     columns = {column.strip().lower() for column in _columns(table)}
     if table.suffix == ".json" and not columns:
-        return True
-    return bool(columns & set(IMAGE_COLUMNS) and columns & {*TEXT_COLUMNS, "sentences"})
+        return _CAPTIONS
+    if columns & set(IMAGE_COLUMNS) and columns & {*TEXT_COLUMNS, "sentences"}:
+        return _CAPTIONS
+    return _LABELS if columns & set(IMAGE_COLUMNS) and columns & set(LABEL_COLUMNS) else _TEXTS
 
 
 def _columns(table: Path) -> list[str]:

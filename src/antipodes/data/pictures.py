@@ -92,6 +92,7 @@ def decode_all(
     sources: Sequence[Source],
     size: int,
     *,
+    part: str = "",
     workers: int | None = None,
     memory_limit: int = 2_000_000_000,
     cache: bool = True,
@@ -99,22 +100,23 @@ def decode_all(
     """Decode images to (3, size, size), or take them from the cache.
 
     Args:
-        base: the folder or file that they belong to; with ``size`` it says which cache is theirs.
+        base: the folder or file that they belong to; with ``size`` and ``part`` it says which cache is theirs.
         names: their names within ``base``.
         sources: where their bytes are.
         size: side of the squares: the shorter side is scaled to it and the centre cropped.
+        part: which of several lists of images in ``base`` this is, such as a split.
         workers: processes; None is one per available core, and 0 decodes in this one.
         memory_limit: bytes of pixels up to which they are kept in memory where the cache does not hold them.
         cache: whether to keep the pixels in the user's cache folder.
     """
     if not cache or len(sources) < WORTH_KEEPING:
         return _decode_all(None, names, sources, size, workers, memory_limit)
-    kept = PixelCache(base, size)
+    kept = PixelCache(base, size, part)
     states = [_state(source) for source in sources]
     if all(_is_known(kept.entries.get(name), state) for name, state in zip(names, states, strict=True)):
         return _decode_all(kept, names, sources, size, workers, memory_limit)
     with kept.locked():  # a second process, such as another rank, waits here and then finds the images decoded
-        return _decode_all(PixelCache(base, size), names, sources, size, workers, memory_limit)
+        return _decode_all(PixelCache(base, size, part), names, sources, size, workers, memory_limit)
 
 
 def _decode_all(

@@ -46,14 +46,16 @@ class PixelCache:
     Args:
         base: the folder or archive.
         size: side of the decoded squares.
+        part: which of several lists of images in it, such as a split.
 
     Attributes:
         entries: the images that an earlier scan has seen, by their names.
         pixels: (rows, 3, size, size) uint8, mapped into memory; None when only the entries were kept.
     """
 
-    def __init__(self, base: Path, size: int) -> None:
-        digest = hashlib.blake2b(os.fsencode(base.resolve()), digest_size=6).hexdigest()
+    def __init__(self, base: Path, size: int, part: str = "") -> None:
+        identity = os.fsencode(base.resolve()) + b"\0" + part.encode()
+        digest = hashlib.blake2b(identity, digest_size=6).hexdigest()
         self.folder, self.size = cache_root() / "decoded" / f"{digest}-{size}", size
         self.entries: dict[str, Entry] = {}
         self.pixels: NDArray[np.uint8] | None = None

@@ -7,7 +7,7 @@ from antipodes.data.pictures import usual_side
 
 _DEFAULT_SIZE = 64
 _SMALLEST_DEFAULT = 32
-_MARGIN = 1.15  # of the decoded image over the view: 256 for views of 224
+_MARGIN = 8, 7  # of the decoded image over the view: 256 for views of 224
 
 
 def decode_size(sources: Sequence[Source], size: int | None, decode: int | None) -> tuple[int, int]:
@@ -16,7 +16,7 @@ def decode_size(sources: Sequence[Source], size: int | None, decode: int | None)
     Args:
         sources: the images; the headers of some of them are read where something is left open.
         size: side of views. None is 64, or less where the images themselves are smaller, but at least 32.
-        decode: side of the decoded images. None is 1.15 times ``size`` (256 for 224), but no more than the images
+        decode: side of the decoded images. None is 8/7 of ``size`` (256 for 224), but no more than the images
             have, nor less than ``size``.
 
     Raises:
@@ -31,5 +31,5 @@ def decode_size(sources: Sequence[Source], size: int | None, decode: int | None)
     if size is None:
         size = max(_SMALLEST_DEFAULT, min(_DEFAULT_SIZE, own if decode is None else decode))
     if decode is None:
-        decode = max(size, min(int(_MARGIN * size), own))
+        decode = max(size, min(_MARGIN[0] * size // _MARGIN[1], own))
     return size, decode

@@ -11,6 +11,12 @@ from antipodes.data.problems import DataError
 TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 """How the names of tables end."""
 
+LABEL_COLUMNS = ("label", "labels", "class", "category", "target", "tags")
+"""What a column of labels is called."""
+
+LABEL_TABLES = tuple(f"labels{suffix}" for suffix in TABLES)
+"""What a table of labels is called when it is found by itself."""
+
 Row = dict[str, Any]
 
 

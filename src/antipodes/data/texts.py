@@ -14,7 +14,7 @@ from antipodes.data.classes import Classes, choose_classes
 from antipodes.data.dataset import DataError, Raw, Samples, Split, _check_ids, check_split, limited
 from antipodes.data.describe import printable
 from antipodes.data.listing import natural
-from antipodes.data.tables import TABLES, Row, find_column, has_column, read_table
+from antipodes.data.tables import LABEL_COLUMNS, TABLES, Row, find_column, has_column, read_table
 
 PAIRS = (
     ("query", "document"),
@@ -27,7 +27,6 @@ PAIRS = (
 """Columns that make a pair; the first is always the input `query`, the second `document`."""
 
 _TEXT = ("text", "sentence", "content", "document", "title")
-_LABEL = ("label", "labels", "class", "category")
 _SAMPLE = ("sample", "id", "group")
 
 
@@ -160,9 +159,9 @@ def _problem(texts: list[str], longest: int) -> str | None:
 
 def _labels(rows: list[Row], keep: list[int], file: Path) -> tuple[list[int], list[str]]:
     """Return the label of every row that is kept and the names of the labels; nothing when there is no such column."""
-    if not has_column(rows, _LABEL):
+    if not has_column(rows, LABEL_COLUMNS):
         return [], []
-    column = find_column(rows, _LABEL, file, "labels")
+    column = find_column(rows, LABEL_COLUMNS, file, "labels")
     names = sorted({str(row.get(column)) for row in rows}, key=natural)
     number = {name: i for i, name in enumerate(names)}
     return [number[str(rows[i].get(column))] for i in keep], names

@@ -1,32 +1,17 @@
 """Datasets whose official archives are on disk: where these are looked for, and what all of them have in common."""
 
-import os
 from abc import abstractmethod
-from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
-
-import torch
-from torch import Tensor
+from typing import Any, ClassVar
 
 from antipodes.data.archives import unpacked
-from antipodes.data.classes import Classes, choose_classes
-from antipodes.data.dataset import DataError, ImageDataset, Split, check_split, limited
-from antipodes.data.decode import Source
+from antipodes.data.classes import Classes
+from antipodes.data.dataset import DataError, ImageDataset, Split, check_split
 from antipodes.data.download import cache_root, check
-from antipodes.data.pictures import decode_all
-from antipodes.data.sizes import decode_size
+from antipodes.data.listed import Listed, ListedImages
 
 
-class Listed(NamedTuple):
-    """The images of a split: their paths, their classes by number, and the classes' names."""
-
-    files: list[Path]
-    labels: list[int]
-    classes: list[str]
-
-
-class TransferSet(ImageDataset):
+class TransferSet(ListedImages):
     """Images in files whose splits and classes an archive lists; made by a class per dataset.
 
     Args:
@@ -66,54 +51,25 @@ class TransferSet(ImageDataset):
         self._options: dict[str, Any] = {"root": root, "classes": classes, "verify": verify, "cache": cache}
         self._options |= {"workers": workers, "memory_limit": memory_limit}
         try:
-            files, labels, names = self._listed(split)
+            listed = self._listed(split)
         except (OSError, KeyError, ValueError, IndexError, TypeError, AttributeError) as error:
             if isinstance(error, DataError):
                 raise
             raise DataError(f"{self.name} is not laid out as its official archive ({error}): get it again") from error
-        keep = list(range(len(files)))
-        if classes is not None:
-            keep, labels, names = choose_classes(labels, names, classes, self.name)
-            files = [files[i] for i in keep]
-        if (kept := limited(len(files), limit)) is not None:
-            keep, files, labels = ([column[i] for i in kept.tolist()] for column in (keep, files, labels))
-        sources = [Source(str(file)) for file in files]
-        base = Path(os.path.commonpath(files)) if len(files) > 1 else files[0].parent
-        self.image_size, self.decode = decode_size(sources, size, decode)
-        shown = [os.path.relpath(file, base) for file in files]
-        self.pictures = decode_all(
-            base, shown, sources, self.decode, workers=workers, memory_limit=memory_limit, cache=cache
+        self._open(
+            listed,
+            size=size,
+            decode=decode,
+            limit=limit,
+            classes=classes,
+            cache=cache,
+            workers=workers,
+            memory_limit=memory_limit,
         )
-        self.in_memory, self.classes = self.pictures.in_memory, tuple(names)
-        self.skipped = [(shown[i], why) for i, why in self.pictures.problems.items()]
-        if not len(self.pictures):
-            raise DataError(f"none of the {len(files)} images of {self.name} can be read: get it again")
-        self.base, self.files = base, tuple(shown[i] for i in self.pictures.readable)
-        self._label([keep[i] for i in self.pictures.readable], [labels[i] for i in self.pictures.readable])
 
     @abstractmethod
     def _listed(self, split: Split) -> Listed:
         """Return the images of a split, in the archive's order."""
-
-    def _label(self, positions: list[int], labels: list[int]) -> None:
-        """Set the labels of the images that are kept; ``positions`` are theirs in ``_listed``."""
-        self.labels = torch.tensor(labels)
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def _images(self, ids: Tensor) -> Tensor:
-        return self.pictures.fetch(ids)
-
-    @property
-    def paths(self) -> list[str]:
-        """The path of every row's file."""
-        return [os.path.join(self.base, file) for file in self.files]
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Short hex digest of the files' names and content and the size they are scaled to."""
-        return self.pictures.fingerprint(self.files, self.name, self.image_size)
 
     def held_out(self, limit: int | None = None) -> ImageDataset | None:
         """Return the official test split, None when this is it."""

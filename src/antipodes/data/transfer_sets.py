@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from antipodes.data.archives import unpacked
 from antipodes.data.dataset import DataError, Split, limited
+from antipodes.data.listed import Listed
 from antipodes.data.listing import natural
 from antipodes.data.tables import read_json
-from antipodes.data.transfer_set import Listed, TransferSet
+from antipodes.data.transfer_set import TransferSet
 
 
 class DTD(TransferSet):
@@ -37,7 +37,7 @@ class Pets(TransferSet):
     """Oxford-IIIT Pets (Parkhi et al. 2012): 37 breeds, 3,680 / 3,669 images; judged by the mean over classes."""
 
     name = "pets"
-    metric = "mean_per_class"
+    metric = "mean per class"
     archives: ClassVar[dict[str, str]] = {
         "images.tar.gz": "md5:5c4f3ee8e5d25df40f4fd59a7f44e54c",
         "annotations.tar.gz": "md5:95a8c909bbe2e81eed6a22bccdf3f68f",
@@ -77,7 +77,7 @@ class Caltech101(TransferSet):
     """
 
     name = "caltech101"
-    metric = "mean_per_class"
+    metric = "mean per class"
     archives: ClassVar[dict[str, str]] = {
         "101_ObjectCategories.tar.gz": "md5:b224c7392d521a49829488ab0f1120d9",
         "caltech-101.zip": "md5:3138e1922a9193bfa496528edbbc45d0",
@@ -114,7 +114,7 @@ class Aircraft(TransferSet):
     """FGVC-Aircraft (Maji et al. 2013): 100 variants, 6,667 / 3,333 images; judged by the mean over classes."""
 
     name = "aircraft"
-    metric = "mean_per_class"
+    metric = "mean per class"
     archives: ClassVar[dict[str, str]] = {"fgvc-aircraft-2013b.tar.gz": "md5:d4acdd33327262359767eeaa97a4f732"}
 
     def _listed(self, split: Split) -> Listed:
@@ -145,22 +145,36 @@ class SUN397(TransferSet):
         return Listed([base / line for line in lines], labels, classes)
 
 
+class Places205(TransferSet):
+    """Places205 (Zhou et al. 2014): 205 scenes, 2,448,873 / 20,500 images; the test split is its validation list."""
+
+    name = "places205"
+    archives: ClassVar[dict[str, str]] = {}  # no official digests are known
+    images: ClassVar[str] = "data/vision/torralba/deeplearning/images256"
+
+    def _listed(self, split: Split) -> Listed:
+        base = self.find(self.images, "imagesPlaces205_resize.tar.gz")
+        part = f"trainvalsplit_places205/{'train' if split == 'train' else 'val'}_places205.csv"
+        rows = [line.split() for line in self.find(part, "trainvalsplit_places205.tar.gz").open() if line.strip()]
+        names = {int(row[1]): row[0].partition("/")[2].rpartition("/")[0] for row in rows}
+        classes = [names.get(number, str(number)) for number in range(max(names) + 1)]
+        return Listed([base / row[0] for row in rows], [int(row[1]) for row in rows], classes)
+
+
 class VOC2007(TransferSet):
     """PASCAL VOC 2007 (Everingham et al. 2010): 20 classes, several an image, 5,011 / 4,952 images; judged by mAP.
 
-    ``targets`` has them; images in which a class is marked as difficult are not counted for it.
+    Labels are (n, 20); images in which a class is marked as difficult are not counted for it.
     """
 
     name = "voc2007"
-    metric = "map"
+    metric = "mAP"
     archives: ClassVar[dict[str, str]] = {
         "VOCtrainval_06-Nov-2007.tar": "md5:c52e279531787c972589f7e41ab4ae64",
         "VOCtest_06-Nov-2007.tar": "md5:b6e924de25625d8de591ea690078ad9f",
     }
 
     def _listed(self, split: Split) -> Listed:
-        if self._options["classes"] is not None:
-            raise DataError("the images of voc2007 have several labels each, so no classes can be chosen")
         part = "trainval" if split == "train" else "test"
         base = self.find("VOCdevkit/VOC2007", f"VOC{part}_06-Nov-2007.tar")
         lists = base / "ImageSets" / "Main"
@@ -168,18 +182,15 @@ class VOC2007(TransferSet):
         columns = [dict(line.split() for line in (lists / f"{name}_{part}.txt").open()) for name in classes]
         images = (lists / f"{part}.txt").read_text().split()
         mark = {"1": 1, "0": -1, "-1": 0}
-        self._marks = torch.tensor([[mark[column[image]] for column in columns] for image in images], dtype=torch.int8)
-        return Listed([base / "JPEGImages" / f"{image}.jpg" for image in images], [0] * len(images), classes)
-
-    def _label(self, positions: list[int], labels: list[int]) -> None:
-        self.targets = self._marks[positions]
+        labels = [[mark[column[image]] for column in columns] for image in images]
+        return Listed([base / "JPEGImages" / f"{image}.jpg" for image in images], labels, classes)
 
 
 class Flowers102(TransferSet):
     """Oxford 102 Flowers (Nilsback and Zisserman 2008): 2,040 / 6,149 images; judged by the mean over classes."""
 
     name = "flowers102"
-    metric = "mean_per_class"
+    metric = "mean per class"
     archives: ClassVar[dict[str, str]] = {
         "102flowers.tgz": "md5:52808999861908f626f3c1f4e79d11fa",
         "imagelabels.mat": "md5:e0620be6f572b9609742df49c70aed4d",

@@ -4,6 +4,9 @@ Importing this package does not import torch, so that the command line can list 
 """
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
 from antipodes.registry import find
@@ -11,7 +14,9 @@ from antipodes.registry import find
 if TYPE_CHECKING:
     from antipodes.encoders.encoder import Encoder
 
-__all__ = ["create", "timm_model"]
+__all__ = ["create", "timm_model", "without_pretrained"]
+
+_PRETRAINED: ContextVar[bool] = ContextVar("pretrained", default=True)
 
 
 def create(name: str, *, probe_size: int = 32, **arguments: Any) -> "Encoder":
@@ -39,6 +44,8 @@ def create(name: str, *, probe_size: int = 32, **arguments: Any) -> "Encoder":
     except TypeError as error:
         takes = ", ".join(inspect.signature(component.target).parameters) or "none"
         raise ValueError(f"encoder {name!r} cannot be built: {error}; its arguments are: {takes}") from error
+    if not _PRETRAINED.get() and "pretrained" in inspect.signature(component.target).parameters:
+        given["pretrained"] = False
     encoder = cast("Encoder", component.target(**given))
     if not hasattr(encoder, "num_features"):
         from antipodes.encoders.encoder import feature_size
@@ -47,6 +54,25 @@ def create(name: str, *, probe_size: int = 32, **arguments: Any) -> "Encoder":
         arguments["probe_size"] = probe_size
     encoder.origin = (name, arguments)
     return encoder
+
+
+@contextmanager
+def without_pretrained() -> Iterator[None]:
+    """Build encoders without their pretrained weights inside this block, because others will replace them at once.
+
+    So a run that started from the weights of an installed package can be opened where the package is not.
+
+    Example:
+        >>> with without_pretrained():
+        ...     encoder = create("efficientnet-lite0")
+        >>> encoder.origin
+        ('efficientnet-lite0', {})
+    """
+    before = _PRETRAINED.set(False)
+    try:
+        yield
+    finally:
+        _PRETRAINED.reset(before)
 
 
 def timm_model(model: str, pretrained: bool = False, in_channels: int = 3, **arguments: Any) -> "Encoder":

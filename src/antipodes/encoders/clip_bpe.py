@@ -29,7 +29,7 @@ def read_merges() -> bytes:
     Raises:
         ValueError: the package is not installed.
     """
-    path = require_packaged("CLIP's byte pairs", "text", PACKAGES, FILE)
+    path = require_packaged("CLIP's byte pairs", "open_clip", PACKAGES, FILE)
     lines = gzip.decompress(path.read_bytes()).decode().split("\n")
     return "\n".join(lines[1 : MERGES + 1]).encode()
 

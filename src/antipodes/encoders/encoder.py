@@ -21,6 +21,8 @@ class Preprocessing:
         size: height and width of the square that is left.
         mean: of every channel of RGB in [0, 1]; it is taken away.
         std: of every channel; it is divided by.
+        decode: side of the square that photos are first decoded to, where it is another than `size`, to which that is
+            then scaled.
         colour: what of it the encoder sees: all of "rgb", or after a conversion to Lab only "l" or "ab", as CMC's two
             encoders do.
 
@@ -32,12 +34,13 @@ class Preprocessing:
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
     colour: Literal["rgb", "l", "ab"] = "rgb"
+    decode: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
         object.__setattr__(self, "std", tuple(float(value) for value in self.std))
-        if self.size < 1:
-            raise ValueError(f"size must be at least 1, got {self.size}: it is the side of the images")
+        if self.size < 1 or (self.decode is not None and self.decode < 1):
+            raise ValueError(f"size and decode must be at least 1, got {self.size} and {self.decode}")
         if len(self.mean) != 3 or len(self.std) != 3 or not min(self.std) > 0:
             raise ValueError(f"mean and std must be three numbers each, std above 0, got {self.mean} and {self.std}")
         if self.colour not in ("rgb", "l", "ab"):

@@ -1,7 +1,6 @@
 """Encoders as safetensors files: torchvision's names inside, and in the metadata how to build and feed them again."""
 
 import hashlib
-import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -14,11 +13,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from antipodes.encoders import create
+from antipodes.encoders import create, without_pretrained
 from antipodes.encoders.encoder import Encoder, Preprocessing
+from antipodes.encoders.heads import build_head, describe_head
 from antipodes.encoders.text import VOCABULARY
 from antipodes.files import replacing
-from antipodes.registry import find
 
 CLASSIFIER = ("fc.weight", "fc.bias")
 """What torchvision's and timm's ResNets have and a backbone has not."""
@@ -78,6 +77,33 @@ def export_backbone(
             temporary.write_text(_card(path.name, description, weights, digest, card), encoding="utf-8")
 
 
+def export_head(module: nn.Module, path: str | Path) -> None:
+    """Write a projection head, which `load_head` builds again; the same weights give the same bytes.
+
+    Raises:
+        ValueError: it is not a head that `antipodes.encoders.heads` makes; nothing is written then.
+    """
+    metadata = {"format": "pt", "antipodes_version": version("antipodes"), "head": json.dumps(describe_head(module))}
+    content = _with_sorted_header(save(_tensors(module), metadata))
+    with replacing(Path(path)) as temporary:
+        temporary.write_bytes(content)
+
+
+def load_head(path: str | Path) -> nn.Sequential:
+    """Build the head of a file of `export_head`.
+
+    Raises:
+        ValueError: the file is missing or damaged, or holds no head.
+    """
+    metadata, tensors = read_safetensors(path)
+    try:
+        module = build_head(json.loads(metadata["head"]))
+        module.load_state_dict(tensors)
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{path} does not hold a projection head: export the run again") from error
+    return module
+
+
 def describe(module: nn.Module, preprocessing: Preprocessing | None = None) -> Description:
     """Collect what a file says of a module."""
     name, arguments = getattr(module, "origin", (None, {}))
@@ -102,11 +128,8 @@ def load_backbone(path: str | Path) -> Encoder:
     description = read_description(path)
     if description.name is None:
         raise ValueError(f"{path} does not say which encoder it holds: build the module yourself and use load_weights")
-    arguments = dict(description.arguments)
-    if "pretrained" in inspect.signature(find("encoder", description.name).target).parameters:
-        arguments["pretrained"] = False  # weights that would be replaced at once
-    encoder = create(description.name, **arguments)
-    encoder.origin = (description.name, dict(description.arguments))
+    with without_pretrained():
+        encoder = create(description.name, **description.arguments)
     if description.preprocessing is not None:
         encoder.preprocessing = description.preprocessing
     load_weights(encoder, path)
@@ -239,9 +262,9 @@ def _card(file: str, description: Description, weights: int, digest: str, facts:
     if description.name is not None:
         lines.append(f"| built by | `{description.name}`, `{json.dumps(description.arguments, sort_keys=True)}` |")
     if (preprocessing := description.preprocessing) is not None:
-        lines.append(
-            f"| images | shorter side scaled to {preprocessing.size}, centre cropped, {preprocessing.colour} |"
-        )
+        side = preprocessing.decode or preprocessing.size
+        then = "" if side == preprocessing.size else f", scaled to {preprocessing.size}"
+        lines.append(f"| images | shorter side scaled to {side}, centre cropped{then}, {preprocessing.colour} |")
         lines.append(f"| mean, std | {list(preprocessing.mean)}, {list(preprocessing.std)} of RGB in [0, 1] |")
     lines += [f"| {_cell(title)} | {_cell(text)} |" for title, text in facts.items()]
     return "\n".join(lines) + "\n"

@@ -1,7 +1,8 @@
 """Projection heads: what stands between an encoder's features and the embeddings that are contrasted."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -96,3 +97,51 @@ def head(
         if not last:
             layers.append(nn.ReLU(inplace=True) if activation == "relu" else nn.GELU())
     return nn.Sequential(*layers)
+
+
+def embedding_length(module: nn.Module, features: int) -> int:
+    """Return the length of the embeddings that a head makes of so many features."""
+    lengths = [layer.out_features for layer in module.modules() if isinstance(layer, nn.Linear)]
+    return lengths[-1] if lengths else features
+
+
+def describe_head(module: nn.Module) -> list[list[object]]:
+    """Write a head down as a list of its layers, from which `build_head` makes it again.
+
+    Raises:
+        ValueError: it has other layers than `head` makes.
+
+    Example:
+        >>> describe_head(head("mlp2", 4, 3, 2))
+        [['linear', 4, 3, True], ['relu'], ['linear', 3, 2, True]]
+    """
+    layers: list[list[object]] = []
+    for layer in [] if isinstance(module, nn.Identity) else module.children():
+        if isinstance(layer, nn.Linear):
+            layers.append(["linear", layer.in_features, layer.out_features, layer.bias is not None])
+        elif isinstance(layer, nn.BatchNorm1d):
+            layers.append(["batch_norm", layer.num_features, layer.affine])
+        elif isinstance(layer, nn.ReLU | nn.GELU):
+            layers.append(["relu" if isinstance(layer, nn.ReLU) else "gelu"])
+        else:
+            raise ValueError(f"a head with a {type(layer).__name__} inside cannot be written down")
+    return layers
+
+
+def build_head(layers: Sequence[Sequence[Any]]) -> nn.Sequential:
+    """Make a head that `describe_head` wrote down.
+
+    Raises:
+        ValueError: a layer is of an unknown kind.
+    """
+    made: list[nn.Module] = []
+    for kind, *sizes in layers:
+        if kind == "linear":
+            made.append(nn.Linear(sizes[0], sizes[1], bias=sizes[2]))
+        elif kind == "batch_norm":
+            made.append(nn.BatchNorm1d(sizes[0], affine=sizes[1]))
+        elif kind in ("relu", "gelu"):
+            made.append(nn.ReLU(inplace=True) if kind == "relu" else nn.GELU())
+        else:
+            raise ValueError(f"unknown layer {kind!r} of a head")
+    return nn.Sequential(*made)

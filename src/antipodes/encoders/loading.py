@@ -6,13 +6,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from antipodes.encoders import create
 from antipodes.encoders.encoder import Encoder, Preprocessing
-from antipodes.encoders.export import load_backbone
+from antipodes.encoders.export import load_backbone, load_head
+from antipodes.encoders.heads import embedding_length
 from antipodes.registry import NAMES
 
 ENDING = ".safetensors"
+HEAD = "head"
 PRETRAINED = ("efficientnet-lite0", "minilm")
 """Names of encoders whose weights come with an installed package."""
 
@@ -26,17 +29,21 @@ class SideBySide(nn.Module):
     Args:
         encoders: the networks.
         colours: of each, the channels it sees: rgb, l or ab.
+        heads: of each, its projection head, for embeddings of unit length; none for features.
     """
 
-    def __init__(self, encoders: Sequence[Encoder], colours: Sequence[str]) -> None:
+    def __init__(self, encoders: Sequence[Encoder], colours: Sequence[str], heads: Sequence[nn.Module] = ()) -> None:
         super().__init__()
         self.encoders = nn.ModuleList(encoders)
+        self.heads = nn.ModuleList(heads)
         self.colours = list(colours)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the features (B, num_features) of normalised images, tokens or vectors."""
         seen = split_colours(inputs, self.colours)
         parts = [encoder(part) for encoder, part in zip(self.encoders, seen, strict=True)]
+        if len(self.heads):
+            parts = [F.normalize(head(part), dim=1) for head, part in zip(self.heads, parts, strict=True)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
@@ -47,10 +54,11 @@ class LoadedEncoder(nn.Module):
         encoders: the network, or several on the same images whose features are put side by side (CMC's two).
         preprocessing: how images are made ready, one for each of the networks; None for texts and vectors.
         name: what to call it.
+        heads: the projection heads of the networks; with them come embeddings of unit length instead of features.
 
     Attributes:
         modality: image, text or vector.
-        num_features: length of a feature vector.
+        num_features: length of a feature vector, or of an embedding.
 
     Example:
         >>> from PIL import Image
@@ -60,14 +68,21 @@ class LoadedEncoder(nn.Module):
     """
 
     def __init__(
-        self, encoders: Sequence[Encoder], preprocessing: Sequence[Preprocessing | None], name: str = "encoder"
+        self,
+        encoders: Sequence[Encoder],
+        preprocessing: Sequence[Preprocessing | None],
+        name: str = "encoder",
+        heads: Sequence[nn.Module] = (),
     ) -> None:
         super().__init__()
         self.preprocessing = list(preprocessing)
-        self.network = SideBySide(encoders, ["rgb" if each is None else each.colour for each in preprocessing])
+        self.network = SideBySide(encoders, ["rgb" if each is None else each.colour for each in preprocessing], heads)
         self.name = name
         self.modality: str = getattr(encoders[0], "modality", "image")
-        self.num_features = sum(int(encoder.num_features) for encoder in encoders)
+        lengths = [int(encoder.num_features) for encoder in encoders]
+        if heads:
+            lengths = [embedding_length(head, length) for head, length in zip(heads, lengths, strict=True)]
+        self.num_features = sum(lengths)
         if self.modality == "image" and None in self.preprocessing:
             raise ValueError(
                 f"{name} does not say how its images are made ready: load it with preprocessing=Preprocessing(size)"
@@ -129,14 +144,15 @@ class LoadedEncoder(nn.Module):
         """Make a batch of inputs into one tensor.
 
         Returns:
-            Of images (B, 3, size, size) uint8, of texts tokens (B, L) int64, of vectors (B, F) float32.
+            Of images (B, 3, H, H) uint8, H being the side they are decoded to, of texts tokens (B, L) int64, of vectors
+            (B, F) float32.
         """
         if self.modality == "text":
             tokens: Tensor = self.encoders[0].tokenize(list(inputs))  # type: ignore[operator]
             return tokens
         if self.modality == "vector":
             return torch.as_tensor(inputs, dtype=torch.float32)
-        return torch.stack([read_image(image, self.size) for image in inputs])
+        return torch.stack([read_image(image, self._images().decode or self.size) for image in inputs])
 
     @torch.no_grad()
     def features(self, batch: Tensor) -> Tensor:
@@ -155,7 +171,12 @@ class LoadedEncoder(nn.Module):
         return preprocessing
 
 
-def load(path: str | Path, tower: str | None = None, preprocessing: Preprocessing | None = None) -> LoadedEncoder:
+def load(
+    path: str | Path,
+    tower: str | None = None,
+    preprocessing: Preprocessing | None = None,
+    embeddings: bool = False,
+) -> LoadedEncoder:
     """Load an encoder with its preprocessing.
 
     Args:
@@ -163,6 +184,8 @@ def load(path: str | Path, tower: str | None = None, preprocessing: Preprocessin
             (``efficientnet-lite0``, ``minilm``, ``timm:<model>``, ``hf:<text model>``).
         tower: which of a run's encoders, e.g. ``"text"``; by default the only one, or that of the images.
         preprocessing: how images are made ready, where the file does not say or something else is wanted.
+        embeddings: go on through the projection head to what the loss compared, with unit length. The images and texts
+            of a CLIP run are in one space there.
 
     A file that names its encoder by a dotted path makes that import: load such files of strangers with care.
 
@@ -180,10 +203,13 @@ def load(path: str | Path, tower: str | None = None, preprocessing: Preprocessin
     elif place.suffix == ENDING or place.is_file():
         files = [place]
     else:
+        if embeddings:
+            raise ValueError(f"{path} has no projection head: embeddings are those of a run folder or its files")
         return _pretrained(str(path), preprocessing)
     encoders = [load_backbone(file) for file in files]
     found = [preprocessing or encoder.preprocessing for encoder in encoders]
-    return LoadedEncoder(encoders, found, str(path))
+    heads = [load_head(_head_of(file)) for file in files] if embeddings else []
+    return LoadedEncoder(encoders, found, str(path), heads)
 
 
 def read_image(image: Any, size: int) -> Tensor:
@@ -207,11 +233,14 @@ def read_image(image: Any, size: int) -> Tensor:
 
 
 def normalised(images: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Turn images (B, 3, H, W) uint8 into normalised RGB."""
+    """Turn images (B, 3, H, W) uint8 into normalised RGB (B, 3, size, size)."""
     mean, std = (
         torch.tensor(part, device=images.device).view(3, 1, 1) for part in (preprocessing.mean, preprocessing.std)
     )
-    return (images.float() / 255 - mean) / std
+    pixels = images.float() / 255
+    if pixels.shape[2:] != (preprocessing.size, preprocessing.size):
+        pixels = F.interpolate(pixels, (preprocessing.size,) * 2, mode="bilinear", antialias=True).clamp_(0, 1)
+    return (pixels - mean) / std
 
 
 def split_colours(images: Tensor, colours: Sequence[str]) -> list[Tensor]:
@@ -236,7 +265,8 @@ def files_of_run(folder: Path, tower: str | None) -> list[Path]:
                 return [folder / f"{name}{ENDING}"]
     elif (only := folder / f"encoder{ENDING}").is_file():
         return [only]
-    found = {file.stem.removeprefix("encoder-"): file for file in sorted(folder.glob(f"*{ENDING}"))}
+    files = [file for file in sorted(folder.glob(f"*{ENDING}")) if not file.stem.startswith(HEAD)]
+    found = {file.stem.removeprefix("encoder-"): file for file in files}
     if tower is None and set(found) == {"ab", "l"}:
         return [found["l"], found["ab"]]
     if tower is None and "image" in found:
@@ -247,6 +277,14 @@ def files_of_run(folder: Path, tower: str | None) -> list[Path]:
         )
     wanted = "more than one encoder: choose by tower" if tower is None else f"no encoder of tower {tower!r}"
     raise ValueError(f"{folder} has {wanted}, of {', '.join(found)}")
+
+
+def _head_of(encoder: Path) -> Path:
+    """The file of the head that stands beside an encoder's: head-text beside encoder-text."""
+    file = encoder.with_name(encoder.name.replace("encoder", HEAD, 1))
+    if file == encoder or not file.is_file():
+        raise ValueError(f"there is no projection head beside {encoder}: a run writes {HEAD}{ENDING} when it ends")
+    return file
 
 
 def _pretrained(name: str, preprocessing: Preprocessing | None) -> LoadedEncoder:

@@ -22,7 +22,7 @@ class TextTransformer(TextEncoder):
 
     Args:
         byte_pairs: "trained" learns byte pairs from the run's own texts (the package `tokenizers`); "clip" reads CLIP's
-            own list from the installed package ``open_clip_torch``. ``pip install antipodes[text]`` installs both.
+            own list from the installed package ``open_clip_torch``; the extras `text` and `open_clip` install them.
         vocabulary_size: number of tokens, start and end included; CLIP's list has 49408, which "clip" requires.
         width: length of a token's vector, and of the features.
         layers: number of blocks.

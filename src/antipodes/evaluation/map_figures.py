@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -109,7 +110,8 @@ def _thumbnails(axes: Axes, points: Tensor, images: Tensor) -> None:
     side = max(right - left, high - low) / THUMBNAILS
     cell = ((points - torch.tensor([left, low])) / side).floor()
     offset = ((points - torch.tensor([left, low])) / side - cell - 0.5).square().sum(1)
-    inside = ((cell >= 0) & (cell < THUMBNAILS)).all(1)
+    whole = torch.tensor([right - left, high - low]) / side - 1  # a thumbnail is shown if all of it is inside
+    inside = ((cell >= 0) & (cell <= whole + 1e-6)).all(1)
     shown: dict[tuple[int, int], int] = {}
     for number in offset.argsort().tolist():
         place = (int(cell[number, 0]), int(cell[number, 1]))
@@ -124,7 +126,11 @@ def _thumbnails(axes: Axes, points: Tensor, images: Tensor) -> None:
 def _frame(axes: Axes, points: Tensor) -> None:
     """No ticks, as the axes of such a map have no meaning, and limits that a few far points do not stretch."""
     (left, right), (low, high) = _limits(points)
-    axes.set(xticks=[], yticks=[], xlim=(left, right), ylim=(low, high))
+    axes.set(xticks=[], yticks=[])
+    # not xlim and ylim, which fight with the equal aspect
+    axes.dataLim.set_points(np.array([[left, low], [right, high]]))
+    axes.margins(0)
+    axes.set_autoscale_on(True)
     axes.set_aspect("equal", adjustable="datalim")
 
 

@@ -35,7 +35,7 @@ def keep_scores(folder: Path, row: Row, measured: Mapping[str, Any]) -> str | No
     ((name, scores),) = results_dictionary([row]).items()
     changed: list[str] = []
     if file.is_file():
-        before: dict[str, Any] = json.loads(file.read_text()).get(MEASURED, {"weights": None})
+        before = _measured_before(file)
         changed = [setting for setting, value in now.items() if before.get(setting, value) != value]
         if not changed:
             scores, now = read_scores(folder) | scores, before | now
@@ -46,17 +46,36 @@ def keep_scores(folder: Path, row: Row, measured: Mapping[str, Any]) -> str | No
     )
 
 
+def _measured_before(file: Path) -> dict[str, Any]:
+    """What kept scores were measured with; something that differs from everything where nobody can tell."""
+    try:
+        found: dict[str, Any] = json.loads(file.read_text()).get(MEASURED, {"weights": None})
+    except (ValueError, AttributeError):
+        return {"weights": None}
+    return found
+
+
 def read_scores(folder: Path) -> dict[str, float]:
     """The scores that antipodes evaluate has left in a run folder.
 
     Raises:
-        ValueError: if it has not.
+        ValueError: if it has not, or the file is damaged.
     """
     file = folder / FILE
     if not file.is_file():
         raise ValueError(f"{folder} has no scores yet: run antipodes evaluate {folder}")
-    (scores,) = (value for name, value in json.loads(file.read_text()).items() if name != MEASURED)
-    return {str(name): float(value) for name, value in scores.items()}
+    try:
+        (scores,) = (value for name, value in json.loads(file.read_text()).items() if name != MEASURED)
+        return {str(name): float(value) for name, value in scores.items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ValueError(f"{file} is damaged: remove it and run antipodes evaluate {folder} again") from error
+
+
+def read_measured(folder: Path) -> dict[str, Any]:
+    """What the scores in a run folder were measured with; empty where nobody knows."""
+    file = folder / FILE
+    found: dict[str, Any] = json.loads(file.read_text()).get(MEASURED, {}) if file.is_file() else {}
+    return found
 
 
 def fingerprint(module: nn.Module) -> str:

@@ -15,6 +15,7 @@ from antipodes.data import Raw, Samples
 from antipodes.methods import Method
 from antipodes.methods.towers import Joined
 from antipodes.runs.embedding import embed
+from antipodes.runs.locked import kept_features
 from antipodes.runs.views import plain_view
 
 Space = Literal["features", "embeddings"]
@@ -87,15 +88,44 @@ def tower_features(
     if input_name not in data.modalities:
         raise ValueError(f"dataset {data.name} has no input {input_name!r} for the method's tower {name!r}")
     preprocess = view or plain_view(method, size or data.image_size, input_name)
-    return embed(
-        network,
-        data,
-        preprocess=preprocess,
-        input_name=input_name,
-        device=device,
-        workers=workers,
-        progress=progress,
-    )
+
+    def embedded(module: nn.Module) -> Tensor:
+        return embed(
+            module,
+            data,
+            preprocess=preprocess,
+            input_name=input_name,
+            device=device,
+            workers=workers,
+            progress=progress,
+        )
+
+    if view is not None or name not in method.network.names() or not method.network[name].frozen:
+        return embedded(network)
+    encoder = method.evaluated(name).to(device)
+    seen = repr((data.fingerprint, input_name, size or data.image_size, sorted(method.pixels.items())))
+    features = kept_features(encoder, seen, lambda: embedded(encoder))
+    return features if space == "features" else _run(method.network[name].head.to(device), features.to(device))
+
+
+def text_features(
+    method: Method, tower: str, texts: Sequence[str], space: Space = "embeddings", device: torch.device | str = "cpu"
+) -> Tensor:
+    """What a tower makes of texts, (n, F) float32 on the CPU.
+
+    Args:
+        method: Whose tower it is.
+        tower: The name of one that reads texts.
+        texts: What is embedded.
+        space: The encoder's features or the embeddings of its head.
+        device: Where to run.
+    """
+    network = tower_network(method, tower, space).to(device)
+    if not method.network[tower].frozen:
+        return embed_texts(network, texts, device)
+    encoder = method.network[tower].encoder.to(device)
+    features = kept_features(encoder, "\0".join(texts), lambda: embed_texts(encoder, texts, device))
+    return features if space == "features" else _run(method.network[tower].head.to(device), features.to(device))
 
 
 def embed_texts(network: nn.Module, texts: Sequence[str], device: torch.device | str = "cpu") -> Tensor:

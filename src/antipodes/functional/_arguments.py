@@ -81,12 +81,14 @@ def check_rules(rules: Sequence[Rule], anchors: int, candidates: int, questions:
                 raise ValueError(f'Ranks.space must be "own" or "guide", got {ranks.space!r}')
 
 
-def checked_temperature(temperature: float | Tensor, anchors: Tensor, questions: Questions) -> Tensor:
+def checked_temperature(
+    temperature: float | Tensor, anchors: Tensor, dtype: torch.dtype, questions: Questions
+) -> Tensor:
     """Return the temperature as a tensor, () or (A,), with its gradient; refuse what cannot divide similarities."""
     if not isinstance(temperature, Tensor):
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature must be positive and finite, got {temperature}")
-        return torch.tensor(temperature, dtype=torch.float64, device=anchors.device)
+        return torch.tensor(temperature, dtype=dtype, device=anchors.device)
     if temperature.shape not in ((), anchors.shape[:1]):
         shape = tuple(temperature.shape)
         raise ValueError(

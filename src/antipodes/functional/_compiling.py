@@ -1,12 +1,14 @@
-"""What torch.compile does with the kernels: it runs them as they are, between two graphs."""
+"""Kernels in other people's steps: under torch.compile they run as they are, and under autocast in full precision."""
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, cast
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ParamSpec, TypeVar
 
-from torch._compile import _disable_dynamo
+import torch
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -16,7 +18,26 @@ def outside_graphs(function: Callable[Arguments, Result]) -> Callable[Arguments,
     """Keep a function out of compiled graphs, at one graph break a call.
 
     The tiles of a kernel are many small operations on reused buffers: traced, they would be one graph per batch size.
+    `torch.compiler.disable` does that, but imports the compiler, two seconds that most programs do not need: it is
+    asked only once somebody else has imported it.
     """
-    # Not `torch.compiler.disable`, which imports the compiler, two seconds that most programs do not need.
-    wrapped: Any = _disable_dynamo(function)
-    return cast(Callable[Arguments, Result], functools.wraps(function)(wrapped))
+    disabled: list[Any] = []
+
+    @functools.wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        if "torch._dynamo" not in sys.modules:
+            return function(*args, **kwargs)
+        if not disabled:
+            disabled.append(torch.compiler.disable(function))
+        result: Result = disabled[0](*args, **kwargs)
+        return result
+
+    call._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return call
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """Switch autocast off where it is on: products of similarities are divided by small temperatures."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()

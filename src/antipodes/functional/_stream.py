@@ -7,8 +7,8 @@ these are anchors too: in the other direction of two, or above the diagonal when
 
 Gradient. With g_i the gradient of log_sum_i, the similarities receive G_ik = M_ik exp(s_ik/tau - log_sum_i) g_i / tau,
 the anchors G c and the candidates G^T a. A tile that is read in both directions adds both up before the products. Tiles
-are computed again rather than stored, unless the candidates (a queue, a bank) take no gradient: then the weighted sum
-of candidates is collected in the forward pass and scaled in the backward.
+are computed again rather than stored, unless there are few. Where the candidates (a queue, a bank) take no gradient,
+the weighted sum of candidates is collected in the forward pass and scaled in the backward.
 
 The gradient of the temperature is free: d log_sum_i / d tau_i = - sum_k G_ik s_ik / tau_i, and sum_k G_ik s_ik is the
 dot product of anchor i and its gradient.
@@ -148,8 +148,11 @@ class Stream(torch.autograd.Function):
         ones = anchors.new_ones(max(len(anchors), len(candidates)))
         weights = ones if task.offsets is None else task.offsets.exp()  # of the candidates, where there is no shift
         weighted = candidates if task.offsets is None or not along else candidates * weights[:, None]
+        ctx.retained = []
         for tile in task.tiles:
             logits, values = walk.exponentials(tile) if task.warm else (walk.logits(tile),) * 2
+            if task.retained:
+                ctx.retained.append(values.clone())
             block = walk.block(tile, values)
             for place, number, mask, sides in walk.reads(tile, tile.mirrored):
                 each, keep = sums[place], None
@@ -214,14 +217,15 @@ class Stream(torch.autograd.Function):
                 grad_anchors += torch.einsum("ra,rad->ad", handed[0][1], pulled_drawn)
         else:
             grad_anchors = torch.zeros_like(anchors)
-            grad_candidates = grad_anchors if task.shared else torch.zeros_like(candidates)
-            _add_gradients(Walk(task, anchors, candidates, temperature), handed, grad_anchors, grad_candidates)
+            grad_candidates = grad_anchors if task.halved else torch.zeros_like(candidates)
+            walk = Walk(task, anchors, candidates, temperature)
+            _add_gradients(walk, ctx.retained, handed, grad_anchors, grad_candidates)
         grad_temperature: Tensor | None = None
         if ctx.needs_input_grad[2]:
             # Where a tile stands for its mirror image, a pair's share appears at both of its ends.
             share = (anchors * grad_anchors).sum(1) * (0.5 if task.halved else 1.0)
             grad_temperature = (pulled_part - like_temperature(share, temperature)) / temperature
-        return grad_anchors, None if task.shared else grad_candidates, grad_temperature, None
+        return grad_anchors, None if task.halved else grad_candidates, grad_temperature, None
 
 
 def like_temperature(shares: Tensor, temperature: Tensor) -> Tensor:
@@ -230,13 +234,20 @@ def like_temperature(shares: Tensor, temperature: Tensor) -> Tensor:
 
 
 def _add_gradients(
-    walk: Walk, handed: list[tuple[Tensor, Tensor, Tensor]], grad_anchors: Tensor, grad_candidates: Tensor
+    walk: Walk,
+    retained: list[Tensor],
+    handed: list[tuple[Tensor, Tensor, Tensor]],
+    grad_anchors: Tensor,
+    grad_candidates: Tensor,
 ) -> None:
     """Walk the tiles once more and add up the gradients of anchors and candidates."""
     task, buffers = walk.task, walk.buffers
     weights = None if task.offsets is None else task.offsets.exp()
     for tile in task.tiles:
-        logits, values = walk.exponentials(tile) if task.warm else (walk.logits(tile),) * 2
+        if retained:
+            values = retained[tile.number]
+        else:
+            values = walk.exponentials(tile)[1] if task.warm else walk.logits(tile)
         block = walk.block(tile, values)
         weight: Tensor | None = None  # of kept pairs, times their exponentials unless it is warm
         pulled: Tensor | None = None
@@ -259,7 +270,7 @@ def _add_gradients(
                 continue
             for mirror in sides:
                 out = buffers("share" if weight is not None else "weight", tile.shape)
-                torch.sub(logits, _beside(log_sum, tile, mirror), out=out)
+                torch.sub(values, _beside(log_sum, tile, mirror), out=out)
                 if task.offsets is not None:
                     out.add_(task.offsets[tile.columns])
                 out.clamp_(max=0.0).exp_().mul_(_beside(push, tile, mirror))  # no kept pair exceeds the sum of all

@@ -27,10 +27,11 @@ from antipodes.functional.rule import Group, Rule
 from antipodes.functional.same_sample import SameSample
 
 DIRECT_PAIRS = 2**17  # up to this many pairs there is one tile, which is kept for the backward pass
+RETAINED_PAIRS = 2**20  # up to this many pairs the tiles of the forward pass are kept, 4 MB in float32 at most
 WARM_REACH = {torch.float32: 55.0, torch.float64: 600.0}  # |s| / tau whose exponentials and their sums need no shift
 
 
-@dataclass(frozen=True)
+@dataclass
 class Direction:
     """Anchors that look at candidates, with a mask per rule.
 
@@ -45,16 +46,17 @@ class Direction:
     count: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class Task:
     """Everything about a call that has no gradient.
 
     Attributes:
         tiles: the tiles to walk.
         directions: one, or two that share every tile.
-        shared: whether the candidates are the anchors, so that both gradients are one.
-        halved: whether tiles below the diagonal are left out because those above stand for them as well.
+        halved: whether the candidates are the anchors and tiles below the diagonal are left out, because those above
+            stand for them as well; both gradients are then one.
         direct: whether there is one tile of all pairs, which is small enough to be kept.
+        retained: whether tiles are kept for the backward pass instead of being computed again.
         warm: whether exponentials need no shift; bounds are then compared with exponentials, otherwise with logits.
         guide: the guide's vectors of rows and columns, if a mask asks for them.
         offsets: (C,) what is added to the logits of every candidate, or None.
@@ -65,9 +67,9 @@ class Task:
 
     tiles: tuple[Tile, ...]
     directions: tuple[Direction, ...]
-    shared: bool
     halved: bool
     direct: bool
+    retained: bool
     warm: bool
     guide: tuple[Tensor, Tensor] | None
     offsets: Tensor | None
@@ -134,24 +136,24 @@ def prepare(
     key_ids = anchor_ids if candidate_ids is None else candidate_ids
     check_pairs(anchors, keys, anchor_ids, key_ids)
     questions = Questions()
-    check_rules(ways[0], len(anchors), len(keys), questions)
+    check_rules(ways[0], anchors.shape[0], keys.shape[0], questions)
     if mirror_rules is not None:
-        check_rules(ways[1], len(keys), len(anchors), questions)
-    dtype = torch.promote_types(anchors.dtype, torch.float32)
-    tau = checked_temperature(temperature, anchors, questions)
+        check_rules(ways[1], keys.shape[0], anchors.shape[0], questions)
+    dtype = torch.float64 if anchors.dtype is torch.float64 else torch.float32
+    tau = checked_temperature(temperature, anchors, dtype, questions)
     needed = any(rule.needs_guide for each in ways for rule in each)
-    guides = checked_guide(guide, needed, len(anchors), len(keys), shared, dtype)
-    offsets = None if offsets is None else _checked_offsets(offsets, len(keys), dtype, questions)
+    guides = checked_guide(guide, needed, anchors.shape[0], keys.shape[0], shared, dtype)
+    offsets = None if offsets is None else _checked_offsets(offsets, keys.shape[0], dtype, questions)
     same = SameSample(anchor_ids, key_ids) if same_sample is None else same_sample
     ways[0] = bounded(ways[0], anchors, keys, anchor_ids, key_ids, guide=guides, same_sample=same)
     if mirror_rules is not None:
         turned = None if guides is None else (guides[1], guides[0])
         ways[1] = bounded(ways[1], keys, anchors, key_ids, anchor_ids, guide=turned)
 
-    direct = direct and block is None and 0 < len(anchors) * len(keys) <= DIRECT_PAIRS
+    direct = direct and block is None and 0 < anchors.shape[0] * keys.shape[0] <= DIRECT_PAIRS
     warm = False
     if direct:
-        empty = key_ids.device.type != "cpu" or _lowest(key_ids, anchor_ids) < 0
+        empty = key_ids.device.type != "cpu" or _lowest(*((key_ids,) if shared else (key_ids, anchor_ids))) < 0
     else:
         reach, lowest = _look(anchors, keys, tau, offsets, torch.cat((key_ids, anchor_ids)), dtype, questions)
         warm, empty = exponentials and reach <= WARM_REACH[dtype], lowest < 0
@@ -166,31 +168,35 @@ def prepare(
     lopsided = (guides is not None and guides[0] is not guides[1]) or offsets is not None
     halved = shared and halve and not (direct or tau.ndim or lists or lopsided)
 
-    anchors = anchors.to(dtype)
-    keys = anchors if shared else keys.to(dtype)
-    pairs = _same_sample_pairs(same, direct, limit=8 * (len(anchors) + len(keys)))
-    if pairs is None:  # a list of them would outgrow the embeddings: compare ids like groups
-        own = (Rule(groups=(Group(anchor_ids, key_ids),)), Rule(groups=(Group(key_ids, anchor_ids),)))
-        ways = [tuple(rule & own[place] for rule in each) for place, each in enumerate(ways)]
-    listing = None if pairs is None or not len(pairs[0]) else Listing(*pairs)
+    anchors = as_dtype(anchors, dtype)
+    keys = anchors if shared else as_dtype(keys, dtype)
+    tau = as_dtype(tau, dtype)
+    tiles: tuple[Tile, ...]
+    others: tuple[Tensor, ...] | None
     if direct:
-        tiles = cut(len(anchors), len(keys), max(len(anchors), 1), max(len(keys), 1), False, listing)
+        tiles, others = _one_tile(same, mirror_rules is not None)
     else:
+        pairs = _same_sample_pairs(same, limit=8 * (anchors.shape[0] + keys.shape[0]))
+        others = None if pairs is None else _others(pairs, anchors.shape[0], keys.shape[0])
+        listing = None if pairs is None or not pairs[0].shape[0] else Listing(*pairs)
         several = anchors.device.type == "cpu" and torch.get_num_threads() > 1
         height = block or (BLOCK if anchors.device.type == "cpu" else 4096)
         width = height * (WIDE if several and block is None else 1)
-        tiles = cut(len(anchors), len(keys), height, width, halved, listing)
-    with_grad = torch.is_grad_enabled()
+        tiles = cut(anchors.shape[0], keys.shape[0], height, width, halved, listing)
+    if others is None:  # a list of them would outgrow the embeddings: compare ids like groups
+        own = (Rule(groups=(Group(anchor_ids, key_ids),)), Rule(groups=(Group(key_ids, anchor_ids),)))
+        ways = [tuple(rule & own[place] for rule in each) for place, each in enumerate(ways)]
+    with_grad, ids, fixed = torch.is_grad_enabled(), (anchor_ids, key_ids), tau.detach()
     rows_need_grad = with_grad and (anchors.requires_grad or tau.requires_grad)
     task = Task(
         tiles=tiles,
         directions=tuple(
-            _direction(each, bool(n), tau.detach().to(dtype), warm, tiles, halved, pairs, (anchor_ids, key_ids), empty)
-            for n, each in enumerate(ways)
+            _direction(each, bool(place), fixed, warm, tiles, halved, others, ids, empty)
+            for place, each in enumerate(ways)
         ),
-        shared=halved or (direct and shared),
         halved=halved,
         direct=direct,
+        retained=with_grad and keys.requires_grad and anchors.shape[0] * keys.shape[0] <= RETAINED_PAIRS,
         warm=warm,
         guide=guides if needed else None,
         offsets=offsets,
@@ -198,7 +204,12 @@ def prepare(
         columns_need_grad=with_grad and keys.requires_grad,
         questions=questions,
     )
-    return anchors, keys, tau.to(dtype), task
+    return anchors, keys, tau, task
+
+
+def as_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the tensor in that dtype, without the price of asking where it is in it already."""
+    return tensor if tensor.dtype is dtype else tensor.to(dtype)
 
 
 def _as_tuple(rules: Rule | Sequence[Rule]) -> tuple[Rule, ...]:
@@ -229,7 +240,7 @@ def _look(
     questions: Questions,
 ) -> tuple[float, float]:
     """Refuse what is not finite or too large; return the largest |logit| that there can be, and the smallest id."""
-    if not (len(anchors) and len(keys)):
+    if not (anchors.shape[0] and keys.shape[0]):
         questions.answers(torch.zeros((), device=anchors.device))
         return 0.0, -1.0
     parts = (anchors,) if keys is anchors else (anchors, keys)
@@ -245,14 +256,36 @@ def _look(
     return reach + shifted, lowest
 
 
-def _same_sample_pairs(same: SameSample, direct: bool, limit: int) -> tuple[Tensor, Tensor] | None:
+def _same_sample_pairs(same: SameSample, limit: int) -> tuple[Tensor, Tensor] | None:
     """List the pairs of one sample, rows in order; None if there are more than the limit, or if looking would stall."""
-    if same.anchor_ids.device.type != "cpu":
+    if same.anchor_ids.device.type != "cpu" or same.count.numpy().sum() > limit:
         return None
-    if direct:
-        rows, columns = np.nonzero(same.anchor_ids.numpy()[:, None] == same.candidate_ids.numpy())
-        return torch.from_numpy(rows), torch.from_numpy(columns)
-    return None if same.count.numpy().sum() > limit else same.pairs()
+    return same.pairs()
+
+
+def _others(same: tuple[Tensor, Tensor], anchors: int, candidates: int) -> tuple[Tensor, Tensor]:
+    """How many pairs every anchor and every candidate is in, apart from these."""
+    of_anchors, of_candidates = (
+        torch.bincount(part, minlength=count) for part, count in zip(same, (anchors, candidates), strict=True)
+    )
+    return candidates - of_anchors, anchors - of_candidates
+
+
+def _one_tile(same: SameSample, both: bool) -> tuple[tuple[Tile, ...], tuple[Tensor, ...] | None]:
+    """Return all pairs as one tile, and how many others than its own sample every anchor and, for both, candidate has.
+
+    On a CPU the pairs of one sample are listed; elsewhere looking at them would stall, and there are no such numbers.
+    """
+    rows, columns = same.anchor_ids.shape[0], same.candidate_ids.shape[0]
+    every = (slice(0, rows), slice(0, columns), (rows, columns), False)
+    if same.anchor_ids.device.type != "cpu":
+        return (Tile(0, *every, None),), None
+    flat = same.in_one_block
+    others = [columns - np.bincount(flat // columns, minlength=rows)]
+    if both:
+        others.append(rows - np.bincount(flat % columns, minlength=columns))
+    excluded = torch.from_numpy(flat) if len(flat) else None
+    return (Tile(0, *every, excluded),), tuple(torch.from_numpy(each) for each in others)
 
 
 def _direction(
@@ -262,7 +295,7 @@ def _direction(
     warm: bool,
     tiles: Sequence[Tile],
     halved: bool,
-    pairs: tuple[Tensor, Tensor] | None,
+    others: tuple[Tensor, ...] | None,
     ids: tuple[Tensor, Tensor],
     empty: bool,
 ) -> Direction:
@@ -277,7 +310,7 @@ def _direction(
         filled = (candidate_ids >= 0).to(tau.dtype)
         slot = Factor(torch.ge, "group", filled, torch.full_like(anchor_ids, 0.5, dtype=tau.dtype))
         masks = [mask._replace(keep=(*mask.keep, slot), mutual=False) for mask in masks]
-    elif pairs is not None:
-        same = torch.bincount(pairs[1 if mirror else 0], minlength=len(anchor_ids))
-        masks = [mask if mask.keep or mask.dropped else mask._replace(kept=len(candidate_ids) - same) for mask in masks]
-    return Direction(tuple(masks), mirror, len(anchor_ids))
+    elif others is not None:
+        kept = others[1 if mirror else 0]
+        masks = [mask if mask.keep or mask.dropped else mask._replace(kept=kept) for mask in masks]
+    return Direction(tuple(masks), mirror, anchor_ids.shape[0])

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from antipodes.functional._arguments import Guide, Questions, check_pairs, check_rules
-from antipodes.functional._compiling import outside_graphs
-from antipodes.functional._direct import Direct
+from antipodes.functional._compiling import full_precision, outside_graphs
+from antipodes.functional._direct import direct_sums
 from antipodes.functional._stream import Stream
-from antipodes.functional._task import Task, prepare
+from antipodes.functional._task import Task, as_dtype, prepare
 from antipodes.functional.ranks import ranked_sums
 from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
@@ -102,7 +102,7 @@ def contrast(
         guide=guide,
         same_sample=same_sample,
     )
-    return _run(*arguments, torch.promote_types(anchors.dtype, torch.float32))[0]
+    return _run(*arguments)[0]
 
 
 @outside_graphs
@@ -153,18 +153,19 @@ def contrast_both(
     arguments = prepare(
         first, second, first_ids, second_ids, temperature, first_rules, block, mirror_rules=second_rules, guide=guide
     )
-    one, other = _run(*arguments, torch.promote_types(first.dtype, torch.float32))
+    one, other = _run(*arguments)
     return one, other
 
 
-def _run(anchors: Tensor, candidates: Tensor, tau: Tensor, task: Task, dtype: torch.dtype) -> list[Sums]:
+def _run(anchors: Tensor, candidates: Tensor, tau: Tensor, task: Task) -> list[Sums]:
     """Apply the kernel; one `Sums` per direction."""
-    function = Direct if task.direct else Stream
-    with torch.autocast(anchors.device.type, enabled=False):
-        own = candidates.detach() if task.shared else candidates
-        outputs = function.apply(anchors, own, tau, task)  # type: ignore[no-untyped-call]
+    with full_precision(anchors.device):
+        if task.direct:
+            return direct_sums(anchors, candidates, tau, task)
+        own = candidates.detach() if task.halved else candidates
+        outputs = Stream.apply(anchors, own, tau, task)  # type: ignore[no-untyped-call]
     every = []
     for place in range(0, len(outputs), 4):
         log_sum, kept, pulled_sum, pulled = outputs[place : place + 4]
-        every.append(Sums(log_sum.to(dtype), kept.long(), pulled_sum.to(dtype), pulled.long()))
+        every.append(Sums(log_sum, as_dtype(kept, torch.int64), pulled_sum, as_dtype(pulled, torch.int64)))
     return every

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from antipodes.functional._arguments import Guide
-from antipodes.functional._compiling import outside_graphs
+from antipodes.functional._compiling import full_precision, outside_graphs
 from antipodes.functional._masks import keep_mask, pull_mask
 from antipodes.functional._stream import Walk
 from antipodes.functional._task import Task, prepare
@@ -105,9 +105,10 @@ def refine(
         direct=False,
     )
     teachers = teachers.detach().to(anchors.dtype)
-    weight, weighted_sum = _Function.apply(  # type: ignore[no-untyped-call]
-        anchors, candidates, teachers, tau.detach(), teacher_temperature, task
-    )
+    with full_precision(anchors.device):
+        weight, weighted_sum = _Function.apply(  # type: ignore[no-untyped-call]
+            anchors, candidates, teachers, tau.detach(), teacher_temperature, task
+        )
     return Refined(weight.to(dtype), weighted_sum.to(dtype))
 
 

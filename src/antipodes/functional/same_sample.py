@@ -56,6 +56,12 @@ class SameSample:
         starts = counts.cumsum(0) - counts
         return counts[sample], starts[sample], place.argsort(stable=True)
 
+    @cached_property
+    def in_one_block(self) -> np.ndarray:
+        """The flat positions of these pairs in (A, C), found by comparing all ids: for few pairs on a CPU."""
+        equal: np.ndarray = np.equal.outer(self.anchor_ids.numpy(), self.candidate_ids.numpy())
+        return equal.ravel().nonzero()[0]
+
     def pairs(self, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return the pairs of the same id, of the anchors in these rows: rows, from their first on, and columns."""
         counts, starts, columns = self._found

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from antipodes.functional._arguments import Guide
-from antipodes.functional._compiling import outside_graphs
+from antipodes.functional._compiling import full_precision, outside_graphs
 from antipodes.functional._masks import keep_mask, pull_mask
 from antipodes.functional._stream import Walk, add_sums
 from antipodes.functional._task import Task, prepare
@@ -151,8 +151,8 @@ def _sums(
         direct=False,
     )
     shift = bias if isinstance(bias, Tensor) else torch.tensor(bias, dtype=dtype, device=anchors.device)
-    with torch.autocast(anchors.device.type, enabled=False):
-        own = keys.detach() if task.shared else keys
+    own = keys.detach() if task.halved else keys
+    with full_precision(anchors.device):
         outputs = _Function.apply(anchors, own, tau, shift.to(anchors), task)  # type: ignore[no-untyped-call]
     every = []
     for place in range(0, len(outputs), 4):
@@ -209,7 +209,7 @@ class _Function(torch.autograd.Function):
         task: Task = ctx.task
         anchors, candidates, temperature, bias = ctx.saved_tensors
         on_anchors = torch.zeros_like(anchors)
-        on_candidates = on_anchors if task.shared else torch.zeros_like(candidates)
+        on_candidates = on_anchors if task.halved else torch.zeros_like(candidates)
         on_bias = torch.zeros_like(bias)
         walk = Walk(task, anchors, candidates, temperature)
         for tile in task.tiles:
@@ -238,8 +238,8 @@ class _Function(torch.autograd.Function):
             if tile.mirrored or not task.halved:
                 on_candidates[tile.columns].addmm_(weight.T, anchors[tile.rows])
         on_anchors /= temperature
-        if not task.shared:
+        if not task.halved:
             on_candidates /= temperature
         # where a tile stands for its mirror image, a pair's share appears at both of its ends
         on_temperature = -(anchors * on_anchors).sum() * (0.5 if task.halved else 1.0) / temperature
-        return on_anchors, None if task.shared else on_candidates, on_temperature, on_bias, None
+        return on_anchors, None if task.halved else on_candidates, on_temperature, on_bias, None

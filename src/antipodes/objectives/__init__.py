@@ -10,7 +10,7 @@ from antipodes.objectives.observation import Observation
 from antipodes.objectives.sigmoid import Sigmoid
 from antipodes.objectives.soft_label import SoftLabel, Targets
 from antipodes.objectives.temperature import Temperature
-from antipodes.objectives.two_way import TwoWay
+from antipodes.objectives.two_way import TwoWay, other_direction
 
 __all__ = [
     "GlobalContrastive",
@@ -29,4 +29,5 @@ __all__ = [
     "Treatment",
     "TreatmentName",
     "TwoWay",
+    "other_direction",
 ]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from antipodes.candidates.batch import batch_pairs
 from antipodes.distributed import gather, world_size
+from antipodes.functional._compiling import outside_graphs
 from antipodes.functional.contrast import contrast_both
 from antipodes.functional.errors import NotFinite
 from antipodes.functional.sums import Sums
@@ -101,6 +102,7 @@ class Objective(LossModule, ABC):
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self._local_ids = 0  # calls in a row whose ids were 0..B-1
 
+    @outside_graphs
     def forward(
         self,
         z1: Tensor,
@@ -172,6 +174,7 @@ class Objective(LossModule, ABC):
             weights = weights.repeat(len(pairs.anchors) // len(z1))
         return self._evaluate(pairs.with_supports(supports), progress, Pairs.contrast, weights)
 
+    @outside_graphs
     def evaluate(
         self,
         pairs: Pairs,

@@ -113,14 +113,16 @@ class Temperature(nn.Module):
         tau = parameter.exp() if self.form == "log" else parameter
         return tau if self.floor is None else tau.clamp(min=self.floor)
 
-    @torch.no_grad()
     def _stay_above_floor(self) -> None:
-        """Put the parameter back to its floor after a step that went too far: at the floor it still has a gradient."""
+        """Put the parameter back to its floor after a step that went too far: at the floor it still has a gradient.
+
+        `data`, because another direction's graph may hold the parameter already; its value is above the floor then.
+        """
         assert self.parameter is not None
         if self.floor is not None:
-            self.parameter.clamp_(min=math.log(self.floor) if self.form == "log" else self.floor)
+            self.parameter.data.clamp_(min=math.log(self.floor) if self.form == "log" else self.floor)
         elif self.form == "linear":
-            self.parameter.clamp_(min=1e-4)
+            self.parameter.data.clamp_(min=1e-4)
 
 
 def check_temperature(value: float) -> None:

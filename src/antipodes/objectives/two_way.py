@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from antipodes.candidates.cross import cross_pairs
 from antipodes.distributed import world_size
+from antipodes.functional._compiling import outside_graphs
 from antipodes.negatives.policy import Policy
 from antipodes.objectives.base import LossModule
 from antipodes.objectives.inputs import Ids, check_shapes, view_guide, whole_numbers
@@ -50,9 +51,9 @@ class TwoWay(LossModule):
             raise ValueError(f"TwoWay needs an objective on pairs such as InfoNCE(), got {type(objective).__name__}")
         if len(names) != 2 or names[0] == names[1]:
             raise ValueError(f"names must be two different ones, got {tuple(names)}")
-        memo = {id(part): part for part in objective.shared_parts()}
-        self.directions = nn.ModuleDict({names[0]: objective, names[1]: copy.deepcopy(objective, memo)})
+        self.directions = nn.ModuleDict({names[0]: objective, names[1]: other_direction(objective)})
 
+    @outside_graphs
     def forward(
         self,
         first: Tensor,
@@ -126,3 +127,11 @@ class TwoWay(LossModule):
     def _one_product(step: Step) -> bool:
         """Whether both directions can share their similarities: all are here, and have one temperature."""
         return world_size() == 1 and not (isinstance(step.temperature, torch.Tensor) and step.temperature.dim())
+
+
+def other_direction(objective: Objective) -> Objective:
+    """A copy of an objective for the other direction of two modalities.
+
+    Its policy and tables are its own; what `Objective.shared_parts` names, such as a learned temperature, is the same.
+    """
+    return copy.deepcopy(objective, {id(part): part for part in objective.shared_parts()})

@@ -2,41 +2,86 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from antipodes.encoders.encoder import Preprocessing
-from antipodes.encoders.export import export_backbone
+import torch
+from torch import nn
+
+from antipodes.data import Samples
+from antipodes.encoders.encoder import Encoder, Preprocessing
+from antipodes.encoders.export import export_backbone, export_head
+from antipodes.encoders.open_clip import TwoTowers
+from antipodes.encoders.text_transformer import TextTransformer
 from antipodes.methods import Method
 from antipodes.runs.views import build_augmentation
 
 
-def export_encoders(method: Method, image_size: int, folder: Path, card: Mapping[str, str] | None = None) -> list[Path]:
-    """Write every encoder of a method that is worth keeping, with what it takes to use it, and return the files.
+def export_encoders(method: Method, data: Samples, folder: Path, card: Mapping[str, str] | None = None) -> list[Path]:
+    """Write every encoder of a method that is worth keeping, with its head and how to feed it; returns their files.
 
     Args:
         method: Whose encoders, and whose pixels were normalised as the files will say.
-        image_size: Side of the images that it was trained on; 0 where there are none.
+        data: What it was trained on.
         folder: Where to write them.
         card: Facts for a model card beside each file; None for no card.
     """
     written = []
     for name, encoder in method.exports().items():
         file = folder / f"{name}.safetensors"
-        export_backbone(encoder, file, run_preprocessing(method, _tower(method, name), image_size), card)
+        tower = _tower(method, name)
+        export_backbone(encoder, file, run_preprocessing(method, tower, data), card)
+        with suppress(ValueError):  # a head of somebody's own, which only the checkpoint can hold
+            export_head(method.network[tower].head, folder / f"{name.replace('encoder', 'head', 1)}.safetensors")
         written.append(file)
     return written
 
 
-def run_preprocessing(method: Method, tower: str, image_size: int) -> Preprocessing | None:
+def run_preprocessing(method: Method, tower: str, data: Samples) -> Preprocessing | None:
     """How the images of a tower are made ready in this run; None for a tower that sees none."""
     plan = method.network.plans[tower]
-    if plan.modality != "image" or not image_size:
+    if plan.modality != "image" or not data.image_size:
         return None
-    recipe = build_augmentation({"name": "plain", **method.pixels}, image_size, method.normalised)
+    size = data.image_size
+    decode: int = getattr(data, "decode", size)
+    recipe = build_augmentation({"name": "plain", **method.pixels}, size, method.normalised)
     colours: dict[int, Literal["rgb", "l", "ab"]] = {1: "l", 2: "ab", 3: "rgb"}
-    return Preprocessing(image_size, recipe.mean, recipe.std, colours[plan.channels])
+    return Preprocessing(size, recipe.mean, recipe.std, colours[plan.channels], None if decode == size else decode)
+
+
+def two_towers(method: Method) -> TwoTowers:
+    """The image and the text tower of a method, their linear heads and the temperature, as open_clip has them.
+
+    Raises:
+        ValueError: it has not one tower for images and one for texts, or their heads are not linear.
+    """
+    towers = {method.network.plans[name].modality: name for name in method.network.names()}
+    if sorted(towers) != ["image", "text"] or len(method.network.names()) != 2:
+        raise ValueError("open_clip's models have a tower for images and one for texts: train with --method clip")
+    image, text = (method.network[towers[modality]] for modality in ("image", "text"))
+    objective: Any = next(iter(method.directions.values()))
+    temperature: Any = objective.temperature  # a number, or a module that learns it
+    value = float(temperature.current() if hasattr(temperature, "current") else temperature)
+    bias = getattr(objective, "bias", None)
+    return TwoTowers(
+        cast(Encoder, image.encoder),
+        cast(TextTransformer, text.encoder),
+        _linear(image.head),
+        _linear(text.head),
+        torch.tensor(-math.log(value)),
+        None if bias is None else bias.detach().clone(),
+    )
+
+
+def _linear(head: nn.Module) -> nn.Linear:
+    """The only layer of a head that open_clip can hold."""
+    layers = list(head.children())
+    if len(layers) != 1 or not isinstance(layers[0], nn.Linear):
+        raise ValueError("open_clip's projections are one linear layer: train with --head.kind linear")
+    return layers[0]
 
 
 def facts(config: Mapping[str, Any]) -> dict[str, str]:

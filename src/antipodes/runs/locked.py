@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -62,28 +62,44 @@ def lookup_locked(
             continue
         texts = data.corpus(plan.input) if plan.modality == "text" else None
         seen = repr((data.fingerprint, plan.input, data.image_size, sorted(method.pixels.items())))
-        file = cache_root(None) / "features" / f"{digest(method.network[name].encoder, seen)}.npy"
-        if file.is_file():
-            known = torch.from_numpy(np.load(file, mmap_mode="c"))
-        else:
-            count = len(data) if texts is None else len(texts)
-            say(f"embedding {count:,} inputs of the frozen tower {name} once")
-            known = _kept(file, _embed(method, data, views, name, texts))
+        count = len(data) if texts is None else len(texts)
+        known = kept_features(
+            method.network[name].encoder,
+            seen,
+            partial(_embed, method, data, views, name, texts),
+            partial(say, f"embedding {count:,} inputs of the frozen tower {name} once"),
+        )
         places = None if texts is None else {text: place for place, text in enumerate(texts)}
         views.locked[plan.input] = LockedFeatures(known, places)
         for tower in method.copies(name):
             tower.cached = True
 
 
-def _kept(file: Path, features: Tensor) -> Tensor:
-    """The same features from a file, or as they are where it cannot be written."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as temporary, temporary.open("wb") as stream:
-            np.save(stream, features.numpy())
-        return torch.from_numpy(np.load(file, mmap_mode="c"))
-    except OSError:
-        return features
+def kept_features(
+    encoder: nn.Module, what: str, compute: Callable[[], Tensor], before: Callable[[], None] | None = None
+) -> Tensor:
+    """Features of a frozen encoder from the user's cache folder, computed where they are not there yet.
+
+    Where the folder cannot be written to they stay in memory.
+
+    Args:
+        encoder: Whose weights they belong to.
+        what: Words that tell what was embedded, and how, from everything else.
+        compute: Makes them, (n, F).
+        before: Called when they have to be made.
+    """
+    file = cache_root(None) / "features" / f"{digest(encoder, what)}.npy"
+    if not file.is_file():
+        if before is not None:
+            before()
+        features = compute()
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(file) as temporary, temporary.open("wb") as stream:
+                np.save(stream, features.numpy())
+        except OSError:
+            return features
+    return torch.from_numpy(np.load(file, mmap_mode="c"))
 
 
 def digest(module: nn.Module, *also: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 
 from antipodes.data import Samples
+from antipodes.encoders import without_pretrained
 from antipodes.methods import Method
 from antipodes.runs.build import build_data, build_method
 from antipodes.runs.folder import Run, load_checkpoint
@@ -19,7 +20,7 @@ def open_method(run: Run, which: Literal["last", "best"] = "last") -> tuple[Meth
     data = build_data(config["data"])
     if state["identity"]["fingerprint"] != data.fingerprint:
         raise ValueError(f"the dataset has changed since {run.folder} was trained: its tables belong to other samples")
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), without_pretrained():
         method = build_method(config, data)
     load_model(method, state, run)
     return method, data

@@ -15,13 +15,19 @@
     test_limit: 4000             # optional: use only so many test images
     transfer: [fashion-mnist]    # optional: other datasets to score the encoders on, by name or path
     transfer_limit: 5000         # optional: use only so many training images of these
+    transfer_normalise: own      # optional: normalise their images by their own statistics, not as the run's
     scores: [linear top-1]       # optional: what the tables show; by default every score
     records: [flagged_share]     # optional: numbers of the last epoch, from metrics.jsonl, beside the scores
     paper:                       # optional: published figures
       - {source: "Table 1 of ...", measured: "ImageNet, ResNet-50", scores: {glofnd: {linear top-1: 77.1}}}
-    notes: what was found        # optional: paragraphs for the report of the whole study
+    claims:                      # optional: orderings that a paper claims, by score
+      linear top-1: [plain < glofnd]
     budgets:                     # optional: what replaces the above for antipodes study NAME --budget quick
       quick: {seeds: [0], test_limit: 1000, common: {epochs: 3, data: {limit: 2000}}}
+      paper: {common: {epochs: 200}, variants: {glofnd: {negatives: {alpha: 0.01}}}}   # variants: of single ones
+
+What was found is no part of a definition, or it would be printed under anybody's rerun: notes/NAME.md beside the report
+is included where the grid is the definition's own.
 
 Options of a component are merged with those of the same component in `common`; one of another name replaces it whole.
 
@@ -31,7 +37,6 @@ and records; common and variants then hold the runner's options.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,13 +44,16 @@ from typing import Any
 
 import yaml
 
+from antipodes.files import replacing
+from antipodes.study.claims import Claim, read_claims
+
 Options = dict[str, Any]
 SHIPPED = Path(__file__).parent / "studies"
 FULL = "full"
 REQUIRED = ("title", "question", "common", "variants", "seeds", "baseline")
-OPTIONAL = ("scores", "paper", "notes", "budgets")
-BUDGETED = ("common", "seeds")
-TRAINED = ("test_limit", "transfer", "transfer_limit")  # these too, where trials are training runs
+OPTIONAL = ("scores", "paper", "claims", "budgets")
+BUDGETED = ("common", "variants", "seeds")
+TRAINED = ("test_limit", "transfer", "transfer_limit", "transfer_normalise")  # where trials are training runs
 
 
 @dataclass(frozen=True)
@@ -72,9 +80,27 @@ class Trial:
         """What its processes had to say."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
-    def arguments(self) -> list[str]:
-        """The options on the command line of antipodes train."""
-        return [*_arguments(self.options), "--seed", str(self.seed), "--out", str(self.folder)]
+    @property
+    def file(self) -> Path:
+        """The options as antipodes train takes them, written before the run is started."""
+        return self.folder.with_name(f"{self.folder.name}.yaml")
+
+    @property
+    def code_file(self) -> Path:
+        """The digests of the code that the run was started with."""
+        return self.folder.with_name(f"{self.folder.name}.code.json")
+
+    def write(self, file: Path | None = None) -> Path:
+        """Write the options to their file, or to another one, whole or not at all."""
+        path = file or self.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            temporary.write_text(yaml.safe_dump(self.options | {"seed": self.seed}, sort_keys=False))
+        return path
+
+    def arguments(self, file: Path | None = None) -> list[str]:
+        """The call of antipodes train, which reads the options from their file."""
+        return ["--config", str(file or self.file), "--out", str(self.folder)]
 
 
 @dataclass(frozen=True)
@@ -90,7 +116,8 @@ class Paper:
 class Study:
     """A study with a budget applied; the module's docstring explains the fields.
 
-    `file` is what it is called by: the name of a study that comes with the package, the file of a user's own.
+    `file` is what it is called by: the name of a study that comes with the package, the file of a user's own. `is_own`
+    says that the grid is the definition's: no other budget or seeds.
     """
 
     name: str
@@ -106,11 +133,13 @@ class Study:
     test_limit: int | None
     transfer: list[str]
     transfer_limit: int | None
+    transfer_normalise: str
     scores: list[str] | None
     records: list[str]
     paper: list[Paper]
+    claims: list[Claim]
     runner: str | None
-    notes: str
+    is_own: bool
 
     @property
     def label(self) -> str:
@@ -133,13 +162,14 @@ def shipped() -> list[str]:
     return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
 
 
-def load(name: str, budget: str = FULL, seeds: list[int] | None = None) -> Study:
+def load(name: str, budget: str = FULL, seeds: list[int] | None = None, data: Options | None = None) -> Study:
     """Read a study.
 
     Args:
         name: Of a study that comes with the package, or the path of a YAML file.
         budget: Which of its budgets; `full` is the study as it stands.
         seeds: Instead of its own.
+        data: Instead of its own: a name or path with options, for all variants.
 
     Raises:
         ValueError: if there is no such study or budget, or the file is not a study.
@@ -153,12 +183,12 @@ def load(name: str, budget: str = FULL, seeds: list[int] | None = None) -> Study
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     try:
-        return _study(path, content, budget, seeds)
+        return _study(path, content, budget, seeds, data)
     except ValueError as error:
         raise ValueError(f"study {name}: {error}") from error
 
 
-def _study(path: Path, content: Any, budget: str, chosen: list[int] | None) -> Study:
+def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data: Options | None) -> Study:
     if isinstance(content, dict) and "runner" in content:
         _check_keys("it", content, (*REQUIRED, "runner"), OPTIONAL)
     else:
@@ -173,7 +203,10 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None) -> S
         BUDGETED if "runner" in content else (*BUDGETED, *TRAINED, "protocols"),
     )
     cut = _options(budgets[budget].get("common", {}), f"budget {budget}")
-    content = content | {key: value for key, value in budgets[budget].items() if key != "common"}
+    single = _mapping(budgets[budget].get("variants", {}), f"variants of budget {budget}")
+    if unknown := set(single) - set(_mapping(content["variants"], "variants")):
+        raise ValueError(f"budget {budget} has options of {unknown.pop()!r}, which is not a variant")
+    content = content | {key: value for key, value in budgets[budget].items() if key not in ("common", "variants")}
     common, variants = _options(content["common"], "common"), _mapping(content["variants"], "variants")
     if content["baseline"] not in variants:
         raise ValueError(f"the baseline {content['baseline']!r} is not a variant: there are {', '.join(variants)}")
@@ -190,7 +223,9 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None) -> S
         against[variant] = own.pop("against", content["baseline"])
         if against[variant] not in variants:
             raise ValueError(f"{variant} is to be compared with {against[variant]!r}, which is not a variant")
-        options[variant] = merge(merge(common, own), cut)
+        options[variant] = merge(merge(merge(common, own), cut), _options(single.get(variant, {}), variant))
+        if data is not None:
+            options[variant] = options[variant] | {"data": data}
     if not seeds[content["baseline"]]:
         raise ValueError(f"the baseline {content['baseline']!r} runs with none of the seeds")
     transfer = _names(content.get("transfer", []), "transfer")
@@ -211,11 +246,13 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None) -> S
         test_limit=content.get("test_limit"),
         transfer=transfer,
         transfer_limit=content.get("transfer_limit"),
+        transfer_normalise=str(content.get("transfer_normalise", "run")),
         scores=_names(content["scores"], "scores") if "scores" in content else None,
         records=_names(content.get("records", []), "records"),
         paper=[_paper(entry, variants) for entry in content.get("paper", [])],
+        claims=read_claims(content.get("claims", {}), list(variants)),
         runner=content.get("runner"),
-        notes=str(content.get("notes", "")).strip() if budget == FULL and chosen is None else "",
+        is_own=budget == FULL and chosen is None and data is None,
     )
 
 
@@ -250,13 +287,6 @@ def flatten(config: Options, prefix: str = "") -> dict[str, Any]:
     for key, value in config.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
-
-
-def _arguments(options: Options) -> list[str]:
-    arguments = []
-    for name, value in flatten(options).items():
-        arguments += [f"--{name}", value if isinstance(value, str) else json.dumps(value)]
-    return arguments
 
 
 def _component(value: Any) -> Options:

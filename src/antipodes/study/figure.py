@@ -20,6 +20,8 @@ Curve = tuple[list[float], list[float]]
 MEASURES = ("precision", "recall", "f1")
 FAINT = "#888888"
 MOST_CURVES = 8  # with more, only the variants with several seeds are drawn
+MOST_ROWS = 24  # likewise
+LONGEST = 30  # characters of a variant's name
 
 
 def draw(report: Mapping[str, Any], histories: Histories, folder: Path, name: str) -> dict[str, str]:
@@ -55,9 +57,11 @@ def scores_figure(report: Mapping[str, Any]) -> Figure:
     scores = important_scores((line["score"] for line in report["summary"]), report["records"])
     shown = {line["variant"] for line in report["summary"] if line["score"] in scores}
     variants = [variant for variant in report["results"] if variant in shown]
-    rows = (len(scores) + 1) // 2
-    figure = figures.new_figure(0.7 + rows * (0.75 + 0.25 * len(variants)), report["title"])
-    grid: Any = figure.subplots(rows, min(2, len(scores)), squeeze=False, sharey=True)
+    if len(variants) > MOST_ROWS:  # single seeds are the first to go
+        several = [variant for variant in variants if len(report["results"][variant]) > 1]
+        variants = several or variants[:MOST_ROWS]
+    figure = figures.new_figure(1.5 + 0.25 * len(variants), report["title"])
+    grid: Any = figure.subplots(1, len(scores), squeeze=False, sharey=True)
     for axes, score in zip(grid.flat, scores, strict=False):
         for place, variant in enumerate(variants):
             values = [found[score] for found in report["results"][variant].values() if score in found]
@@ -65,16 +69,19 @@ def scores_figure(report: Mapping[str, Any]) -> Figure:
                 label = f"mean of {variant}"
                 axes.axvline(fmean(values), color=figures.ORANGE, linestyle="--", linewidth=1.2, label=label)
             if len(values) == 1:
-                axes.scatter(values, [place], s=26, facecolors="none", edgecolors=FAINT, label="a single seed")
+                single: dict[str, Any] = {"facecolors": "none", "edgecolors": FAINT, "clip_on": False}
+                axes.scatter(values, [place], s=26, **single, label="a single seed")
             elif values:
-                axes.scatter(values, [place] * len(values), s=16, color=figures.BLUE, alpha=0.6, label="a seed")
-                mean: dict[str, Any] = {"s": 150, "color": "black", "linewidths": 1.8, "marker": "|"}
+                axes.scatter(
+                    values, [place] * len(values), s=16, color=figures.BLUE, alpha=0.6, clip_on=False, label="a seed"
+                )
+                mean: dict[str, Any] = {"s": 150, "color": "black", "linewidths": 1.8, "marker": "|", "clip_on": False}
                 axes.scatter([fmean(values)], [place], **mean, label="mean over seeds")
         figures.finish(axes, score, "", "", columns=0)
-    for axes in grid.flat[len(scores) :]:
-        axes.set_axis_off()
-    grid[0][0].set_yticks(range(len(variants)), variants)  # of all, as they share it
-    grid[0][0].invert_yaxis()
+        axes.title.set_fontsize(9)
+    names = [variant if len(variant) <= LONGEST else variant[: LONGEST - 1] + "…" for variant in variants]
+    grid[0][0].set_yticks(range(len(variants)), names)  # of all, as they share it
+    grid[0][0].set_ylim(len(variants) - 0.4, -0.6)
     for axes in grid[:, 0]:
         for text, variant in zip(axes.get_yticklabels(), variants, strict=True):
             text.set(fontsize=8.5, color=FAINT if len(report["results"][variant]) == 1 else "black")

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from antipodes.evaluation.scores import read_scores
 from antipodes.files import replacing
 from antipodes.runs.folder import Run
 from antipodes.runs.records import read_epochs
+from antipodes.study.code import changed, code_digests
 from antipodes.study.definition import Options, Study, Trial, flatten
+from antipodes.study.sharing import find_twin, link_run
 from antipodes.study.statistics import Histories
 
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -39,6 +41,7 @@ class Grid:
     def __init__(self, study: Study, out: Path) -> None:
         self.study, self.out = study, out
         self.trials = study.trials(out)
+        self._digests = code_digests()
 
     def refuse_changes(self, configurations: dict[Trial, Options]) -> None:
         """Check the folders that exist: their runs were started with the options that the study now asks for.
@@ -62,6 +65,35 @@ class Grid:
         last = (read_epochs(trial.folder) or [{}])[-1]
         records = {name: last[name] for name in self.study.records if last.get(name) is not None}
         return {**content["scores"], **records}
+
+    def stale(self) -> dict[str, str]:
+        """Finished trial -> which code has changed since it was started."""
+        found = {}
+        for trial in self.trials:
+            if self.scores(trial) is not None:
+                before = json.loads((trial.folder / "study.json").read_text()).get("code")
+                if reason := changed(before, self._digests):
+                    found[str(trial)] = reason
+        return found
+
+    def share(self, configurations: dict[Trial, Options]) -> dict[str, Path]:
+        """Take over what other studies beside this one have trained: same configuration, seed and code.
+
+        The files of such a run are linked, not copied; its scores are measured anew.
+
+        Returns:
+            Trial -> the folder of the run that it was taken from.
+        """
+        shared = {}
+        for trial, configuration in configurations.items():
+            if trial.folder.exists():
+                continue
+            source = find_twin(self.out, configuration, self._digests)
+            if source is not None:
+                link_run(source, trial.folder)
+                _write(trial.code_file, {"code": self._digests, "shared": str(source)})
+                shared[str(trial)] = source
+        return shared
 
     def histories(self) -> Histories:
         """What every finished trial has logged of its epochs."""
@@ -112,12 +144,15 @@ class Grid:
 
     def _commands(self, trial: Trial) -> list[list[str]]:
         started = Run(trial.folder).config_file.exists()
+        if not started:
+            trial.write()
+            _write(trial.code_file, {"code": self._digests})
         train = ["train", "--resume", str(trial.folder)] if started else ["train", *trial.arguments()]
         evaluation = self._evaluation(trial)
         evaluate = ["evaluate", str(trial.folder), "--json", "--protocol", ",".join(evaluation["protocols"])]
-        for limit in ("test_limit", "transfer_limit"):
-            if evaluation.get(limit) is not None:
-                evaluate += [f"--{limit}", str(evaluation[limit])]
+        for option in ("test_limit", "transfer_limit", "transfer_normalise"):
+            if evaluation.get(option) is not None:
+                evaluate += [f"--{option}", str(evaluation[option])]
         if "transfer" in evaluation:
             evaluate += ["--transfer", *evaluation["transfer"]]
         return [train, evaluate]
@@ -127,15 +162,22 @@ class Grid:
         negatives = trial.options.get("negatives", "none")
         has_policy = (negatives["name"] if isinstance(negatives, dict) else negatives) != "none"
         protocols = [name for name in self.study.protocols if has_policy or "policy" not in find_protocol(name).needs]
-        evaluation = {"protocols": protocols, "test_limit": self.study.test_limit}
+        evaluation: dict[str, Any] = {"protocols": protocols, "test_limit": self.study.test_limit}
         if self.study.transfer:
             evaluation |= {"transfer": self.study.transfer, "transfer_limit": self.study.transfer_limit}
+            if self.study.transfer_normalise != "run":
+                evaluation["transfer_normalise"] = self.study.transfer_normalise
         return evaluation
 
     def _keep_scores(self, trial: Trial) -> None:
-        content = {"evaluation": self._evaluation(trial), "scores": read_scores(trial.folder)}
-        with replacing(trial.folder / "study.json") as file:
-            file.write_text(json.dumps(content, indent=2) + "\n")
+        started = json.loads(trial.code_file.read_text()) if trial.code_file.is_file() else {}
+        content = {"evaluation": self._evaluation(trial), "scores": read_scores(trial.folder), **started}
+        _write(trial.folder / "study.json", content)
+
+
+def _write(file: Path, content: Mapping[str, Any]) -> None:
+    with replacing(file) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def refuse_change(trial: Trial, saved: Options, asked: Options) -> None:

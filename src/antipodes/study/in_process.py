@@ -11,9 +11,10 @@ from pathlib import Path
 
 from antipodes.files import replacing
 from antipodes.functional import NotFinite
+from antipodes.study.code import changed, runner_digests
 from antipodes.study.definition import Options, Study, Trial
 from antipodes.study.grid import refuse_change
-from antipodes.study.runners.runner import build, configuration
+from antipodes.study.runners.runner import RUNNERS, build, configuration
 from antipodes.study.statistics import Histories
 from antipodes.threads import one_thread
 
@@ -32,6 +33,7 @@ class InProcess:
         self.study, self.out = study, out
         self.trials = study.trials(out)
         self._runners = {trial: build(study.runner, trial.options) for trial in self.trials}
+        self._digests = runner_digests(RUNNERS[study.runner].rpartition(".")[0])
 
     def refuse_changes(self, configurations: dict[Trial, Options]) -> None:
         """Check the folders that exist: they hold the scores of the options that the study now asks for.
@@ -49,6 +51,18 @@ class InProcess:
             return None
         scores: dict[str, float] = json.loads(_file(trial).read_text())["scores"]
         return scores
+
+    def stale(self) -> dict[str, str]:
+        """Finished trial -> which code has changed since it was run."""
+        done = {str(trial): _file(trial) for trial in self.trials if self.scores(trial) is not None}
+        reasons = {
+            name: changed(json.loads(file.read_text()).get("code"), self._digests) for name, file in done.items()
+        }
+        return {name: reason for name, reason in reasons.items() if reason}
+
+    def share(self, configurations: dict[Trial, Options]) -> dict[str, Path]:
+        """Take over nothing: these trials are short."""
+        return {}
 
     def histories(self) -> Histories:
         """Nothing: these trials have no epochs."""
@@ -85,8 +99,9 @@ class InProcess:
         except NotFinite as error:
             return str(error)
         trial.folder.mkdir(parents=True, exist_ok=True)
+        content = {"configuration": configuration(runner), "scores": scores, "code": self._digests}
         with replacing(_file(trial)) as file:
-            file.write_text(json.dumps({"configuration": configuration(runner), "scores": scores}, indent=2) + "\n")
+            file.write_text(json.dumps(content, indent=2) + "\n")
         return None
 
 

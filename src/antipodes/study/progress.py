@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from antipodes.study.definition import Options, Trial
 from antipodes.study.grid import Grid
 from antipodes.study.in_process import InProcess
+from antipodes.study.status import State, write_state
 
 
 class StudyProgress:
@@ -34,7 +35,8 @@ class StudyProgress:
         unfinished = [trial for trial in grid.trials if grid.scores(trial) is None]
         self._done = len(grid.trials) - len(unfinished)
         self._active: Sequence[Trial] = unfinished
-        self._started, self._before = time.monotonic(), self._work()
+        self._started, self._before, self._began = time.monotonic(), self._work(), time.time()
+        self._changed = True
         self._bar = Progress(
             TextColumn("{task.fields[runs]}"),
             BarColumn(),
@@ -57,6 +59,7 @@ class StudyProgress:
     def finished(self, trial: Trial, failure: str | None) -> None:
         """Say how a trial ended."""
         self._done += 1
+        self._changed = True
         self._active = [other for other in self._active if other != trial]
         if failure is None:
             scores = self._grid.scores(trial) or {}
@@ -68,7 +71,11 @@ class StudyProgress:
         self._say(f"{self._done}/{len(self._grid.trials)}  {trial}: {outcome}; {self._left()}")
 
     def working(self, trials: Sequence[Trial]) -> None:
-        """Move the bar."""
+        """Move the bar, and leave word for `antipodes study NAME --status` when something has changed."""
+        if self._changed or list(self._active) != list(trials):
+            state = State(list(map(str, trials)), self.failed, self._began, self._before)
+            write_state(self._grid.out, state)
+            self._changed = False
         self._active = trials
         if not self._bar.disable:
             runs = f"{self._done}/{len(self._grid.trials)} runs"

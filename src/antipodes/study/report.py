@@ -10,6 +10,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from antipodes.study.claims import judge_claims
 from antipodes.study.definition import Options, Paper, Study, flatten
 from antipodes.study.statistics import Line, Results
 
@@ -22,7 +23,7 @@ def tables(lines: Sequence[Line], paper: Sequence[Paper] = ()) -> list[Table]:
     return [_table(score, _cells(part, paper)) for score, part in _by_score(lines)]
 
 
-TEXTS = ("variant", "against", "paper")
+TEXTS = ("variant", "against", "paper", "claim", "score", "here")
 """The columns that hold no numbers."""
 IMPORTANT = 4
 """How many scores the overview and the figure show: the first ones."""
@@ -40,25 +41,54 @@ def markdown(
         figures: Caption -> file, beside the page.
     """
     blocks = [f"# {report['title']}", report["question"]]
-    blocks.append("\n".join(f"- **{name}**: {value}" for name, value in report["facts"].items()))
-    blocks += ["## Overview", _markdown_table(_overview(lines, report["records"]))]
+    blocks += [*_in_short(report["facts"]), _markdown_table(overview(lines, report["records"]))]
     single = any(line.deviation is None for line in lines)
     other = f"{report['baseline']}, or to the variant under *against*," if _several(lines) else report["baseline"]
     blocks.append(OVERVIEW_LEGEND.format(other=other) + (SINGLE_LEGEND if single else ""))
-    blocks += [f"![{caption}]({file})" for caption, file in (figures or {}).items()]
+    pictures = [f"![{caption}]({file})" for caption, file in (figures or {}).items()]
+    blocks += pictures[:1]
     blocks += [f"## What it shows\n\n{report['notes']}"] if report["notes"] else []
+    if report.get("claims"):
+        blocks += ["## What the paper claims", _markdown_table(_claims(report["claims"])), CLAIMS_LEGEND]
+    if report["failed"]:
+        blocks.append(_list("Runs that failed:", (f"{run}: {why}" for run, why in report["failed"].items())))
+    if report.get("stale"):
+        blocks.append(_list("Runs of older code:", (f"{run}: {why}" for run, why in report["stale"].items())))
+    blocks += ["<details>", "<summary>Every score, the options of all variants, published figures</summary>"]
+    blocks.append(_list("", (f"**{name}**: {value}" for name, value in report["facts"].items())))
+    blocks += pictures[1:]
     for score, part in _by_score(lines):
         blocks += [f"## {score}", _markdown_table(_cells(part, paper))]
     blocks.append(LEGEND.format(other=other))
     if paper:
-        blocks.append("\n".join(["Published figures:", "", *(f"- {line}" for line in sources(paper))]))
+        blocks.append(_list("Published figures:", sources(paper)))
     rows = [[name, _options(options)] for name, options in report["variants"].items()]
-    blocks += ["## Variants", _markdown_table((["variant", "options that differ"], rows))]
-    if report["failed"]:
-        blocks.append(
-            "\n".join(["Runs that failed:", "", *(f"- {run}: {why}" for run, why in report["failed"].items())])
-        )
+    blocks += ["## Variants", _markdown_table((["variant", "options that differ"], rows)), "</details>"]
     return "\n\n".join(blocks) + "\n"
+
+
+def _claims(claims: Sequence[Mapping[str, Any]]) -> Cells:
+    rows = []
+    for judged in claims:
+        claim, number = judged["claim"], judged["difference"]
+        ordering = f"{claim['worse']} < {claim['better']}"
+        cells = [_number(number, "+.2f"), str(judged["seeds"]), _p(judged["p"])]
+        rows.append([ordering, claim["score"], judged["verdict"], *cells])
+    return ["claim", "score", "here", "difference", "seeds", "p >"], rows
+
+
+CLAIMS_LEGEND = """*held* and *not held*: by a one-sided paired t-test over the seeds at 5 %; *undecided*: neither, or a
+single seed."""
+
+
+def _in_short(facts: Mapping[str, str]) -> list[str]:
+    """The facts that a reader of the first table needs, as a line; none where there are none."""
+    needed = [f"{name}: {facts[name]}" for name in ("data", "encoder", "epochs", "made by") if name in facts]
+    return [f"*{'; '.join(needed)}*"] if needed else []
+
+
+def _list(title: str, entries: Iterable[str]) -> str:
+    return "\n".join([*([title, ""] if title else []), *(f"- {entry}" for entry in entries)])
 
 
 SINGLE = " †"
@@ -66,7 +96,8 @@ OVERVIEW_LEGEND = "Mean ± standard deviation over the seeds, *difference* to {o
 SINGLE_LEGEND = """
 † A single seed: no spread, no test, and a difference of which nobody knows how much is chance."""
 LEGEND = """Means over the seeds; *spread* is the standard deviation over them. *difference* is the mean difference to
-{other} over the seeds both have, *p* that of a two-sided paired t-test on these (none with fewer than two)."""
+{other} over the seeds both have, *p* that of a two-sided paired t-test on these (none with fewer than two), *p >* that
+of the one-sided one: is the variant better?"""
 
 
 def sources(paper: Sequence[Paper]) -> list[str]:
@@ -89,6 +120,8 @@ def study_report(
     results: Results,
     lines: Sequence[Line],
     failed: Mapping[str, str],
+    notes: str = "",
+    stale: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Everything there is to know about a study that was run, for JSON.
 
@@ -99,6 +132,8 @@ def study_report(
         results: What came out.
         lines: What the tables show of it.
         failed: Run -> why it failed.
+        notes: What somebody found in it.
+        stale: Run -> which code has changed since.
     """
     common, variants = differences(configurations)
     return {
@@ -106,7 +141,7 @@ def study_report(
         "budget": study.budget,
         "title": study.title,
         "question": study.question,
-        "notes": study.notes,
+        "notes": notes,
         "facts": dict(facts),
         "baseline": study.baseline,
         "common": common,
@@ -116,10 +151,12 @@ def study_report(
         "transfer": study.transfer,
         "transfer_limit": study.transfer_limit,
         "records": study.records,
+        "claims": [asdict(judged) for judged in judge_claims(study.claims, results)],
         "paper": [asdict(entry) for entry in study.paper],
         "summary": [asdict(line) for line in lines],
         "results": {variant: dict(seeds) for variant, seeds in results.items()},
         "failed": dict(failed),
+        "stale": dict(stale or {}),
     }
 
 
@@ -146,7 +183,7 @@ def _several(lines: Sequence[Line]) -> bool:
     return len({line.against for line in lines} - {None}) > 1
 
 
-def _overview(lines: Sequence[Line], records: Sequence[str]) -> Cells:
+def overview(lines: Sequence[Line], records: Sequence[str] = ()) -> Cells:
     """A row per variant: the first scores, of the very first also the difference, and how right the flags were."""
     every = dict(_by_score(lines))
     scores = important_scores(every, records)
@@ -189,12 +226,13 @@ def _cells(lines: Sequence[Line], paper: Sequence[Paper]) -> Cells:
     """The table of one score."""
     digits = _digits(lines)
     published = {line.variant: _published(line, paper) for line in lines}
-    header = ["variant", "mean", "spread", "seeds", "difference", "p"]
+    header = ["variant", "mean", "spread", "seeds", "difference", "p", "p >"]
     header += (["against"] if _several(lines) else []) + (["paper"] if any(published.values()) else [])
     rows = []
     for line in lines:
         row = [line.variant, _figure(line.mean, digits), _figure(line.deviation, digits), str(len(line.seeds))]
-        row += ["baseline" if line.against is None else _figure(line.difference, digits, "+"), _p(line.p)]
+        row += ["baseline" if line.against is None else _figure(line.difference, digits, "+")]
+        row += [_p(line.p), _p(line.p_greater)]
         row += [line.against or "-"] if "against" in header else []
         rows.append(row + ([published[line.variant]] if "paper" in header else []))
     return header, rows

@@ -27,6 +27,7 @@ class Line:
         pairs: Number of seeds that the two have in common.
         difference: Mean difference over the common seeds; None without any.
         p: Two-sided, of the paired t-test; None where there is none (see `paired_p`).
+        p_greater: One-sided, of the same test: that the variant is better, as papers often report it.
     """
 
     variant: str
@@ -38,6 +39,7 @@ class Line:
     pairs: int = 0
     difference: float | None = None
     p: float | None = None
+    p_greater: float | None = None
 
 
 def summarise(results: Results, baseline: str, against: Mapping[str, str] | None = None) -> list[Line]:
@@ -81,6 +83,16 @@ def paired_p(first: Sequence[float], second: Sequence[float]) -> float | None:
         return None
     t = fmean(differences) / deviation * math.sqrt(len(differences))
     return student_p(t, len(differences) - 1)
+
+
+def one_sided(p: float, difference: float) -> float:
+    """The p of "the difference is above 0", from the two-sided one and the difference that was seen.
+
+    Example:
+        >>> one_sided(0.04, 1.0), one_sided(0.04, -1.0)
+        (0.02, 0.98)
+    """
+    return p / 2 if difference > 0 else 1 - p / 2
 
 
 def student_p(t: float, degrees: int) -> float:
@@ -133,7 +145,9 @@ def _line(results: Results, variant: str, score: str, against: str) -> Line:
         return replace(line, against=against)
     ours, theirs = [values[seed] for seed in common], [beside[seed] for seed in common]
     difference = fmean(a - b for a, b in zip(ours, theirs, strict=True))
-    return replace(line, against=against, pairs=len(common), difference=difference, p=paired_p(ours, theirs))
+    p = paired_p(ours, theirs)
+    greater = None if p is None else one_sided(p, difference)
+    return replace(line, against=against, pairs=len(common), difference=difference, p=p, p_greater=greater)
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float | None]:

@@ -87,7 +87,7 @@ def _loop(training: Training) -> Run:
             training.bar.say(_sentence(row, settings.epochs))
     if training.records is not None:
         run = training.run
-        export_encoders(method, training.data.image_size, run.folder, facts(run.config()))
+        export_encoders(method, training.data, run.folder, facts(run.config()))
         training.records.close()
     training.fabric.barrier()
     return training.run

@@ -15,7 +15,7 @@ from antipodes.data.captioned import CaptionedImages
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.ranking import first_ranks, recalls
 from antipodes.evaluation.subject import PairedFeatures, Subject
-from antipodes.evaluation.towers import embed_texts, text_tower, tower_network
+from antipodes.evaluation.towers import text_features, text_tower
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,7 @@ def paired_features(subject: Subject) -> PairedFeatures:
         return PairedFeatures(images[first], subject.embed(data, tower, "embeddings"), owners)
     captions = [data.captions(int(row)) for row in first]  # all of them, whatever a row shows
     counts = torch.tensor([len(some) for some in captions])
-    network = tower_network(subject.method, tower, "embeddings")
-    texts = embed_texts(network, [text for some in captions for text in some], subject.device)
+    texts = text_features(subject.method, tower, [text for some in captions for text in some], device=subject.device)
     return PairedFeatures(images[first], texts, torch.arange(len(first)).repeat_interleave(counts))
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from antipodes.data import Folder, Samples
+from antipodes.data.listed import ListedImages
 from antipodes.evaluation.accuracy import average_precision
 from antipodes.evaluation.features import FeatureSet
 from antipodes.evaluation.linear import STRENGTHS, fit_logistic, linear_probe
@@ -117,7 +118,8 @@ def open_others(names: Sequence[str], size: int, limit: int | None = None) -> li
 
 def _open(name: str, size: int, limit: int | None) -> Samples:
     arguments = {} if limit is None else {"limit": limit}
-    if find("data", name).target is Folder:
+    target = find("data", name).target
+    if isinstance(target, type) and issubclass(target, (Folder, ListedImages)):
         arguments["size"] = size
     return build_data({"name": name, **arguments})
 

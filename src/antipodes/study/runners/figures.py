@@ -105,3 +105,22 @@ def _is_ball(study: Study, variant: str) -> bool:
     """Whether a variant leaves out none of the most similar candidates and is trained as all."""
     common = study.variants[study.baseline]
     return {key: value for key, value in study.variants[variant].items() if key != "low"} == common
+
+
+def variance_figure(study: Study, lines: Sequence[Line]) -> Figure:
+    """A panel each for the variance of the gradient, that of the estimate, and the bias: a bar per variant."""
+    panels = ("variance of the gradient", "variance of Z", "bias")
+    figure = new_figure(1.4 + 0.3 * len(study.variants), study.title)
+    row = figure.subplots(1, len(panels), sharey=True)
+    variants = list(study.variants)
+    for axes, score in zip(row, panels, strict=True):
+        found = {line.variant: line for line in lines if line.score == score}
+        for place, variant in enumerate(variants):
+            if variant in found:
+                line = found[variant]
+                colour = ORANGE if variant == study.baseline else BLUE
+                axes.barh(place, line.mean, xerr=line.deviation or 0.0, color=colour, height=0.6)
+        finish(axes, score, "nats" if score == "bias" else "", "", columns=0)
+    row[0].set_yticks(range(len(variants)), variants, fontsize=8.5)
+    row[0].set_ylim(len(variants) - 0.4, -0.6)
+    return figure

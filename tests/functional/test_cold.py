@@ -1,0 +1,159 @@
+"""Low temperatures: float32 down to .005 on every path, against float64 in value and gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize, softplus
+
+from antipodes.functional import (
+    Bounds,
+    Group,
+    Listed,
+    Ranks,
+    Rule,
+    contrast,
+    contrast_both,
+    refine,
+    sigmoid_sums,
+    soft_cross_entropy,
+)
+
+COUNT, KEYS, DIMENSIONS = 48, 60, 32
+
+
+def embeddings(count: int, seed: int) -> Tensor:
+    """Vectors in clusters, so that similarities go from -.5 to .95."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(6, DIMENSIONS, generator=torch.Generator().manual_seed(7))
+    which = torch.randint(0, 6, (count,), generator=generator)
+    return normalize(centres[which] + 0.4 * torch.randn(count, DIMENSIONS, generator=generator), dim=1)
+
+
+def rule(name: str, keys: int) -> Rule:
+    generator = torch.Generator().manual_seed(3)
+    low, high = torch.full((COUNT,), -0.3), torch.full((COUNT,), 0.5)  # no similarity is within rounding of these
+    groups = torch.randint(0, 4, (COUNT,), generator=generator), torch.randint(0, 4, (keys,), generator=generator)
+    places = torch.randint(0, COUNT, (40,), generator=generator), torch.randint(0, keys, (40,), generator=generator)
+    return {
+        "plain": Rule(),
+        "band": Rule(low=low, high=high),
+        "ceiling pulled": Rule(ceiling=high, above="pull"),
+        "groups": Rule(groups=(Group(*groups),)),
+        "lists": Rule(lists=(Listed(*places),)),
+        "ranks": Rule(ranks=(Ranks(5, 30),)),
+        "far ranks": Rule(ranks=(Ranks(30, 40),)),
+        "guide": Rule(guide=Bounds(ceiling=high)),
+    }[name]
+
+
+def both_precisions(function: Any, leaves: dict[str, Tensor]) -> list[list[Tensor]]:
+    """Results and gradients of the leaves in float32 and, of the very same numbers, in float64."""
+    outcomes = []
+    for dtype in (torch.float32, torch.float64):
+        inputs = {name: leaf.to(dtype).requires_grad_() for name, leaf in leaves.items()}
+        loss, results = function(**inputs)
+        assert all(result.dtype in (dtype, torch.int64) for result in results)
+        outcomes.append([*results, *torch.autograd.grad(loss, list(inputs.values()))])
+    return outcomes
+
+
+def assert_close(outcomes: list[list[Tensor]]) -> None:
+    """The error of a tensor, relative to its length."""
+    for ours, exact in zip(*outcomes, strict=True):
+        ours, exact = ours.double(), exact.double()
+        assert torch.equal(ours == -torch.inf, exact == -torch.inf)
+        ours, exact = (x.masked_fill(x == -torch.inf, 0.0) for x in (ours, exact))
+        assert bool(ours.isfinite().all())
+        length = max(float(torch.linalg.vector_norm(exact)), 1e-30)
+        assert float(torch.linalg.vector_norm(ours - exact)) < 1e-5 * length
+
+
+def as_dtype(given: Rule, dtype: torch.dtype) -> Rule:
+    cast = {name: bound.to(dtype) for name, bound in given.bounds.named()}
+    return Rule(**cast, above=given.above, groups=given.groups, lists=given.lists, ranks=given.ranks, guide=given.guide)
+
+
+@pytest.mark.parametrize("tau", [0.01, 0.005])
+@pytest.mark.parametrize("block", [16, None])
+@pytest.mark.parametrize("kind", ["symmetric", "pairs", "queue", "per anchor"])
+@pytest.mark.parametrize("name", ["plain", "band", "ceiling pulled", "groups", "lists", "ranks", "far ranks", "guide"])
+def test_contrast(name: str, kind: str, block: int | None, tau: float) -> None:
+    symmetric = kind == "symmetric"
+    anchors, keys = embeddings(COUNT, 0), embeddings(KEYS, 1)
+    ids, key_ids = torch.arange(COUNT // 2).repeat(2), torch.arange(KEYS)
+    guides = embeddings(COUNT, 4), embeddings(COUNT if symmetric else KEYS, 4 if symmetric else 5)
+    leaves = {"anchors": anchors}
+    if kind in ("pairs", "per anchor"):
+        leaves["candidates"] = keys
+    temperatures = torch.linspace(tau, 2 * tau, COUNT) if kind == "per anchor" else tau
+
+    def loss(anchors: Tensor, candidates: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+        others = None if symmetric else keys.to(anchors) if candidates is None else candidates
+        temperature = temperatures.to(anchors) if isinstance(temperatures, Tensor) else temperatures
+        sums = contrast(
+            anchors,
+            others,
+            anchor_ids=ids,
+            candidate_ids=None if symmetric else key_ids,
+            temperature=temperature,
+            rules=as_dtype(rule(name, COUNT if symmetric else KEYS), anchors.dtype),
+            guide=(guides[0], None if symmetric else guides[1]),
+            block=block,
+        )
+        weighted = sums.log_sum.masked_fill(sums.kept == 0, 0.0) * torch.linspace(0.5, 1, COUNT).to(anchors)
+        return weighted.sum() + sums.pulled_sum.sum(), list(sums)
+
+    assert_close(both_precisions(loss, leaves))
+
+
+@pytest.mark.parametrize("block", [16, None])
+def test_both_directions_and_a_learned_temperature(block: int | None) -> None:
+    ids = torch.arange(COUNT)
+
+    def loss(first: Tensor, second: Tensor, temperature: Tensor) -> tuple[Tensor, list[Tensor]]:
+        ceiling = Rule(ceiling=torch.full((COUNT,), 0.5).to(first))
+        one, other = contrast_both(
+            first, second, first_ids=ids, second_ids=ids, temperature=temperature,
+            first_rules=ceiling, second_rules=Rule(), block=block,
+        )  # fmt: skip
+        return softplus(one.log_sum).sum() + softplus(other.log_sum).mean(), [*one, *other]
+
+    leaves = {"first": embeddings(COUNT, 0), "second": embeddings(COUNT, 1), "temperature": torch.tensor(0.005)}
+    assert_close(both_precisions(loss, leaves))
+
+
+def test_the_sigmoid() -> None:
+    def loss(anchors: Tensor, temperature: Tensor, bias: Tensor) -> tuple[Tensor, list[Tensor]]:
+        pull = Rule(ceiling=torch.full((COUNT,), 0.5).to(anchors), above="pull")
+        sums = sigmoid_sums(
+            anchors, anchor_ids=torch.arange(COUNT), temperature=temperature, bias=bias, rules=pull, block=16
+        )
+        return sums.loss_sum.sum() + sums.pulled_loss.sum(), list(sums)
+
+    leaves = {"anchors": embeddings(COUNT, 0), "temperature": torch.tensor(0.005), "bias": torch.tensor(-10.0)}
+    assert_close(both_precisions(loss, leaves))
+
+
+def test_refine_and_soft_labels() -> None:
+    teachers = embeddings(COUNT, 2)
+
+    def refined(anchors: Tensor) -> tuple[Tensor, list[Tensor]]:
+        pull = Rule(ceiling=torch.full((COUNT,), 0.5).to(anchors), above="pull")
+        result = refine(
+            anchors, teachers=teachers.to(anchors), anchor_ids=torch.arange(COUNT), temperature=0.005,
+            teacher_temperature=0.05, rules=pull,
+        )  # fmt: skip
+        return result.weighted_sum.sum(), list(result)
+
+    def soft(students: Tensor, keys: Tensor) -> tuple[Tensor, list[Tensor]]:
+        result = soft_cross_entropy(
+            students, teachers.to(students), keys, torch.arange(COUNT), temperature=0.005, teacher_temperature=0.02
+        )
+        return (result.onehot + result.p + result.q).sum(), [result.onehot, result.p, result.q]
+
+    assert_close(both_precisions(refined, {"anchors": embeddings(COUNT, 0)}))
+    assert_close(both_precisions(soft, {"students": embeddings(COUNT, 0), "keys": embeddings(KEYS, 1)}))

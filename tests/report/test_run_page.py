@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.audit.scenes import scene
+from tests.cli.command import here, refused
+from tests.report.browser import opened
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs that differ in their seed, on photos of which one has a hostile name and one is damaged."""
+    place = tmp_path_factory.mktemp("runs")
+    photos = place / "photos"
+    for kind in ("cat", "dog"):
+        (photos / kind).mkdir(parents=True)
+        for number in range(12):
+            scene(number + 20 * (kind == "dog")).save(photos / kind / f"{number}.png")
+    scene(50).save(photos / "dog" / "<script>alert(1)<.png")
+    (photos / "dog" / "broken.png").write_bytes(b"no picture")
+    found = []
+    for seed in (0, 1):
+        run = place / f"seed{seed}"
+        options = ["--encoder", "resnet8-slim", "--negatives", "glofnd", "--negatives.alpha", 0.2, "--epochs", 2]
+        options += ["--batch_size", 8, "--seed", seed, "--data", photos, "--data.size", 32, "--out", run]
+        code, _, errors = here("train", *options)
+        assert code == 0, errors
+        scores = {"linear top-1": 40.0 + seed, "knn top-1": 30.0}
+        (run / "evaluation.json").write_text(json.dumps({run.name: scores, "measured with": {}}))
+        found.append(run)
+    return found
+
+
+def test_a_report_of_two_runs(runs: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    code, text, errors = here("report", *runs, "--out", out, "--json", "--shown", 10)
+    assert code == 0, errors
+    titles = json.loads(text)["sections"]
+    assert titles[:4] == ["Runs", "Data", "Scores", "Scores over seeds"]
+    assert {"Curves", "Map of seed0", "Map of seed1"} <= set(titles)
+    with opened(out) as page:
+        body = page.locator("body").inner_text()
+        assert "40.5" in body  # the mean over seeds
+        assert "0.7071" in body
+        assert page.locator("svg polyline").count() >= 2
+        assert page.locator("canvas").count() == 2
+        flagged = page.locator("section.gallery .card:visible")
+        assert flagged.count() > 0
+        assert flagged.first.locator("img").first.evaluate("image => image.naturalWidth") > 30
+        assert flagged.first.locator(".verdict").count() == 1
+
+
+def test_a_quick_report_leaves_the_data_alone(runs: list[Path], tmp_path: Path) -> None:
+    code, text, _ = here("report", runs[0], "--samples", 0, "--out", tmp_path / "quick.html", "--json")
+    assert code == 0
+    assert json.loads(text)["sections"] == ["Runs", "Scores", "Curves"]
+
+
+def test_wrong_calls_of_report(runs: list[Path], tmp_path: Path) -> None:
+    assert "is not a run" in refused("report", tmp_path, "--out", tmp_path / "x.html")
+    assert "named twice" in refused("report", runs[0], runs[0], "--out", tmp_path / "x.html")
+    assert "should end in .html" in refused("report", runs[0], "--out", tmp_path / "x.pdf")
+    assert "does not exist" in refused("report", runs[0], "--out", tmp_path / "missing" / "x.html")
+    assert "samples must be" in refused("report", runs[0], "--samples", -1, "--out", tmp_path / "x.html")
+    scores = runs[0] / "evaluation.json"
+    kept = scores.read_text()
+    scores.write_text("{broken")
+    assert "is broken" in refused("report", runs[0], "--samples", 0, "--out", tmp_path / "x.html")
+    scores.write_text(kept)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_audit_and_embed_a_run(runs: list[Path], tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    code, text, errors = here("audit", runs[0], "--out", tmp_path / "audit", "--json")
+    assert code == 0, errors
+    assert json.loads(text)["samples"] == 25
+    assert parquet.read_table(tmp_path / "audit" / "groups.parquet").num_rows == 25
+    code, text, errors = here("embed", runs[0], "--out", tmp_path / "own.npz", "--json")
+    assert code == 0, errors
+    assert json.loads(text)["images"] == 25
+
+
+def test_groups_of_an_audit_are_read_by_the_loss(runs: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    from antipodes import Known
+
+    assert here("audit", runs[0], "--encoder", "descriptor", "--out", tmp_path / "audit")[0] == 0
+    assert len(Known.read(tmp_path / "audit" / "groups.parquet", num_samples=25).groups) == 25

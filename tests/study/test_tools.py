@@ -1,0 +1,121 @@
+"""What keeps long studies in order: digests of code, shared runs, status, and the list of papers."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from antipodes.runs.folder import Run
+from antipodes.study import code
+from antipodes.study.definition import shipped
+from antipodes.study.papers import entries, page
+from antipodes.study.sharing import find_twin, link_run
+from antipodes.study.status import State, at_work, describe, read_state, write_state
+
+CONFIG = {"epochs": 3, "seed": 0, "out": "a", "data": {"name": "shapes"}, "threads": None, "method": {"dims": [1, 2]}}
+
+
+def test_a_room_that_changed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("functional/a.py", "methods/b.py", "cli/c.py", "pairs.py", "__main__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x = 1\n")
+    monkeypatch.setattr(code, "PACKAGE", tmp_path)
+    code.code_digests.cache_clear()
+    before = code.code_digests()
+    assert set(before) == {"functional", "methods", "top"}
+    (tmp_path / "methods" / "b.py").write_text("x = 2\n")
+    (tmp_path / "cli" / "c.py").write_text("x = 2\n")
+    code.code_digests.cache_clear()
+    assert code.changed(before, code.code_digests()) == "methods changed since"
+    assert code.changed(before, before) is None
+    assert code.changed(None, before) == "nobody knows which code it was run with"
+    code.code_digests.cache_clear()
+
+
+def finished(out: Path, config: dict, digests: dict[str, str]) -> Path:
+    run = Run.create(str(out / "plain" / f"seed-{config['seed']}"), config)
+    (run.folder / "metrics.jsonl").write_text("{}\n")
+    (run.folder / "evaluation.json").write_text("{}")
+    (run.folder / "study.json").write_text(json.dumps({"scores": {}, "code": digests}))
+    return run.folder
+
+
+def test_a_twin_has_the_same_settings_seed_and_code(tmp_path: Path) -> None:
+    there = finished(tmp_path / "one", CONFIG, {"a": "1"})
+    wanted = CONFIG | {"out": "b", "threads": 4}
+    assert find_twin(tmp_path / "two", wanted, {"a": "1"}) == there
+    assert find_twin(tmp_path / "two", wanted, {"a": "2"}) is None  # of older code
+    assert find_twin(tmp_path / "two", wanted | {"seed": 1}, {"a": "1"}) is None
+    assert find_twin(tmp_path / "two", wanted | {"epochs": 4}, {"a": "1"}) is None
+    assert find_twin(tmp_path / "one", wanted, {"a": "1"}) is None  # not of the same study
+    (there / "study.json").write_text("{")
+    assert find_twin(tmp_path / "two", wanted, {"a": "1"}) is None
+
+
+def test_a_linked_run_shares_its_files_and_has_no_scores_yet(tmp_path: Path) -> None:
+    there = finished(tmp_path / "one", CONFIG, {})
+    here = tmp_path / "two" / "plain" / "seed-0"
+    here.parent.mkdir(parents=True)
+    link_run(there, here)
+    assert Run.open(here).config() == CONFIG
+    assert (here / "metrics.jsonl").stat().st_ino == (there / "metrics.jsonl").stat().st_ino
+    assert not (here / "evaluation.json").exists()
+    assert not (here / "study.json").exists()
+
+
+def test_the_status_tells_what_is_done_at_work_left_and_failed(tmp_path: Path) -> None:
+    assert read_state(tmp_path) is None
+    assert not at_work(tmp_path)
+    write_state(tmp_path, State(["b, seed 0"], {"c, seed 0": "it diverged"}, began=100.0, before=0.5))
+    state = read_state(tmp_path)
+    shares = {"a, seed 0": 1.0, "b, seed 0": 0.5, "c, seed 0": 0.0}
+    lines = describe(state, True, shares, {"a, seed 0": "methods changed since"}, now=200.0)
+    assert lines == [
+        "1 of 3 runs are finished, at work",
+        "  b, seed 0: 50 %",
+        "0:02:30 left",  # a run in 100 s, and one and a half to go
+        "failed:",
+        "  c, seed 0: it diverged",
+        "1 finished runs are of older code:",
+        "  a, seed 0: methods changed since",
+    ]
+    assert describe(state, False, shares, {})[0] == "1 of 3 runs are finished, not running"
+    with (tmp_path / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert at_work(tmp_path)
+    assert not at_work(tmp_path)
+
+
+def test_every_entry_of_the_papers_has_a_command_or_a_reason(tmp_path: Path) -> None:
+    for entry in entries():
+        assert len({"study", "command", "cannot"} & set(entry)) == 1, entry
+        assert set(entry) <= {"item", "what", "study", "command", "cannot", "seen in", "note"}, entry
+    text = page(tmp_path)
+    assert text.count("\n## ") == 5
+    for row in [line for line in text.splitlines() if line.startswith("| ")]:
+        assert row.count(" | ") == 3, row
+    assert "`antipodes study ifnd-table-4` | defined, not run yet" in text
+    (tmp_path / "false-negatives.json").write_text("{}")
+    assert "[measured, in a small setting](evidence/false-negatives.md)" in page(tmp_path)
+
+
+def test_every_study_of_a_paper_is_in_the_list() -> None:
+    named = {name for entry in entries() for name in (entry.get("study"), entry.get("seen in"))}
+    of_papers = [name for name in shipped() if name.split("-")[0] in ("ifnd", "glofnd", "ring", "sane", "hnssl")]
+    assert set(of_papers) - {"ring", "hnssl", "sane"} <= named
+
+
+def test_the_committed_list_is_up_to_date() -> None:
+    root = Path(__file__).parents[2] / "docs"
+    assert (root / "papers.md").read_text() == page(root / "evidence")
+
+
+def test_definitions_hold_no_findings() -> None:
+    from antipodes.study.definition import SHIPPED
+
+    for file in SHIPPED.glob("*.yaml"):
+        assert "notes" not in yaml.safe_load(file.read_text())
