@@ -68,16 +68,26 @@ def test_help_shows_the_options_of_the_chosen_method() -> None:
         (["train", "--method", "instance", "--method.samples", "-1"], "samples must be at least 1"),
         (["train", "--out", "/dev/null/run"], "is not a folder that can be written to"),
         (["train", "--batch_size", "20000"], "batch_size 20000 exceeds"),
-        (["train", "--method", "supcon", "--negatives", "oracle"], "leave --negatives out"),
+        (["train", "--method", "supcon", "--negatives", "none"], "treatment 'attract' needs a policy"),
         (["train", "--method", "hnssl", "--negatives", "ring", "--data.count", "64"], "leave --negatives out"),
         (
-            ["train", "--method", "hnssl", "--method.top_k", "2", "--method.threshold", "1", "--data.count", "64"],
+            [
+                "train",
+                "--method",
+                "hnssl",
+                "--objective.top_k",
+                "2",
+                "--objective.threshold",
+                "1",
+                "--data.count",
+                "64",
+            ],
             "give one of them",
         ),
         (["train", "--negatives", "dcl", "--negatives.tau_plus", "1", "--data.count", "64"], "tau_plus must be in"),
         (["train", "--negatives", "hcl+dcl", "--data.count", "64"], "cannot be joined"),
         (["evaluate", "/nonexistent"], "is not a run"),
-        (["evalute"], "choose one of train, evaluate, compare"),
+        (["evalute"], "choose one of train, evaluate, "),
     ],
 )
 def test_a_wrong_call_gets_one_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:
@@ -205,7 +215,8 @@ def test_a_configuration_goes_in_and_comes_out(tmp_path: Path) -> None:
     _, printed, _ = here("train", "--config", tmp_path / "short.yaml", "--print_config")
     short = yaml.safe_load(printed)
     assert short["method"]["name"] == "moco-v1"
-    assert short["method"]["temperature"] == config["method"]["temperature"]
+    assert short["objective"]["temperature"] == config["objective"]["temperature"] == 0.07
+    assert short["head"] == config["head"]
 
 
 @pytest.mark.parametrize(
