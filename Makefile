@@ -8,7 +8,7 @@ demo: .venv/ready
 	.venv/bin/antipodes demo
 
 test: .venv/dev
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest --numprocesses 2
 
 lint: .venv/dev
 	.venv/bin/ruff check .
@@ -22,7 +22,7 @@ bench: .venv/bench
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) torch
-	$(PIP) --editable .
+	$(PIP) --editable '.[demo]'
 	touch $@
 
 .venv/dev: .venv/ready
