@@ -28,7 +28,7 @@ from antipodes.functional._task import Direction, Task
 from antipodes.functional._tiles import Buffers, Sliced, Tile
 
 FAR = 1e30  # below all logits by so much that its exponential is zero, and still a number: zero times it is zero
-VANISHED = -60.0  # logits so far below a peak count as zero: denormal exponentials take ten times as long
+VANISHED, TINY = -60.0, 1e-26  # logits so far below a peak count as zero: exponentials that underflow are slow
 LOWEST = -1e29  # a peak where nothing was kept: below all logits, and above what is FAR below
 
 
@@ -109,7 +109,7 @@ class Totals:
         before, total = self.peak[rule, where], self.total[rule, where]
         peak = torch.maximum(before, logits.amax(0 if mirror else 1))
         torch.sub(logits, peak if mirror else peak[:, None], out=values)
-        torch.threshold_(values, VANISHED, -FAR).exp_()
+        torch.threshold_(values.clamp_(min=VANISHED).exp_(), TINY, 0.0)
         fade = before.sub_(peak).exp_()
         total.mul_(fade)
         if mirror:
@@ -277,7 +277,8 @@ def _add_gradients(
                 torch.sub(values, _beside(log_sum, tile, mirror), out=out)
                 if task.offsets is not None:
                     out.add_(task.offsets[tile.columns])
-                torch.threshold_(out.clamp_(max=0.0), VANISHED, -FAR).exp_()  # no kept pair exceeds the sum of all
+                out.clamp_(VANISHED, 0.0).exp_()  # no kept pair exceeds the sum of all
+                torch.threshold_(out, TINY, 0.0)
                 out.mul_(_beside(push, tile, mirror))
                 if keep is not None:
                     out.mul_(keep)
