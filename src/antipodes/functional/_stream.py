@@ -28,6 +28,7 @@ from antipodes.functional._task import Direction, Task
 from antipodes.functional._tiles import Buffers, Sliced, Tile
 
 FAR = 1e30  # below all logits by so much that its exponential is zero, and still a number: zero times it is zero
+VANISHED, TINY = -60.0, 1e-26  # logits so far below a peak count as zero: exponentials that underflow are slow
 LOWEST = -1e29  # a peak where nothing was kept: below all logits, and above what is FAR below
 
 
@@ -107,7 +108,8 @@ class Totals:
         where = tile.columns if mirror else tile.rows
         before, total = self.peak[rule, where], self.total[rule, where]
         peak = torch.maximum(before, logits.amax(0 if mirror else 1))
-        torch.sub(logits, peak if mirror else peak[:, None], out=values).exp_()
+        torch.sub(logits, peak if mirror else peak[:, None], out=values)
+        torch.threshold_(values.clamp_(min=VANISHED).exp_(), TINY, 0.0)
         fade = before.sub_(peak).exp_()
         total.mul_(fade)
         if mirror:
@@ -275,7 +277,9 @@ def _add_gradients(
                 torch.sub(values, _beside(log_sum, tile, mirror), out=out)
                 if task.offsets is not None:
                     out.add_(task.offsets[tile.columns])
-                out.clamp_(max=0.0).exp_().mul_(_beside(push, tile, mirror))  # no kept pair exceeds the sum of all
+                out.clamp_(VANISHED, 0.0).exp_()  # no kept pair exceeds the sum of all
+                torch.threshold_(out, TINY, 0.0)
+                out.mul_(_beside(push, tile, mirror))
                 if keep is not None:
                     out.mul_(keep)
                 weight = out if weight is None else weight.add_(out)
