@@ -70,6 +70,8 @@ def test_a_queue_by_hand_on_a_circle() -> None:
     assert loss_fn.stats == pytest.approx(
         {
             "positive_similarity": cosine(30),
+            "negative_similarity": -0.5,
+            "loss_above_chance": loss.item() - math.log(3),
             "kept_per_anchor": 2,
             "pulled_per_anchor": 0,
             "flagged_share": 0,

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from antipodes import schedules
+from antipodes.negatives.cone import NARROW, negative_similarity
 from antipodes.negatives.policy import Hears, Numbers, Policy
 from antipodes.pairs import Pairs, Ranks, Rule
 
-Anneal = Literal["linear", "step", "staircase", "none", "validation", "loss"]
+Anneal = Literal["linear", "step", "staircase", "none", "validation", "loss", "cone"]
 STAIR = 0.1  # by which the authors' staircase shrinks the ball at a time
 ADAPTIVE: dict[Anneal, Hears] = {"validation": "score", "loss": "loss"}
 MEMORY = {"score": 0.0, "loss": 0.99}  # what stays of the mean that the next number is compared with
@@ -37,15 +38,21 @@ class Ring(Policy):
     (the kNN accuracy of the training loop, every `knn_every` epochs); `loss` compares the training loss of a step with
     its running mean over about a hundred steps, because single losses are noise. In a loop of your own, call `hear`.
 
+    `cone` goes by what it sees: the ball shrinks as linearly as time passes, but only while the candidates' mean
+    similarity is below `cone_limit`. Embeddings that all point one way have no order worth ranking; until they have
+    spread for the first time every candidate counts, and later the ball waits where it is.
+
     Args:
         outer: Share in the outer ball, at the start of training and when annealing is over.
         inner: Share of the outer ball that is left out; 0 is the paper's ball.
         until: Share of training that annealing takes, where the adaptive ones hear of nothing but improvements.
         anneal: How the ball shrinks: linear, at once (step), by tenths (staircase, as in the authors' code), by the
-            validation score or the training loss, or none, which has the final ring from the start.
+            validation score or the training loss, while the embeddings are spread out (cone), or none, which has the
+            final ring from the start.
         patience: Of the adaptive anneals: how many times in a row there is no improvement before the ball widens; the
             paper does not wait.
         start: Share of training before the ring begins to shrink; until then every candidate counts.
+        cone_limit: Of the anneal `cone`: the mean similarity of candidates above which the ball waits.
 
     Example:
         >>> Ring(outer=(1.0, 0.1), inner=0.1).share(0.0)
@@ -67,6 +74,7 @@ class Ring(Policy):
         anneal: Anneal = "linear",
         patience: int = 1,
         start: float = 0.0,
+        cone_limit: float = NARROW,
     ) -> None:
         super().__init__()
         if isinstance(outer, (int, float)) or len(outer) != 2:
@@ -85,10 +93,15 @@ class Ring(Policy):
             raise ValueError(f"patience must be at least 1, got {patience}: it counts scores or losses")
         if not 0 <= start < 1 or (anneal != "none" and start >= until):
             raise ValueError(f"start must be in [0, 1) and before until, got {start}: it is a share of training")
+        if not -1 < cone_limit < 1:
+            raise ValueError(f"cone_limit must be in (-1, 1), got {cone_limit}: it is a mean similarity of candidates")
         self.start = start
+        self.cone_limit = cone_limit
         self.inner = inner
         self.patience = patience
         self.hears = ADAPTIVE.get(anneal)
+        self.waits_for_spread = anneal == "cone"
+        self.adaptive = self.hears is not None or self.waits_for_spread
         if anneal == "none":
             self.schedule = schedules.constant(outer[1])
         elif anneal == "step":
@@ -97,7 +110,7 @@ class Ring(Policy):
             self.schedule = _staircase(outer[0], outer[1], start, until)
         else:
             self.schedule = schedules.interpolate((start, outer[0]), (until, outer[1]))
-        if self.hears is not None:
+        if self.adaptive:
             self.register_buffer("ball", torch.tensor(float(outer[0])))
             self.register_buffer("heard", torch.tensor(math.nan))  # nothing yet
             self.register_buffer("heard_at", torch.zeros(()))
@@ -105,15 +118,13 @@ class Ring(Policy):
 
     def share(self, progress: float) -> float:
         """The share of the candidates in the outer ball."""
-        return self.schedule(progress) if self.hears is None else self.ball.item()
+        return self.ball.item() if self.adaptive else self.schedule(progress)
 
     def hear(self, value: float, progress: float) -> None:
         """Shrink the ball after an improvement, widen it otherwise; the first number is only remembered."""
         if self.hears is None:
             return
-        (began, start), (until, end) = self.schedule.points
-        before, memory = self.heard.item(), MEMORY[self.hears]
-        notch = abs(start - end) / (until - began) * (progress - self.heard_at.item())
+        before, memory, notch = self.heard.item(), MEMORY[self.hears], self._notch(progress)
         better = value < before if self.hears == "loss" else value > before
         if math.isnan(before):
             before = value
@@ -124,27 +135,50 @@ class Ring(Policy):
             self.waited += 1
             if self.waited >= self.patience:
                 self.ball += notch
-        self.ball.clamp_(min(start, end), max(start, end))
-        self.heard.fill_(memory * before + (1 - memory) * value)
-        self.heard_at.fill_(progress)
+        self._remember(memory * before + (1 - memory) * value, progress)
 
     def statistics(self) -> Numbers:
         """The share in the outer ball, where nobody knows it beforehand."""
-        return {} if self.hears is None else {"ring_outer": self.ball.item()}
+        return {"ring_outer": self.ball.item()} if self.adaptive else {}
 
     @property
     def uses_progress(self) -> bool:
         """Whether the ring moves with time or waits for its start."""
-        return self.start > 0 or (self.hears is None and len({value for _, value in self.schedule.points}) > 1)
+        moves = self.hears is None and len({value for _, value in self.schedule.points}) > 1
+        return self.start > 0 or self.waits_for_spread or moves
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Ignore what lies outside of every anchor's ring."""
         if progress < self.start:
             return [Rule()]
+        if self.waits_for_spread:
+            if learn and self.training:
+                self._look(pairs, progress)
+            if self.ball == self.schedule.points[0][1] and not self.heard < self.cone_limit:
+                return [Rule()]  # the embeddings have never spread, so their order is noise
         outer, count = self.share(progress), pairs.available().double()
         first = (self.inner * outer * count).floor()
         last = torch.maximum((outer * count).floor(), first + 1)  # at least one, however few there are
         return [Rule(ranks=(Ranks(first.long(), last.long()),))]
+
+    def _look(self, pairs: Pairs, progress: float) -> None:
+        """Shrink the ball by the time since the last look if the candidates are spread out, on all ranks alike."""
+        similarity = negative_similarity(pairs, over_ranks=True).item()
+        if similarity < self.cone_limit and not math.isnan(self.heard.item()):
+            self.ball -= self._notch(progress)
+        self._remember(similarity, progress)
+
+    def _notch(self, progress: float) -> float:
+        """By how much the linear anneal would have shrunk the ball since the last number came."""
+        (began, start), (until, end) = self.schedule.points
+        return abs(start - end) / (until - began) * (progress - self.heard_at.item())
+
+    def _remember(self, value: float, progress: float) -> None:
+        """Keep the ball between its first and its last share, and the number for the next time."""
+        (_, start), (_, end) = self.schedule.points
+        self.ball.clamp_(min(start, end), max(start, end))
+        self.heard.fill_(value)
+        self.heard_at.fill_(progress)
 
 
 def _staircase(start: float, end: float, since: float, until: float) -> schedules.Schedule:

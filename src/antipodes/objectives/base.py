@@ -28,14 +28,15 @@ class LossModule(nn.Module):
         self.negatives = None
         self.observer = None
         self._numbers: Numbers = {}
-        self._lazy: Callable[[], Numbers] | None = None
+        self._lazy: list[Callable[[], Numbers]] = []
         self._warned: set[str] = set()
 
     @property
     def stats(self) -> dict[str, float]:
         """Numbers of the last call by name. They are read from their tensors here, not in the call."""
-        if self._lazy is not None:
-            self._numbers, self._lazy = {**self._lazy(), **self._numbers}, None
+        for numbers in self._lazy:
+            self._numbers = {**numbers(), **self._numbers}
+        self._lazy = []
         tensors = {name: value for name, value in self._numbers.items() if isinstance(value, Tensor)}
         if tensors:
             values = torch.stack([value.detach().double() for value in tensors.values()]).tolist()
@@ -53,7 +54,11 @@ class LossModule(nn.Module):
 
     def _report(self, numbers: Numbers, lazy: Callable[[], Numbers] | None = None) -> None:
         """Replace the statistics by these numbers, and by those that are worked out when somebody reads them."""
-        self._numbers, self._lazy = numbers, lazy
+        self._numbers, self._lazy = numbers, [] if lazy is None else [lazy]
+
+    def _report_later(self, lazy: Callable[[], Numbers]) -> None:
+        """Add numbers to the statistics of this call that are worked out when somebody reads them."""
+        self._lazy.append(lazy)
 
     def _observe(self, observation: Callable[[], Observation]) -> None:
         if self.observer is not None:

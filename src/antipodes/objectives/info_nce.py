@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -21,6 +22,9 @@ class InfoNCE(Objective):
 
     With `treatment="attract"` false negatives stay in the sum, and the pull goes evenly to the positive and to them;
     with `"refine"` each gets what the positive's similarity to it is worth.
+
+    The statistic `loss_above_chance` is the mean of loss_i - log(kept + 1): 0 where the positive cannot be told from
+    what is kept, and comparable between policies that keep different numbers of candidates.
 
     Args:
         temperature: Divides the similarities: a number, or a `Temperature` that moves or learns.
@@ -52,12 +56,17 @@ class InfoNCE(Objective):
 
     def value(self, step: Step, sums: Sums) -> Tensor:
         """The loss per rule and anchor, (R, A)."""
-        log_sum = sums.log_sum
+        log_sum, counted = sums.log_sum, sums.kept
         if self.rescaled:
-            log_sum = log_sum + (step.pairs.available() / sums.kept.clamp(min=1)).to(log_sum.dtype).log()
+            available = step.pairs.available()
+            log_sum = log_sum + (available / sums.kept.clamp(min=1)).to(log_sum.dtype).log()
+            counted = torch.where(sums.kept > 0, available, 0)
         positive = step.pairs.positives / step.temperature
         # log(e^p + S) - p, never as a difference of two large numbers
         loss = F.softplus(log_sum - positive)
         if self.treatment != "eliminate":
             loss = loss + positive - self.target(step, sums) / step.temperature
+        if step.pairs.log_weights is None:  # with weights nobody knows what chance would come to
+            seen, chance = loss.detach(), counted.detach()
+            self._report_later(lambda: {"loss_above_chance": (seen - chance.to(seen.dtype).log1p()).mean()})
         return loss

@@ -17,6 +17,7 @@ from antipodes.functional._compiling import outside_graphs
 from antipodes.functional.contrast import contrast_both
 from antipodes.functional.errors import NotFinite
 from antipodes.functional.sums import Sums
+from antipodes.negatives.cone import IN_A_CONE, NARROW, negative_similarity
 from antipodes.negatives.policy import Policy
 from antipodes.objectives.base import LossModule
 from antipodes.objectives.inputs import Ids, check_shapes, own_numbers, queue_pairs, view_guide, whole_numbers
@@ -102,6 +103,7 @@ class Objective(LossModule, ABC):
         if total_steps is not None:
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self._local_ids = 0  # calls in a row whose ids were 0..B-1
+        self._rankings = 0  # calls in which the order of similarities decided
 
     @outside_graphs
     def forward(
@@ -231,6 +233,7 @@ class Objective(LossModule, ABC):
             rules = self.judge(pairs, progress, learn)
         if self.negatives is not None:
             self._observe(lambda: FlaggedPairs(pairs.detached(), rules))
+        self._warn_of_a_cone(pairs, rules)
         treated = rules if self.treatment == "eliminate" else [rule.attract() for rule in rules]
         if self.treatment == "refine" or (self.negatives is not None and self.negatives.reweighs):
             treated = pairs.bounded(treated)
@@ -299,6 +302,15 @@ class Objective(LossModule, ABC):
         weight = share * refined.weight
         self._numbers["refined_mass"] = (weight / (1 + weight)).mean()  # of a label, off the positive
         return sums._replace(pulled_sum=share * refined.weighted_sum, pulled=weight)
+
+    def _warn_of_a_cone(self, pairs: Pairs, rules: Sequence[Rule]) -> None:
+        """Warn where a policy goes by the order of nearly equal similarities; looked at in calls 1, 2, 4, 8, ..."""
+        ranked = self.negatives is not None and self.negatives.ranks and any(rule.ranks for rule in rules)
+        if not ranked or IN_A_CONE in self._warned:
+            return
+        self._rankings += 1
+        if self._rankings & (self._rankings - 1) == 0 and negative_similarity(pairs).item() > NARROW:
+            self._warn(IN_A_CONE)
 
     def _progress(self, progress: float | None) -> float:
         """The share of training done: as told, as counted, or the end where it makes no difference."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from antipodes.functional.sums import Sums
+from antipodes.negatives import cone
 from antipodes.negatives.policy import Numbers
 from antipodes.pairs import Pairs, Rule
 
@@ -47,6 +48,7 @@ def statistics(pairs: Pairs, sums: Sums, rules: Sequence[Rule]) -> Callable[[], 
         whose ids will have changed by then.
     """
     kept, pulled, positives = sums.kept.detach(), sums.pulled.detach(), pairs.positives.detach()
+    similarity = cone.later(pairs)
     flags = not any(rule.ignores for rule in rules)
     same_sample = pairs.same_sample  # of a batch: not the pairs, whose embeddings hold on to the graph
     available = same_sample.available if flags and pairs.candidates is not None else None
@@ -54,6 +56,7 @@ def statistics(pairs: Pairs, sums: Sums, rules: Sequence[Rule]) -> Callable[[], 
     def numbers() -> Numbers:
         found: Numbers = {
             "positive_similarity": positives.mean(),
+            "negative_similarity": similarity().nan_to_num(0.0),  # one NaN would spoil the mean of an epoch
             "kept_per_anchor": kept.float().mean(),
             "pulled_per_anchor": pulled.float().mean(),
             "without_negatives": (kept == 0).float().mean(),
