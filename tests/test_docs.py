@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import jsonargparse
 import pytest
+import torch
 from PIL import Image
 
 import antipodes
@@ -114,6 +115,22 @@ def test_the_check_of_commands_can_fail(parse_only: None, photos: Path) -> None:
         import_module("antipodes.cli.audit").main(["path/to/photos", "--no_such_option", "3"])
     with pytest.raises((SystemExit, ValueError)):
         import_module("antipodes.cli.train").main(["--data", "path/to/photos", "--negatives.alpha", "0.1"])
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/audit.md"])
+def test_the_snippets_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "audit").mkdir()
+    groups = {"row": range(4), "path": ["a", "b", "c", "d"], "group": [0, 0, -1, -1]}
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pytest.importorskip("pyarrow").table(groups), tmp_path / "audit" / "groups.parquet")
+    z1, z2 = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0))
+    names: dict[str, Any] = {"dataset": range(4), "z1": z1, "z2": z2, "ids": torch.arange(4), "step": 1, "total": 2}
+    codes = [code for language, code in FENCE.findall((ROOT / page).read_text()) if language == "python"]
+    assert codes
+    for code in codes:
+        exec(code, names)
+    assert names["loss_fn"](z1, z2, torch.arange(4), progress=0.5).isfinite()
 
 
 def row(title: str) -> set[str]:
