@@ -19,6 +19,7 @@ from antipodes.__main__ import COMMANDS
 from antipodes.evaluation.names import PROTOCOLS
 from antipodes.objectives import TreatmentName
 from antipodes.registry import NAMES
+from tests.test_rooms import ALLOWED
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -165,6 +166,15 @@ def test_the_readme_names_what_can_be_imported() -> None:
 def test_the_page_of_protocols_lists_all() -> None:
     page = (ROOT / "docs" / "evaluation.md").read_text()
     assert set(PROTOCOLS) == set(re.findall(r"^\| `([\w-]+)` \|", page, flags=re.MULTILINE))
+
+
+def test_the_page_of_the_architecture_has_every_room_and_its_files_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    assert [room for room in ALLOWED if f"| `{room}/`" not in page and f"| `{room}.py`" not in page] == []
+    for text in (page, (ROOT / "CONTRIBUTING.md").read_text()):
+        for path in re.findall(r"`((?:[a-z]+/)*[a-z_*]+\.py)`", text.replace("src/antipodes/", "")):
+            folder = ROOT if path.startswith("tests/") else ROOT / "src" / "antipodes"
+            assert "yours" in path or list(folder.glob(path)), f"{path} does not exist"
 
 
 def test_the_site_shows_every_page() -> None:
