@@ -92,7 +92,7 @@ def soft_cross_entropy(
     if key_ids is not None and bool((key_ids < 0).any()):
         written = key_ids >= 0
         if not bool(written[own].all()):
-            raise ValueError("own points at a key of a negative id, an empty slot: the own key of every row must be a real one")
+            raise ValueError("own points at a key of a negative id, an empty slot: every row needs a key of its own")
         keys, own = keys[written], (written.cumsum(0) - 1)[own]
     for name, embeddings in (("students", students), ("teachers", teachers), ("keys", keys)):
         if not bool(embeddings.detach().sum().isfinite()):

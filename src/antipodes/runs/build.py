@@ -18,7 +18,7 @@ from antipodes.encoders.heads import Head
 from antipodes.methods import Method, Tower, TowerPlan, Towers
 from antipodes.negatives import Policy
 from antipodes.objectives import Objective, Refine, Temperature
-from antipodes.registry import NAMES, Kind, find
+from antipodes.registry import Kind, find
 
 Spec = Mapping[str, Any]
 """A component in a configuration: its name and its constructor's arguments."""
@@ -126,11 +126,12 @@ def _build_policy(spec: Spec, given: Spec) -> Policy | None:
 
 def _build_objective(config: Spec, given: Spec, policy: Policy | None, trains: Sequence[str]) -> Objective:
     name = config["objective"]["name"]
-    if name not in trains and (name in NAMES["objective"] or "info-nce" not in trains):
+    target = find("objective", name).target
+    if name not in trains and not (getattr(target, "general", False) and "info-nce" in trains):
         raise ValueError(
             f"method {config['method']['name']} cannot train the objective {name}: it takes {', '.join(trains)}"
         )
-    takes = inspect.signature(find("objective", name).target).parameters
+    takes = inspect.signature(target).parameters
     treatment = config["treatment"]
     if policy is not None and "negatives" not in takes:
         raise ValueError(f"objective {name} decides about its negatives itself: leave --negatives out")
