@@ -90,9 +90,12 @@ def test_help_shows_the_options_of_the_chosen_method() -> None:
         (["evalute"], "choose one of train, evaluate, "),
     ],
 )
-def test_a_wrong_call_gets_one_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:
-    out = ["--out", str(tmp_path / "run")] if arguments[0] == "train" and "--out" not in arguments else []
-    assert sentence in refused(*arguments, *out)
+def test_a_wrong_call_gets_one_sentence(arguments: list[object], sentence: str, tmp_path: Path) -> None:
+    if arguments[0] == "train":
+        out = [] if "--out" in arguments else ["--out", tmp_path / "run"]
+        data = [] if {"--data", "--resume"} & {*arguments} else ["--data", "shapes", "--epochs", 1]
+        arguments = ["train", *data, *arguments[1:], *out]
+    assert sentence in refused(*arguments)
     assert not (tmp_path / "run").exists()
 
 
@@ -148,6 +151,7 @@ def test_train_on_a_folder_then_evaluate(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == str(run)
     assert "samples/s" in result.stderr
+    assert "40 images" in result.stderr  # what was found, before training
     assert (run / "encoder.safetensors").is_file()
     assert list((run / "tensorboard").iterdir())
     rows = (run / "metrics.csv").read_text().splitlines()

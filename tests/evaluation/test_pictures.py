@@ -31,7 +31,7 @@ pytest.importorskip("matplotlib", reason="pictures need the plots extra")
 from matplotlib.colors import to_rgba
 
 TRAIN = ["train", "--encoder", "resnet8-slim", "--head.hidden", 16, "--batch_size", 32, "--log_every", 2]
-SHAPES = ["--data.count", 128, "--epochs", 2, "--snapshot_every", 1]
+SHAPES = ["--data", "shapes", "--data.count", 128, "--epochs", 2, "--snapshot_every", 1]
 JOINED = ["--negatives", "glofnd+fnc", "--negatives.glofnd.alpha", 0.1, "--negatives.glofnd.initial", "quantile"]
 NAMES = ("thresholds", "flagged", "detection", "flags", "map", "maps")
 ALPHA = ["--negatives.alpha", 0.1]
@@ -179,7 +179,7 @@ def test_the_share_flagged_and_its_judgement_are_those_of_the_log(joined: Path) 
 
 
 def test_a_run_without_a_policy_gets_the_map_only(tmp_path: Path) -> None:
-    run = trained(tmp_path / "run", "--data.count", 64, "--epochs", 1)
+    run = trained(tmp_path / "run", "--data", "shapes", "--data.count", 64, "--epochs", 1)
     code, out, _ = here("pictures", run)
     assert code == 0
     *sentences, file, no_maps = out.splitlines()

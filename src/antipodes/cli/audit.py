@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -23,6 +22,7 @@ from antipodes.audit.pixels import agree
 from antipodes.audit.summary import summarise, write_findings
 from antipodes.audit.vectors import BY_HAND, embed_photos, open_encoder
 from antipodes.cli.evaluate import progress_bar
+from antipodes.cli.parser import ArgumentParser
 from antipodes.data import ImageDataset
 from antipodes.negatives import GloFND
 from antipodes.report.audit_page import audit_page
