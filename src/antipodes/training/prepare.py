@@ -24,7 +24,7 @@ from antipodes.runs.opening import load_model
 from antipodes.runs.records import Records, Totals
 from antipodes.runs.settings import Settings
 from antipodes.runs.snapshots import discard_snapshots
-from antipodes.runs.views import Views
+from antipodes.runs.views import Views, with_statistics
 from antipodes.schedules import learning_rate
 from antipodes.training.between import listeners
 from antipodes.training.optimizers import optimizer as build_optimizer
@@ -111,6 +111,7 @@ def prepare(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: 
     require(boards)
     run = resume or Run.free(settings.out)  # refused by every rank alike, so that none waits for another
     data = build_data(config["data"])
+    config = config if resume is not None else with_statistics(config, data)
     method = build_method(config, data)
     _refuse(config, settings, method, data)
     if resume is None or not resume.last.exists():
