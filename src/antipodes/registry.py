@@ -200,6 +200,7 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "positive-aware": Entry("antipodes.negatives.positive_aware.PositiveAware"),
         "guided": Entry("antipodes.negatives.guided.Guided"),
         "neighbours": Entry("antipodes.negatives.neighbours.Neighbours"),
+        "chance": Entry("antipodes.negatives.chance.Chance"),
         "oracle": Entry("antipodes.negatives.oracle.Oracle"),
     },
     "data": {
