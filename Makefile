@@ -2,13 +2,13 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench docs clean
 
 demo: .venv/ready
 	.venv/bin/antipodes demo
 
 test: .venv/dev
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest --numprocesses 2
 
 lint: .venv/dev
 	.venv/bin/ruff check .
@@ -18,11 +18,15 @@ lint: .venv/dev
 bench: .venv/bench
 	set -e; for file in benchmarks/*.py; do echo "== $$file"; .venv/bin/python $$file; done
 
-# torch by itself first: the constraint then holds for everything that asks for torch
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+
+# torch by itself first: the constraint then holds for everything that asks for torch;
+# the rest is what the commands of the README need beyond training: figures, pages, tables, a pretrained encoder
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) torch
-	$(PIP) --editable .
+	$(PIP) --editable '.[demo]'
 	touch $@
 
 .venv/dev: .venv/ready
@@ -31,6 +35,10 @@ bench: .venv/bench
 
 .venv/bench: .venv/dev
 	$(PIP) --editable '.[bench]'
+	touch $@
+
+.venv/docs: .venv/ready
+	$(PIP) --editable '.[docs]'
 	touch $@
 
 clean:

@@ -14,7 +14,8 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "own-loop.md").read_text()
-FENCE = re.compile(r"```python([^\n]*)\n(.*?)```", re.DOTALL)
+FENCE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+IMPORTED = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
 SETUP = FENCE.search(PAGE)
 SECTIONS = {
     part.splitlines()[0]: part for part in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:] if FENCE.search(part)
@@ -27,10 +28,9 @@ def test_the_snippets_of_a_section_run(title: str) -> None:
     assert SETUP is not None
     torch.manual_seed(0)
     names: dict[str, Any] = {}
-    exec(SETUP.group(2), names)
-    for words, code in FENCE.findall(SECTIONS[title]):
-        needed = words.split()[1] if words.strip() else "torch"
-        if importlib.util.find_spec(needed) is None:
+    exec(SETUP.group(1), names)
+    for code in FENCE.findall(SECTIONS[title]):
+        if any(importlib.util.find_spec(package) is None for package in IMPORTED.findall(code)):
             continue  # the other snippets of the section run all the same
         exec(code, names)
     if "loss" in names:
@@ -60,8 +60,8 @@ def test_the_accumulated_gradient_is_that_of_the_whole_batch() -> None:
     """What docs/own-loop.md does in two passes, against one pass."""
     assert SETUP is not None
     names: dict[str, Any] = {}
-    exec(SETUP.group(2), names)
-    (code,) = [code for _, code in FENCE.findall(SECTIONS["Gradient accumulation"])]
+    exec(SETUP.group(1), names)
+    (code,) = FENCE.findall(SECTIONS["Gradient accumulation"])
     exec(code.replace("optimizer.step()", ""), names)
     encoder = names["encoder"]
     gradients = [parameter.grad.clone() for parameter in encoder.parameters()]

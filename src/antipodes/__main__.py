@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib import import_module
+from typing import Any, NoReturn
 
 COMMANDS = {
     "train": "pretrain an encoder by contrastive learning, or resume a run",
@@ -42,7 +44,7 @@ examples:
   antipodes study list
 
 `antipodes COMMAND --help` explains a command. `antipodes train --method moco --help` shows the options of that method.
-Exit codes: 0 done, 1 the run failed, 2 the call was wrong.
+Exit codes: 0 done, 1 the run failed, 2 the call was wrong, 130 stopped by Control-C.
 """
 
 
@@ -64,9 +66,26 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     if os.getcwd() not in sys.path:  # so that a user's own class can be named by its dotted path
         sys.path.insert(0, os.getcwd())
+    before = _on_interrupt(_stop_at_once)  # imports take seconds, and an exception inside them ends in tracebacks
     from antipodes.cli.errors import exit_code
 
-    return exit_code(import_module(f"antipodes.cli.{arguments[0]}").main, arguments[1:])
+    command = import_module(f"antipodes.cli.{arguments[0]}").main
+    _on_interrupt(before)
+    return exit_code(command, arguments[1:])
+
+
+def _stop_at_once(*_: object) -> NoReturn:
+    """End the process: nothing has been begun that could be left half-done."""
+    os.write(2, b"antipodes: stopped\n")
+    os._exit(130)
+
+
+def _on_interrupt(handler: Any) -> Any:
+    """Do this on Control-C from now on; returns what was done before. Only a main thread may say so."""
+    try:
+        return signal.signal(signal.SIGINT, handler)
+    except (ValueError, TypeError):
+        return None
 
 
 if __name__ == "__main__":

@@ -68,21 +68,34 @@ def test_help_shows_the_options_of_the_chosen_method() -> None:
         (["train", "--method", "instance", "--method.samples", "-1"], "samples must be at least 1"),
         (["train", "--out", "/dev/null/run"], "is not a folder that can be written to"),
         (["train", "--batch_size", "20000"], "batch_size 20000 exceeds"),
-        (["train", "--method", "supcon", "--negatives", "oracle"], "leave --negatives out"),
+        (["train", "--method", "supcon", "--negatives", "none"], "treatment 'attract' needs a policy"),
         (["train", "--method", "hnssl", "--negatives", "ring", "--data.count", "64"], "leave --negatives out"),
         (
-            ["train", "--method", "hnssl", "--method.top_k", "2", "--method.threshold", "1", "--data.count", "64"],
+            [
+                "train",
+                "--method",
+                "hnssl",
+                "--objective.top_k",
+                "2",
+                "--objective.threshold",
+                "1",
+                "--data.count",
+                "64",
+            ],
             "give one of them",
         ),
         (["train", "--negatives", "dcl", "--negatives.tau_plus", "1", "--data.count", "64"], "tau_plus must be in"),
         (["train", "--negatives", "hcl+dcl", "--data.count", "64"], "cannot be joined"),
         (["evaluate", "/nonexistent"], "is not a run"),
-        (["evalute"], "choose one of train, evaluate, compare"),
+        (["evalute"], "choose one of train, evaluate, "),
     ],
 )
-def test_a_wrong_call_gets_one_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:
-    out = ["--out", str(tmp_path / "run")] if arguments[0] == "train" and "--out" not in arguments else []
-    assert sentence in refused(*arguments, *out)
+def test_a_wrong_call_gets_one_sentence(arguments: list[object], sentence: str, tmp_path: Path) -> None:
+    if arguments[0] == "train":
+        out = [] if "--out" in arguments else ["--out", tmp_path / "run"]
+        data = [] if {"--data", "--resume"} & {*arguments} else ["--data", "shapes", "--epochs", 1]
+        arguments = ["train", *data, *arguments[1:], *out]
+    assert sentence in refused(*arguments)
     assert not (tmp_path / "run").exists()
 
 
@@ -121,6 +134,9 @@ def test_a_corrupt_image_is_reported_and_skipped_or_refused(tmp_path: Path) -> N
     warnings = [line for line in result.stderr.splitlines() if line.startswith("warning:")]
     assert len(warnings) == 1
     assert "7.png" in warnings[0]
+    assert "19 images of" in result.stderr
+    assert "left out 1: not an image that can be read (7.png)" in result.stderr
+    assert (tmp_path / "run" / "skipped.csv").read_text() == "path,reason\n7.png,not an image that can be read\n"
     assert "7.png" in refused("train", "--data", data, *SMALL, "--strict", "--out", tmp_path / "strict")
     assert not (tmp_path / "strict").exists()
 
@@ -134,7 +150,8 @@ def test_train_on_a_folder_then_evaluate(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == str(run)
-    assert "images/s" in result.stderr
+    assert "samples/s" in result.stderr
+    assert "40 images" in result.stderr  # what was found, before training
     assert (run / "encoder.safetensors").is_file()
     assert list((run / "tensorboard").iterdir())
     rows = (run / "metrics.csv").read_text().splitlines()
@@ -202,7 +219,8 @@ def test_a_configuration_goes_in_and_comes_out(tmp_path: Path) -> None:
     _, printed, _ = here("train", "--config", tmp_path / "short.yaml", "--print_config")
     short = yaml.safe_load(printed)
     assert short["method"]["name"] == "moco-v1"
-    assert short["method"]["temperature"] == config["method"]["temperature"]
+    assert short["objective"]["temperature"] == config["objective"]["temperature"] == 0.07
+    assert short["head"] == config["head"]
 
 
 @pytest.mark.parametrize(

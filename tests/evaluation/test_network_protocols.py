@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from antipodes.cli.train import parse
 from antipodes.data import TensorImages
-from antipodes.encoders import create
 from antipodes.evaluation.judged import AnchorCounts, count_by_anchor, judge, judged_embeddings
 from antipodes.evaluation.protocol import evaluate
 from antipodes.evaluation.protocols.false_negatives import FalseNegatives, cluster_rates, summarise
@@ -24,9 +24,9 @@ from antipodes.evaluation.protocols.transfer import Transfer, custom_metric
 from antipodes.evaluation.protocols.zero_shot import class_vectors
 from antipodes.evaluation.subject import PairedFeatures, Subject, channel_statistics
 from antipodes.evaluation.towers import tower_features, tower_network
-from antipodes.methods import SimCLR
 from antipodes.negatives import FNC, IFND, GloFND
 from antipodes.pairs import normalise
+from antipodes.runs.build import build_method
 from tests.cli.command import here, refused
 from tests.methods.tiny import SIZE, build
 from tests.reference.flags import rates_of_flags
@@ -43,7 +43,8 @@ def images(count: int, seed: int = 0, classes: int = 6, labelled: bool = True) -
 
 def with_policy(policy: nn.Module) -> Subject:
     method = build("simclr")
-    method.objective.negatives = policy
+    (objective,) = method.directions.values()
+    objective.negatives = policy
     return Subject(method, images(48), batch_size=24)
 
 
@@ -132,7 +133,8 @@ def test_fine_tuning_chooses_its_rate_without_the_test_set(monkeypatch: pytest.M
 
 
 def test_a_linear_layer_by_sgd_on_maps_before_pooling() -> None:
-    method, data = SimCLR(create("resnet8-slim"), hidden=7, dim=5), images(60)
+    data = images(60)
+    method = build_method(parse(["--encoder", "resnet8-slim", "--head.hidden", "7"])[0], data)
     subject = Subject(method, data)
     maps = feature_maps(subject, data).float()
     pooled = tower_features(method, data)
@@ -169,7 +171,7 @@ def test_without_labels_something_is_said_all_the_same() -> None:
 
 def test_evaluate_on_data_without_labels(tmp_path: Path) -> None:
     np.savez(tmp_path / "plain.npz", images=images(40).images.permute(0, 2, 3, 1).numpy())
-    options = ["--encoder", "resnet8-slim", "--method.hidden", 16, "--batch_size", 16, "--epochs", 1]
+    options = ["--encoder", "resnet8-slim", "--head.hidden", 16, "--batch_size", 16, "--epochs", 1]
     assert here("train", "--data", tmp_path / "plain.npz", *options, "--out", tmp_path / "run")[0] == 0
     code, out, errors = here("evaluate", tmp_path / "run", "--json")
     assert code == 0, errors
@@ -249,17 +251,17 @@ def test_a_dataset_is_judged_by_its_own_custom() -> None:
     several.name = "several"
     known = several.labels
     assert known is not None
-    several.labels = torch.stack([(known < 3).long(), (known % 2).long(), (known == 0).long()], 1)
-    several.labels[0, 2] = -1
+    several.targets = torch.stack([known < 3, known % 2 == 1, known == 0], 1).to(torch.int8)
+    several.targets[0, 2] = -1
     one = images(60, 2)
-    one.name, one.metric = "one", "mean per class"
+    one.name, one.metric = "one", "mean_per_class"
     scores = evaluate([Transfer()], Subject(build("simclr"), images(20), others=[several, one]))
     assert {"transfer several mAP", "transfer one mean per class", "transfer one top-5", "transfer mean"} <= set(scores)
     assert scores["transfer several mAP"] > 50
     mean = (scores["transfer several mAP"] + scores["transfer one mean per class"]) / 2
     assert scores["transfer mean"] == pytest.approx(mean)
-    one.metric = "mAP"
-    with pytest.raises(ValueError, match="cannot be judged by 'mAP'"):
+    one.metric = "map"
+    with pytest.raises(ValueError, match="cannot be judged by 'map'"):
         custom_metric(one)
 
 

@@ -30,8 +30,8 @@ from tests.reference.contrast import judge
 pytest.importorskip("matplotlib", reason="pictures need the plots extra")
 from matplotlib.colors import to_rgba
 
-TRAIN = ["train", "--encoder", "resnet8-slim", "--method.hidden", 16, "--batch_size", 32, "--log_every", 2]
-SHAPES = ["--data.count", 128, "--epochs", 2, "--snapshot_every", 1]
+TRAIN = ["train", "--encoder", "resnet8-slim", "--head.hidden", 16, "--batch_size", 32, "--log_every", 2]
+SHAPES = ["--data", "shapes", "--data.count", 128, "--epochs", 2, "--snapshot_every", 1]
 JOINED = ["--negatives", "glofnd+fnc", "--negatives.glofnd.alpha", 0.1, "--negatives.glofnd.initial", "quantile"]
 NAMES = ("thresholds", "flagged", "detection", "flags", "map", "maps")
 ALPHA = ["--negatives.alpha", 0.1]
@@ -84,7 +84,7 @@ def slow_flags(of: Subject) -> list[tuple[int, list[int]]]:
         flagged = []
         for k in range(len(order)):
             similarity = (z[i] @ keys[k]).item()
-            if i != k and not all(judge(rule, i, k, similarity, rank=0)[0] for rule in rules):
+            if i != k and not all(judge(rule, i, k, (similarity, 0))[0] for rule in rules):
                 flagged.append((similarity, int(order[k])))
         found.append((int(order[i]), [sample for _, sample in sorted(flagged, reverse=True)]))
     return found
@@ -179,7 +179,7 @@ def test_the_share_flagged_and_its_judgement_are_those_of_the_log(joined: Path) 
 
 
 def test_a_run_without_a_policy_gets_the_map_only(tmp_path: Path) -> None:
-    run = trained(tmp_path / "run", "--data.count", 64, "--epochs", 1)
+    run = trained(tmp_path / "run", "--data", "shapes", "--data.count", 64, "--epochs", 1)
     code, out, _ = here("pictures", run)
     assert code == 0
     *sentences, file, no_maps = out.splitlines()

@@ -13,7 +13,7 @@ from antipodes.evaluation.thresholds import batch_quantiles, dataset_quantiles, 
 from antipodes.pairs import normalise
 from tests.cli.command import here, refused
 
-SMALL = ["--encoder", "resnet8-slim", "--method.hidden", 16, "--data.count", 128, "--batch_size", 32]
+SMALL = ["--data", "shapes", "--encoder", "resnet8-slim", "--head.hidden", 16, "--data.count", 128, "--batch_size", 32]
 
 
 def points(count: int) -> torch.Tensor:

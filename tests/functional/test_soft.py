@@ -257,7 +257,7 @@ def test_refusals() -> None:
         ("own must be in 0..-1", {"keys": inputs["keys"][:0], "key_ids": None}),
         ("rows must be in 0..4", {"rows": inputs["rows"] - 9}),
         ("key_ids needs one id per key", {"key_ids": empty[:4]}),
-        ("own points at a key of id -1", {"key_ids": empty}),
+        ("own points at a key of a negative id", {"key_ids": empty}),
         ("students contain a value that is not finite", {"students": inputs["students"] * math.nan}),
         ("keys contain a value that is not finite", {"keys": inputs["keys"] * math.inf}),
         ("temperature must be positive", {"temperature": 0.0}),

@@ -77,7 +77,9 @@ def test_audit_and_embed_a_run(runs: list[Path], tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     code, text, errors = here("audit", runs[0], "--out", tmp_path / "audit", "--json")
     assert code == 0, errors
-    assert json.loads(text)["samples"] == 25
+    summary = json.loads(text)
+    assert summary["samples"] == 25
+    assert "thresholds of GloFND" in summary["encoder"]
     assert parquet.read_table(tmp_path / "audit" / "groups.parquet").num_rows == 25
     code, text, errors = here("embed", runs[0], "--out", tmp_path / "own.npz", "--json")
     assert code == 0, errors

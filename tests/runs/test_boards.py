@@ -12,7 +12,20 @@ from antipodes.runs.boards import require
 from antipodes.runs.records import Records
 from tests.cli.command import here, refused
 
-RUN = ["--encoder", "resnet8-slim", "--head.hidden", 16, "--data.count", 32, "--batch_size", 16, "--epochs", 1]
+RUN = [
+    "--data",
+    "shapes",
+    "--encoder",
+    "resnet8-slim",
+    "--head.hidden",
+    16,
+    "--data.count",
+    32,
+    "--batch_size",
+    16,
+    "--epochs",
+    1,
+]
 
 STAND_IN = """
 import json, pathlib

@@ -13,10 +13,16 @@ from antipodes.data import Samples
 from antipodes.methods import Method
 from antipodes.negatives import Both, GloFND
 from antipodes.objectives import HardPairs, LocalAggregation, SoftLabel
+from antipodes.registry import NAMES, Entry
 from antipodes.runs.build import build_data, build_method, freeze
 from tests.methods.calls import SHAPES, built
 from tests.methods.tiny import one
 from tests.training.paired import FEATURES, Dense, Paired, Pixels
+
+
+class New(InfoNCE):
+    """An objective that no method names."""
+
 
 CLUSTERS = ["--objective.clusters", "[3]"]
 PAIRED = ["--data", "tests.training.paired.Paired", "--encoder", "tests.training.paired.Pixels"]
@@ -37,6 +43,14 @@ def test_local_aggregation_is_of_the_banks(method: str) -> None:
     assert objectives(built("--method", method, "--objective", "local-aggregation", *CLUSTERS)) == {LocalAggregation}
 
 
+@pytest.mark.parametrize("method", ["simclr", "moco", "instance"])
+def test_a_new_name_in_the_registry_is_all_that_a_new_objective_needs(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(NAMES["objective"], "new", Entry(f"{__name__}.New"))
+    assert objectives(built("--method", method, "--objective", "new")) == {New}
+
+
 def test_others_come_with_their_method() -> None:
     assert objectives(built("--method", "hnssl")) == {HardPairs}
     assert objectives(built("--method", "sane", "--method.queue_size", 8)) == {InfoNCE, SoftLabel}
@@ -50,6 +64,7 @@ def test_others_come_with_their_method() -> None:
         ("simclr", "local-aggregation"),
         ("moco", "local-aggregation"),
         ("moco", "hard-pairs"),
+        ("instance", "sigmoid"),
         ("instance", "soft-label"),
         ("cmc", "hard-pairs"),
         ("hnssl", "info-nce"),

@@ -18,7 +18,20 @@ from antipodes.runs.snapshots import discard_snapshots, load_snapshots, take_sna
 from antipodes.runs.views import plain_view
 from tests.cli.command import here, refused
 
-SMALL = ["--encoder", "resnet8-slim", "--head.hidden", 16, "--data.count", 128, "--batch_size", 32, "--epochs", 3]
+SMALL = [
+    "--data",
+    "shapes",
+    "--encoder",
+    "resnet8-slim",
+    "--head.hidden",
+    16,
+    "--data.count",
+    128,
+    "--batch_size",
+    32,
+    "--epochs",
+    3,
+]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from antipodes.runs.views import plain_view
 from antipodes.training.loop import TrainingFailed, train
 from tests.cli.command import ENVIRONMENT, antipodes
 
-SMALL = ["--encoder", "resnet8-slim", "--head.hidden", "16", "--data.count", "128"]
+SMALL = ["--data", "shapes", "--encoder", "resnet8-slim", "--head.hidden", "16", "--data.count", "128"]
 SMALL += ["--batch_size", "32", "--log_every", "2"]
 
 
@@ -202,7 +202,8 @@ def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("anneal", ["validation", "loss"])
 def test_two_processes_train_one_run(anneal: str, tmp_path: Path) -> None:
-    options = ["--data.count", 128, "--batch_size", 32, "--epochs", 2, "--encoder", f"{__name__}.TinyEncoder"]
+    options = ["--data", "shapes", "--data.count", 128, "--batch_size", 32, "--epochs", 2]
+    options += ["--encoder", f"{__name__}.TinyEncoder"]
     options += ["--head.batch_norm", "false", "--head.hidden", 16, "--log_every", 1, "--encoder.width", 6]
     options += ["--negatives", "ring", "--negatives.anneal", anneal, "--negatives.until", 1, "--knn_every", 1]
     for devices in (1, 2):

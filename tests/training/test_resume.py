@@ -20,7 +20,7 @@ from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, here, refused
 
 STEPS = 8  # per epoch
 OPTIONS = ["--batch_size", 64, "--epochs", 3, "--encoder", "resnet8-slim", "--log_every", 1, "--snapshot_every", 1]
-SHAPES = ["--data.count", 512]
+SHAPES = ["--data", "shapes", "--data.count", 512]
 ACCUMULATING_IFND = ["--accumulate", 2, "--negatives", "ifnd", "--negatives.clusters", "[4, 8]"]
 ACCUMULATING_IFND += ["--negatives.space", "seen"]
 RING = ["--negatives", "ring", "--negatives.anneal"]
@@ -196,4 +196,4 @@ def test_a_checkpoint_that_does_not_fit_is_refused(finished: Path, tmp_path: Pat
 
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(finished: Path) -> None:
-    assert "holds a run already" in refused("train", *OPTIONS, "--out", finished / "run")
+    assert "holds a run already" in refused("train", *OPTIONS, *SHAPES, "--out", finished / "run")

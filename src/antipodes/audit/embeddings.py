@@ -148,7 +148,7 @@ def _read_npz(path: Path) -> dict[str, Any]:
 
 
 def _read_npy(path: Path) -> dict[str, Any]:
-    loaded = np.load(path, allow_pickle=False, mmap_mode="r")
+    loaded = np.load(path, allow_pickle=False)
     if not isinstance(loaded, np.ndarray):
         raise ValueError("this is an archive of arrays: call it .npz")
     return {"embeddings": loaded}

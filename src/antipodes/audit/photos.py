@@ -53,6 +53,11 @@ class Photos:
         """The names of the labels."""
         return self.parts[0].classes
 
+    def training(self) -> Photos:
+        """The pictures of the training split alone."""
+        count = len(self.parts[0])
+        return Photos(self.parts[:1], self.paths[:count], self.splits[:count], self.are_files, self.skipped)
+
     def pixels(self, rows: Sequence[int] | NDArray[np.int64]) -> Tensor:
         """Small square pictures (b, 3, S, S) uint8 of some rows."""
         wanted = torch.as_tensor(np.asarray(rows, dtype=np.int64))

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from antipodes.audit.embeddings import FORMATS, Embeddings, read_embeddings
 from antipodes.audit.findings import AuditOptions, Findings, find
@@ -22,8 +22,16 @@ from antipodes.audit.pixels import agree
 from antipodes.audit.summary import summarise, write_findings
 from antipodes.audit.vectors import BY_HAND, embed_photos, open_encoder
 from antipodes.cli.evaluate import progress_bar
+from antipodes.cli.parser import ArgumentParser
+from antipodes.data import ImageDataset
+from antipodes.negatives import GloFND
 from antipodes.report.audit_page import audit_page
 from antipodes.report.page import require_jinja, write_page
+from antipodes.runs.build import build_data
+from antipodes.runs.embedding import embed
+from antipodes.runs.folder import Run
+from antipodes.runs.opening import open_method
+from antipodes.runs.views import plain_view
 
 REPORT = "report.html"
 DESCRIPTION = """Find out which samples are the same thing: exact duplicates (equal files), near duplicates (cropped,
@@ -34,7 +42,8 @@ needed.
 Examples:
 antipodes audit path/to/photos --out audit - a folder, embedded by the pretrained encoder if it is installed;
 antipodes audit photos.npz --out audit - embeddings of any encoder;
-antipodes audit runs/a --out audit - the training data of a run, by its own encoder.
+antipodes audit runs/a --out audit - the training data of a run, by its own encoder; with the thresholds that it
+learned, if it was trained with GloFND.
 
 Writes pairs.parquet (both paths, similarity, threshold, kind), groups.parquet (row, path, group: what Known.read gives
 to a loss), samples.parquet (outliers, other classes), summary.json and report.html, which opens in a browser."""
@@ -47,6 +56,7 @@ class _Subject:
     embeddings: Embeddings
     photos: Photos | None
     encoder: str
+    thresholds: Tensor | None = None  # of every sample, where a run has learned them
 
 
 def main(arguments: list[str]) -> None:
@@ -114,9 +124,8 @@ def _open(name: str, encoder: str | None, limit: int | None, workers: int) -> _S
         photos = _files_of(embeddings)
         return _Subject(embeddings, photos, f"embeddings of {Path(name).name}")
     if (Path(name) / "config.yaml").is_file():
-        from antipodes.runs.build import build_data
-        from antipodes.runs.folder import Run
-
+        if encoder is None and (learned := _with_thresholds(name)) is not None:
+            return learned
         photos = photos_of(build_data(Run.open(name).config()["data"]))
         encoder = encoder or name
     else:
@@ -127,6 +136,21 @@ def _open(name: str, encoder: str | None, limit: int | None, workers: int) -> _S
     with progress_bar("embedding") as progress:
         vectors = embed_photos(photos, encode, mirrored=True, workers=workers, progress=progress)
     return _Subject(Embeddings(vectors, photos.paths, photos.labels, photos.classes), photos, title)
+
+
+def _with_thresholds(name: str) -> _Subject | None:
+    """The training images of a run as its policy sees them, if that is GloFND, with the thresholds that it learned."""
+    method, data = open_method(Run.open(name))
+    found = [(direction, policy) for direction, policy in method.policies() if isinstance(policy, GloFND)]
+    if not found or not isinstance(data, ImageDataset):
+        return None
+    direction, policy = found[0]
+    tower = method.evaluated(method.anchor_tower(direction), head=True)
+    with progress_bar("embedding") as progress:
+        vectors = embed(tower, data, preprocess=plain_view(method, data.image_size), progress=progress)
+    photos = photos_of(data).training()
+    embeddings = Embeddings(vectors.numpy(), photos.paths, photos.labels, photos.classes)
+    return _Subject(embeddings, photos, f"{name}, thresholds of GloFND", policy.threshold.detach().cpu().float())
 
 
 def _files_of(embeddings: Embeddings) -> Photos | None:
@@ -154,7 +178,9 @@ def _find(subject: _Subject, options: AuditOptions) -> Findings:
                 progress(start, len(first))
             return torch.cat(answers).numpy()
 
-        thresholds = torch.full((len(photos),), torch.inf) if subject.encoder == BY_HAND else None
+        thresholds = subject.thresholds
+        if subject.encoder == BY_HAND:
+            thresholds = torch.full((len(photos),), torch.inf)
         return find(
             subject.embeddings,
             options,

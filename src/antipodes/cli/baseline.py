@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jsonargparse import ArgumentParser
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
@@ -20,6 +19,7 @@ from antipodes.audit.photos import Photos, open_photos
 from antipodes.audit.vectors import BY_HAND, PRETRAINED, Encode, Progress, embed_photos, open_encoder
 from antipodes.audit.views import second_view
 from antipodes.cli.evaluate import progress_bar
+from antipodes.cli.parser import ArgumentParser
 from antipodes.functional.knn import knn
 
 RANDOM = "random weights"

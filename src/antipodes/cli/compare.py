@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from antipodes.cli.evaluate import config_name
+from antipodes.cli.parser import ArgumentParser
 from antipodes.cli.train import MAY_CHANGE
 from antipodes.evaluation.names import is_setting
 from antipodes.evaluation.scores import read_measured, read_scores

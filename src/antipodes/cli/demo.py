@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jsonargparse import ArgumentParser
 from rich.console import Console
 
 from antipodes.cli.evaluate import progress_bar
+from antipodes.cli.parser import ArgumentParser
 from antipodes.cli.train import parse
 from antipodes.data import DataError
 from antipodes.evaluation.report import Row, results_table

@@ -6,7 +6,6 @@ import json
 import os
 from pathlib import Path
 
-from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.table import Table
 
@@ -16,6 +15,7 @@ from antipodes.audit.parts import compute_in_parts, remove_parts
 from antipodes.audit.photos import Photos, open_photos, photos_of
 from antipodes.audit.vectors import embed_photos, open_encoder
 from antipodes.cli.evaluate import progress_bar
+from antipodes.cli.parser import ArgumentParser
 
 DESCRIPTION = """Embed images: a vector for every image of a folder or dataset, by the encoder of a run, a pretrained
 one (efficientnet-lite0), an exported .safetensors file, or a hand-made description (descriptor). A call that was

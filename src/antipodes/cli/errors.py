@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import warnings
 from collections.abc import Callable
 
+STOPPED = 130  # as shells have it for Control-C
+
 
 def exit_code(command: Callable[[list[str]], None], arguments: list[str]) -> int:
-    """Run a command: 0 when it is done, 1 when the run failed, 2 when the call was wrong."""
+    """Run a command: 0 when it is done, 1 when it failed, 2 when the call was wrong, 130 when it was stopped."""
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     try:
         command(arguments)
     except (ValueError, FileNotFoundError) as error:
-        print(f"antipodes: {error}", file=sys.stderr)
+        say(str(error))
         return 2
     except (RuntimeError, OSError, MemoryError) as error:
         from antipodes.training.loop import TrainingFailed
 
         if not isinstance(error, (TrainingFailed, OSError, MemoryError)):
             raise
-        print(f"antipodes: {error}", file=sys.stderr)
+        say(_reason(error))
         return 1
-    except KeyboardInterrupt:
-        print("antipodes: stopped; antipodes train --resume continues a run from its last checkpoint", file=sys.stderr)
-        return 1
+    except KeyboardInterrupt as error:
+        say(str(error) or "stopped")
+        return STOPPED
     return 0
+
+
+def say(sentence: str) -> None:
+    """Say it on standard error, in one line."""
+    print(f"antipodes: {' '.join(sentence.split())}", file=sys.stderr)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory for this ({error})" if str(error) else "there is not enough memory for this"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"the disk is full: {error.filename or 'nothing more can be written'}"
+    return str(error) or type(error).__name__

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
+from jsonargparse import DefaultHelpFormatter, Namespace
 from rich.console import Console
 from rich.progress import Progress as Bar
 
+from antipodes.cli.parser import ArgumentParser
 from antipodes.evaluation.names import DEFAULT, DEFAULT_WITHOUT_LABELS, PROTOCOLS
 from antipodes.evaluation.protocol import Protocol, evaluate, find_protocol, make_protocols
 from antipodes.evaluation.protocols.retrieval import read_pairs

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from jsonargparse import ArgumentParser
 from rich.console import Console
 
+from antipodes.cli.parser import ArgumentParser
 from antipodes.encoders.detectron2 import save_detectron2, to_detectron2
 from antipodes.encoders.encoder import Encoder, Preprocessing
 from antipodes.encoders.export import export_backbone

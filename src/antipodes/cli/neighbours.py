@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -16,6 +15,7 @@ from antipodes.audit.embeddings import FORMATS, Embeddings, read_embeddings
 from antipodes.audit.neighbours import Neighbours, nearest_large, nearest_of
 from antipodes.audit.outputs import require_out, write_table
 from antipodes.cli.evaluate import progress_bar
+from antipodes.cli.parser import ArgumentParser
 
 OUTPUTS = (".csv", ".parquet", ".json", ".npz")
 SHOWN = 5

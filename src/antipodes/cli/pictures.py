@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from jsonargparse import ArgumentParser
-
+from antipodes.cli.parser import ArgumentParser
 from antipodes.evaluation.pictures import draw, draw_compared
 from antipodes.runs.folder import Run
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from jsonargparse import ArgumentParser
-
 from antipodes.audit.outputs import require_out
 from antipodes.cli.evaluate import progress_bar
+from antipodes.cli.parser import ArgumentParser
 from antipodes.report.page import require_jinja, write_page
 from antipodes.report.run_page import run_page
 

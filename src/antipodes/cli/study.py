@@ -14,9 +14,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 from rich.console import Console
 
+from antipodes.cli.parser import ArgumentParser
 from antipodes.evaluation.names import is_setting
 from antipodes.study.definition import FULL, Options, Study, Trial, load, shipped
 from antipodes.study.report import markdown, shown, sources, study_report, tables

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from argparse import SUPPRESS, HelpFormatter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
-import yaml
-from jsonargparse import ArgumentParser
+import jsonargparse
 
+from antipodes.cli.parser import ArgumentParser
+from antipodes.cli.train_help import short_help
 from antipodes.encoders.heads import Head
 from antipodes.registry import ELSE, NAMES, Kind, find
 from antipodes.runs.build import GIVEN, Learned, policy_names
-from antipodes.runs.folder import Run
+from antipodes.runs.folder import Run, absolute
 from antipodes.runs.settings import Settings
 from antipodes.runs.views import Recipes
+from antipodes.runs.yaml_files import read_options
 from antipodes.training.loop import train
 
 DEFAULTS: dict[Kind, str] = {
@@ -35,7 +38,8 @@ CHOICES: dict[Kind, str] = {kind: f"{', '.join(names)}, {ELSE[kind]}" for kind, 
 # on resume: they do not change what is learned
 MAY_CHANGE = ("threads", "workers", "log_every", "snapshot_every", "tensorboard", "wandb")
 USAGE = """antipodes train [--method NAME] [--negatives NAME] [--data NAME] [--encoder NAME] [--out FOLDER] [options]
-       antipodes train --resume RUN"""
+       antipodes train --resume RUN [--epochs MORE] [--data WHERE_IT_IS_NOW]
+       antipodes train [--method NAME ...] --help [all]"""
 DESCRIPTION = """Pretrain an encoder by contrastive learning. The run folder gets config.yaml, metrics.jsonl,
 metrics.csv, checkpoints and the encoder as safetensors. Options below are those of the chosen components:
 add --method moco before --help to see MoCo's. --resume RUN continues a run that was stopped or killed, bit by bit
@@ -45,7 +49,12 @@ as if nothing had happened."""
 def main(arguments: list[str]) -> None:
     """Parse, then train or resume."""
     config, resume = parse(arguments)
-    run = train(config, resume)
+    if resume is None and not _names_data(_long_form(arguments)):
+        raise ValueError(
+            "which data? --data path/to/photos trains on a folder, --data cifar10 on a dataset by its name (shapes "
+            "needs no download), antipodes train --help all lists them, and antipodes demo shows it in a few minutes"
+        )
+    run = train(config, resume, say=lambda line: print(line, file=sys.stderr, flush=True))
     import torch.distributed as dist
 
     if not dist.is_initialized() or dist.get_rank() == 0:
@@ -55,19 +64,31 @@ def main(arguments: list[str]) -> None:
 def parse(arguments: list[str]) -> tuple[dict[str, Any], Run | None]:
     """The complete configuration that a call asks for, and the run it continues, if any."""
     arguments = _long_form(arguments)
-    run = _option(arguments, "--resume")
+    run = None if _help(arguments) else _option(arguments, "--resume")
     if run is None:
         return _parse(arguments), None
-    resumed = Run.open(run)
+    resumed = Run.open(run, _option(arguments, "--data.name"))
     saved = resumed.config()
-    # options given beside --resume may only repeat what the run was started with; what its version did not know is as
-    # this version has it by default
-    started = ["--config", json.dumps(saved)]
-    asked, before = _parse([*started, *_without(arguments, "--resume")]), _parse(started)
+    # options given beside --resume may only repeat what the run was started with, but for more epochs and for where
+    # its data is now; what its version did not know is as this version has it by default
+    started = ["--config", json.dumps(_checked(saved, str(resumed.config_file)))]
+    beside = _without(_without(arguments, "--resume"), "--data.name")
+    asked, before = _parse([*started, *beside]), _parse(started)
+    if asked["epochs"] < before["epochs"]:
+        raise ValueError(
+            f"{run} was started with epochs {before['epochs']}, so it cannot be resumed with {asked['epochs']}: "
+            "it may be more, not fewer"
+        )
     if difference := _first_difference(_fixed(asked), _fixed(before)):
         name, new, old = difference
         raise ValueError(f"{run} was started with {name} {old}, so it cannot be resumed with {new}: start a new run")
     return asked, resumed
+
+
+def _names_data(arguments: list[str]) -> bool:
+    """Whether a call says what to train on, itself or by its configuration."""
+    given = _option(arguments, "--config")
+    return "--data.name" in arguments or (given is not None and "name" in json.loads(given).get("data", {}))
 
 
 def _parse(arguments: list[str]) -> dict[str, Any]:
@@ -96,9 +117,18 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
         parser.add_argument(f"--encoders.{tower}.name", type=str, default=name, metavar="NAME", help=CHOICES["encoder"])
         _add_component(parser, "encoder", name, f"encoders.{tower}")
     parser.set_defaults(_defaults(method.run, names))
+    asked = _help(arguments)
+    if asked == "all":
+        arguments = ["--help"]
+    elif asked == "short":
+        print(short_help(parser, USAGE, names, [kind for kind in names if f"--{kind}.name" in arguments], towers))
+        raise SystemExit(0)
     config: dict[str, Any] = parser.parse_args(arguments).as_dict()
     for extra in ("config", "resume", "strict"):
         config.pop(extra, None)
+    config["data"]["name"] = absolute(config["data"]["name"])
+    if config["init"] is not None and Path(config["init"]).expanduser().exists():
+        config["init"] = str(Path(config["init"]).expanduser().absolute())
     return {**config, "encoders": config.get("encoders") or {}}
 
 
@@ -120,7 +150,7 @@ def _defaults(run: Mapping[str, Any], names: dict[Kind, str]) -> dict[str, Any]:
     return found
 
 
-def _add_component(parser: ArgumentParser, kind: Kind, name: str, key: str) -> None:
+def _add_component(parser: jsonargparse.ArgumentParser, kind: Kind, name: str, key: str) -> None:
     """Add the constructor's arguments of a component under the key, with the defaults that its name implies."""
     component = find(kind, name)
     skip = GIVEN[kind] | ({"path"} if "path" in component.preset else frozenset())
@@ -142,7 +172,7 @@ class _Parser(ArgumentParser):
         return text
 
 
-def _hide(parser: ArgumentParser, option: str) -> None:
+def _hide(parser: jsonargparse.ArgumentParser, option: str) -> None:
     """Leave jsonargparse's own option for a component's configuration file out of the help: --config does that."""
     for action in parser._actions:
         if option in action.option_strings and action.metavar == "CONFIG":
@@ -175,22 +205,40 @@ def _long_form(arguments: list[str]) -> list[str]:
 
 def _read_config(path: str) -> dict[str, Any]:
     """A configuration file, its components as mappings: `method: moco` is short for `method: {name: moco}`."""
-    if not Path(path).is_file():
-        raise ValueError(f"--config {path} does not exist")
-    try:
-        loaded = yaml.safe_load(Path(path).read_text())
-    except yaml.YAMLError as error:
-        raise ValueError(f"--config {path} is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(loaded, dict):
-        raise ValueError(f"--config {path} is not a mapping of options")
+    return _checked(read_options(path, f"--config {path}"), f"--config {path}")
+
+
+def _checked(loaded: dict[str, Any], source: str) -> dict[str, Any]:
+    """Options from a file with their components as mappings.
+
+    Raises:
+        ValueError: if a component is neither a name nor a mapping with one.
+    """
+    loaded = dict(loaded)
     for kind in get_args(Kind):
-        if isinstance(loaded.get(kind), str):
-            loaded[kind] = {"name": loaded[kind]}
-        if kind in loaded and not isinstance(loaded[kind], dict):
-            raise ValueError(f"--config {path}: {kind} must be a name, or a mapping with a name and arguments")
-    named = (loaded.get("encoders") or {}).items()
-    loaded["encoders"] = {tower: {"name": spec} if isinstance(spec, str) else spec for tower, spec in named}
+        if kind in loaded:
+            loaded[kind] = _component(loaded[kind], kind, source)
+    towers = loaded.get("encoders") or {}
+    if not isinstance(towers, dict):
+        raise ValueError(f"{source}: encoders must be a mapping of towers to encoders")
+    loaded["encoders"] = {tower: _component(spec, f"encoders.{tower}", source) for tower, spec in towers.items()}
+    for tower, spec in loaded["encoders"].items():
+        if "name" not in spec:
+            raise ValueError(f"{source}: encoders.{tower} has no name")
+    try:
+        json.dumps(loaded)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{source} holds something that is no option: {error}") from error
     return loaded
+
+
+def _component(spec: Any, kind: str, source: str) -> dict[str, Any]:
+    spec = {"name": spec} if isinstance(spec, str) else spec
+    if not isinstance(spec, dict):
+        raise ValueError(f"{source}: {kind} must be a name, or a mapping with a name and arguments")
+    if not isinstance(spec.get("name", ""), str):
+        raise ValueError(f"{source}: the name of {kind} must be a word, got {spec['name']!r}")
+    return spec
 
 
 def _names(arguments: list[str], run: Mapping[str, Any]) -> dict[Kind, str]:
@@ -240,14 +288,25 @@ def _option(arguments: list[str], option: str) -> str | None:
     return arguments[place + 1]
 
 
+def _help(arguments: list[str]) -> Literal["", "short", "all"]:
+    """Whether a call asks for help, and for how much."""
+    places = [place for place, argument in enumerate(arguments) if argument in ("-h", "--help")]
+    if not places:
+        return ""
+    return "all" if "all" in arguments[places[0] + 1 : places[0] + 2] else "short"
+
+
 def _without(arguments: list[str], option: str) -> list[str]:
+    if option not in arguments:
+        return arguments
     place = arguments.index(option)
     return arguments[:place] + arguments[place + 2 :]
 
 
 def _fixed(config: dict[str, Any]) -> dict[str, Any]:
     """What may not change when a run is resumed, as it would be read from a file."""
-    return {name: value for name, value in json.loads(json.dumps(config)).items() if name not in MAY_CHANGE}
+    changing = (*MAY_CHANGE, "epochs")
+    return {name: value for name, value in json.loads(json.dumps(config)).items() if name not in changing}
 
 
 def _first_difference(asked: Any, saved: Any, name: str = "") -> tuple[str, Any, Any] | None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from antipodes.data.statistics import Statistics
 
 
+_MANY = 200_000  # rows up to which exact duplicates are looked for unasked, where no digests are at hand
+
+
 class Described:
     """The part of every dataset that speaks to people.
 
@@ -74,8 +77,9 @@ class Described:
         return [*self._duplicate_lines(), *self._skipped_lines()]
 
     def _duplicate_lines(self) -> list[str]:
-        if not cast("Samples", self).in_memory and "pictures" not in self.__dict__:
-            return []  # everything would have to be decoded for it
+        data = cast("Samples", self)
+        if "pictures" not in self.__dict__ and (not data.in_memory or len(data) > _MANY):
+            return []  # every row would have to be read for it
         groups = self.groups()
         grouped = int((groups >= 0).sum())
         if not grouped:

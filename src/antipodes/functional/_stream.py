@@ -25,9 +25,10 @@ from torch.autograd.function import once_differentiable
 
 from antipodes.functional._masks import Block, Mask, keep_mask, pull_mask
 from antipodes.functional._task import Direction, Task
-from antipodes.functional._tiles import Buffers, Tile
+from antipodes.functional._tiles import Buffers, Sliced, Tile
 
 FAR = 1e30  # below all logits by so much that its exponential is zero, and still a number: zero times it is zero
+VANISHED, TINY = -60.0, 1e-26  # logits so far below a peak count as zero: exponentials that underflow are slow
 LOWEST = -1e29  # a peak where nothing was kept: below all logits, and above what is FAR below
 
 
@@ -36,16 +37,16 @@ class Walk:
 
     def __init__(self, task: Task, anchors: Tensor, candidates: Tensor, temperature: Tensor) -> None:
         self.task = task
-        self.anchors, self.candidates = anchors, candidates
+        self.anchors, self.candidates = Sliced(anchors), Sliced(candidates)
         # One operand carries 1/tau, so that the product is the logit.
-        self.scaled = anchors / (temperature if temperature.ndim == 0 else temperature[:, None])
+        self.scaled = Sliced(anchors / (temperature if temperature.ndim == 0 else temperature[:, None]))
         self.buffers = Buffers(task.cells, anchors)
         self.guided = any(mask.guided for direction in task.directions for mask in direction.masks)
 
     def logits(self, tile: Tile, name: str = "logits") -> Tensor:
         """Return the tile's logits, far below all others where a pair never counts."""
         logits = self.buffers(name, tile.shape)
-        torch.mm(self.scaled[tile.rows], self.candidates[tile.columns].T, out=logits)
+        torch.mm(self.scaled(tile.rows), self.candidates(tile.columns, down=True), out=logits)
         if tile.excluded is not None:
             logits.view(-1).index_fill_(0, tile.excluded, -FAR)
         return logits
@@ -107,7 +108,8 @@ class Totals:
         where = tile.columns if mirror else tile.rows
         before, total = self.peak[rule, where], self.total[rule, where]
         peak = torch.maximum(before, logits.amax(0 if mirror else 1))
-        torch.sub(logits, peak if mirror else peak[:, None], out=values).exp_()
+        torch.sub(logits, peak if mirror else peak[:, None], out=values)
+        torch.threshold_(values.clamp_(min=VANISHED).exp_(), TINY, 0.0)
         fade = before.sub_(peak).exp_()
         total.mul_(fade)
         if mirror:
@@ -115,7 +117,7 @@ class Totals:
         else:
             total.addmv_(values, ones[tile.columns])
         if self.drawn is not None:
-            self.drawn[rule, where].mul_(fade[:, None]).addmm_(values, walk.candidates[tile.columns])
+            self.drawn[rule, where].mul_(fade[:, None]).addmm_(values, walk.candidates(tile.columns))
         before.copy_(peak)
 
 
@@ -243,6 +245,8 @@ def _add_gradients(
     """Walk the tiles once more and add up the gradients of anchors and candidates."""
     task, buffers = walk.task, walk.buffers
     weights = None if task.offsets is None else task.offsets.exp()
+    to_rows, to_columns = Sliced(grad_anchors), Sliced(grad_candidates)
+    shares = [[tuple(Sliced(each[number]) for each in parts) for number in range(len(parts[0]))] for parts in handed]
     for tile in task.tiles:
         if retained:
             values = retained[tile.number]
@@ -252,7 +256,7 @@ def _add_gradients(
         weight: Tensor | None = None  # of kept pairs, times their exponentials unless it is warm
         pulled: Tensor | None = None
         for place, number, mask, sides in walk.reads(tile, task.halved):  # also on the diagonal: one product
-            push, pull_weight, log_sum = (each[number] for each in handed[place])
+            push, pull_weight, log_sum = shares[place][number]
             keep = None
             if not mask.trivial:
                 keep = keep_mask(mask, block, sides[0], "keep", buffers)
@@ -273,7 +277,9 @@ def _add_gradients(
                 torch.sub(values, _beside(log_sum, tile, mirror), out=out)
                 if task.offsets is not None:
                     out.add_(task.offsets[tile.columns])
-                out.clamp_(max=0.0).exp_().mul_(_beside(push, tile, mirror))  # no kept pair exceeds the sum of all
+                out.clamp_(VANISHED, 0.0).exp_()  # no kept pair exceeds the sum of all
+                torch.threshold_(out, TINY, 0.0)
+                out.mul_(_beside(push, tile, mirror))
                 if keep is not None:
                     out.mul_(keep)
                 weight = out if weight is None else weight.add_(out)
@@ -284,18 +290,18 @@ def _add_gradients(
                 weight.mul_(weights[tile.columns])
         if pulled is not None:
             weight.add_(pulled)
-        grad_anchors[tile.rows].addmm_(weight, walk.candidates[tile.columns])
+        to_rows(tile.rows).addmm_(weight, walk.candidates(tile.columns))
         if tile.mirrored or not task.halved:
-            grad_candidates[tile.columns].addmm_(weight.T, walk.anchors[tile.rows])
+            to_columns(tile.columns).addmm_(weight.T, walk.anchors(tile.rows))
 
 
-def _beside(vector: Tensor, tile: Tile, mirror: bool) -> Tensor:
+def _beside(vector: Sliced, tile: Tile, mirror: bool) -> Tensor:
     """Return the numbers of a tile's anchors: along its columns where these are the anchors, or beside its rows."""
-    return vector[tile.columns] if mirror else vector[tile.rows, None]
+    return vector(tile.columns) if mirror else vector(tile.rows, down=True)
 
 
-def _spread(vector: Tensor, tile: Tile, sides: tuple[bool, ...], out: Tensor) -> Tensor:
+def _spread(vector: Sliced, tile: Tile, sides: tuple[bool, ...], out: Tensor) -> Tensor:
     """Return what anchors hand out: beside the rows, along the columns for the mirror image, or the sum of both."""
     if len(sides) == 2:
-        return torch.add(vector[tile.rows, None], vector[tile.columns], out=out)
+        return torch.add(vector(tile.rows, down=True), vector(tile.columns), out=out)
     return _beside(vector, tile, sides[0])

@@ -100,3 +100,22 @@ class Buffers:
                 self.pool[name] = self.like.new_empty(self.cells)
             view = self.views[name, shape] = self.pool[name][: shape[0] * shape[1]].view(shape)
         return view
+
+
+class Sliced:
+    """A tensor whose slices are made once a pass: making a view takes longer than looking it up."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.views: dict[tuple[int, int, bool], Tensor] = {}
+
+    def __call__(self, where: slice, down: bool = False) -> Tensor:
+        """Return the slice; with `down`, of a vector as a column and of a matrix turned over."""
+        key = (where.start, where.stop, down)
+        view = self.views.get(key)
+        if view is None:
+            view = self.tensor[where]
+            if down:
+                view = view[:, None] if view.ndim == 1 else view.T
+            self.views[key] = view
+        return view

@@ -24,7 +24,7 @@ from antipodes.functional._compiling import full_precision, outside_graphs
 from antipodes.functional._masks import keep_mask, pull_mask
 from antipodes.functional._stream import Walk
 from antipodes.functional._task import Task, prepare
-from antipodes.functional._tiles import Tile
+from antipodes.functional._tiles import Sliced, Tile
 from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
 
@@ -181,7 +181,7 @@ class _Walk(Walk):
         super().__init__(task, anchors, candidates, temperature)
         scaled = teachers / teacher_temperature
         self.teachers = scaled
-        self.teacher_keys = self.candidates if teacher_keys is None else teacher_keys
+        self.teacher_keys = self.candidates if teacher_keys is None else Sliced(teacher_keys)
         self.own = (scaled * teachers).sum(1, keepdim=True)  # t_ii / T
 
     def tiles(self) -> tuple[Tile, ...]:
@@ -192,7 +192,7 @@ class _Walk(Walk):
         """Yield for every rule that pulls its number and the weights of the tile's pairs, zero where not pulled."""
         block = self.block(tile, self.logits(tile))
         weights = self.buffers("weights", tile.shape)
-        torch.mm(self.teachers[tile.rows], self.teacher_keys[tile.columns].T, out=weights)
+        torch.mm(self.teachers[tile.rows], self.teacher_keys(tile.columns, down=True), out=weights)
         weights.sub_(self.own[tile.rows]).exp_()
         for number, mask in enumerate(self.task.directions[0].masks):
             if mask.pulls:

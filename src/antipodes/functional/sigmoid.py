@@ -169,8 +169,11 @@ class _Function(torch.autograd.Function):
         walk = Walk(task, anchors, candidates, temperature)
         ones = anchors.new_ones(max(len(anchors), len(candidates)))
         sums = [[anchors.new_zeros(len(each.masks), each.count) for _ in range(4)] for each in task.directions]
+        ctx.retained = []
         for tile in task.tiles:
             logits = walk.logits(tile)
+            if task.retained:
+                ctx.retained.append(logits.clone())
             block = walk.block(tile, logits)
             loss, rest = (walk.buffers(name, tile.shape) for name in ("loss", "rest"))
             # softplus(z) = max(z, 0) + log(1 + e^-|z|), and softplus(-z) has the same rest: nothing overflows
@@ -213,7 +216,7 @@ class _Function(torch.autograd.Function):
         on_bias = torch.zeros_like(bias)
         walk = Walk(task, anchors, candidates, temperature)
         for tile in task.tiles:
-            logits = walk.logits(tile)
+            logits = ctx.retained[tile.number] if ctx.retained else walk.logits(tile)
             block = walk.block(tile, logits)
             slope = torch.add(logits, bias, out=walk.buffers("loss", tile.shape)).sigmoid_()
             weight = walk.buffers("weight", tile.shape).zero_()

@@ -89,10 +89,10 @@ def soft_cross_entropy(
     for name, value in (("temperature", temperature), ("teacher_temperature", teacher_temperature)):
         if not value > 0:
             raise ValueError(f"{name} must be positive, got {value}: similarities are divided by it")
-    if key_ids is not None and bool((key_ids == -1).any()):
-        written = key_ids != -1
+    if key_ids is not None and bool((key_ids < 0).any()):
+        written = key_ids >= 0
         if not bool(written[own].all()):
-            raise ValueError("own points at a key of id -1, an empty slot: the own key of every row must be a real one")
+            raise ValueError("own points at a key of a negative id, an empty slot: every row needs a key of its own")
         keys, own = keys[written], (written.cumsum(0) - 1)[own]
     for name, embeddings in (("students", students), ("teachers", teachers), ("keys", keys)):
         if not bool(embeddings.detach().sum().isfinite()):

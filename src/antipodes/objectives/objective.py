@@ -73,6 +73,7 @@ class Objective(LossModule, ABC):
             may be left out.
     """
 
+    general: ClassVar[bool] = True  # False: only methods that name it in their `trains` can train it
     whole: ClassVar[bool] = False  # True: on a bank it wants every entry, not a draw
     steps: Tensor
 

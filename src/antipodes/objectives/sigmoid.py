@@ -43,6 +43,7 @@ class Sigmoid(Objective):
         ['bias', 'temperature.parameter']
     """
 
+    general = False  # draws from a bank are summed for a softmax
     bias: Tensor
 
     def __init__(

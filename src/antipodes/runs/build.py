@@ -18,7 +18,7 @@ from antipodes.encoders.heads import Head
 from antipodes.methods import Method, Tower, TowerPlan, Towers
 from antipodes.negatives import Policy
 from antipodes.objectives import Objective, Refine, Temperature
-from antipodes.registry import NAMES, Kind, find
+from antipodes.registry import Kind, find
 
 Spec = Mapping[str, Any]
 """A component in a configuration: its name and its constructor's arguments."""
@@ -76,7 +76,7 @@ def build_method(config: Spec, data: Samples) -> Method:
     plans = method_class.plan(data.modalities)
     parts = {name: _build_encoder(config, name, plan, data) for name, plan in plans.items()}
     given: dict[str, Any] = {"num_samples": len(data), "labels": data.labels, "seed": config["seed"]}
-    policy = _build_policy(config["negatives"], given)
+    policy = _build_policy(_with_duplicates(config["negatives"], data), given)
     head = Head(**config["head"])
     ranked = policy is not None and policy.ranks
     towers = {name: Tower(encoder, head.build(encoder.num_features, ranked)) for name, encoder in parts.items()}
@@ -106,6 +106,13 @@ def policy_names(name: str) -> list[str]:
     return name.split("+")
 
 
+def _with_duplicates(spec: Spec, data: Samples) -> Spec:
+    """`known` without groups or pairs of the user's own knows the exact duplicates of the data, by content."""
+    if spec["name"] != "known" or spec.get("groups") or spec.get("pairs") is not None:
+        return spec
+    return {**spec, "groups": data.groups()}
+
+
 def _build_policy(spec: Spec, given: Spec) -> Policy | None:
     if spec["name"] == "none":
         return None
@@ -119,11 +126,12 @@ def _build_policy(spec: Spec, given: Spec) -> Policy | None:
 
 def _build_objective(config: Spec, given: Spec, policy: Policy | None, trains: Sequence[str]) -> Objective:
     name = config["objective"]["name"]
-    if name not in trains and (name in NAMES["objective"] or "info-nce" not in trains):
+    target = find("objective", name).target
+    if name not in trains and not (getattr(target, "general", False) and "info-nce" in trains):
         raise ValueError(
             f"method {config['method']['name']} cannot train the objective {name}: it takes {', '.join(trains)}"
         )
-    takes = inspect.signature(find("objective", name).target).parameters
+    takes = inspect.signature(target).parameters
     treatment = config["treatment"]
     if policy is not None and "negatives" not in takes:
         raise ValueError(f"objective {name} decides about its negatives itself: leave --negatives out")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -11,8 +16,25 @@ import torch
 import yaml
 
 from antipodes.files import replacing
+from antipodes.registry import NAMES
+from antipodes.runs.yaml_files import read_options
+
+if sys.platform != "win32":
+    import fcntl
 
 CHECKPOINT_FORMAT = 1
+LOCK = ".lock"
+WRITTEN = (
+    "config.yaml",
+    "metrics.jsonl",
+    "metrics.csv",
+    "skipped.csv",
+    "checkpoints",
+    "snapshots",
+    "tensorboard",
+    "wandb",
+)
+"""What a run may have written before its first checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +42,14 @@ class Run:
     """A run folder: config.yaml, metrics.jsonl, metrics.csv, checkpoints/last.pt and best.pt, encoder.safetensors.
 
     And snapshots/epoch-NNN.pt, where the run was asked for them.
+
+    Args:
+        folder: Where it is.
+        data: Where its data is now, if it has moved.
     """
 
     folder: Path
+    data: str | None = None
 
     @property
     def config_file(self) -> Path:
@@ -57,33 +84,109 @@ class Run:
         """Make the folder and write the configuration; refuses a folder that holds a run."""
         run = cls.free(folder)
         run.last.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(run.config_file) as file:
-            file.write_text(yaml.safe_dump(_plain(config), sort_keys=False))
+        run.write_config(config)
         return run
 
     @classmethod
-    def open(cls, folder: str | Path) -> Run:
-        """An existing run."""
-        run = cls(Path(folder))
+    def open(cls, folder: str | Path, data: str | None = None) -> Run:
+        """An existing run, and where its data is now, if it has moved.
+
+        Raises:
+            ValueError: if it is none, or its data has no path.
+        """
+        run = cls(Path(folder), data)
         if not run.config_file.is_file():
             raise ValueError(f"{folder} is not a run: it has no config.yaml, which antipodes train writes")
         return run
 
     def config(self) -> dict[str, Any]:
-        """The configuration the run was started with."""
-        try:
-            loaded = yaml.safe_load(self.config_file.read_text())
-        except yaml.YAMLError as error:
-            raise ValueError(f"{self.config_file} is not YAML: {' '.join(str(error).split())}") from error
-        if not isinstance(loaded, dict):
-            raise ValueError(f"{self.config_file} is not a configuration: it should be a mapping of options")
-        return cast(dict[str, Any], loaded)
+        """The configuration the run was started with; its data where it is now."""
+        config = read_options(self.config_file)
+        if self.data is None:
+            return config
+        known = config.get("data")
+        if not isinstance(known, dict) or known.get("name") in NAMES["data"] or self.data in NAMES["data"]:
+            raise ValueError(
+                f"--data says where the files of a run's data are now, and {self.folder} was not trained on files: "
+                "leave it out"
+            )
+        return {**config, "data": {**known, "name": absolute(self.data)}}
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Write the configuration down, whole or not at all."""
+        with replacing(self.config_file) as file:
+            file.write_text(yaml.safe_dump(_plain(config), sort_keys=False))
+
+    def changed(self, config: dict[str, Any]) -> bool:
+        """Whether a configuration is another than the one written down."""
+        return bool(read_options(self.config_file) != _plain(config))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep others from training this run meanwhile; the lock goes with the process, however that ends.
+
+        Raises:
+            ValueError: if another process is training it.
+        """
+        if sys.platform == "win32":
+            yield
+            return
+        with (self.folder / LOCK).open("w") as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EAGAIN):
+                    raise
+                sentence = f"{self.folder} is being trained by another process: wait for it, or stop it"
+                raise ValueError(sentence) from error
+            yield
+
+    def missing(self) -> Path | None:
+        """The outermost folder that has to be made for the run; None where all are there."""
+        folders = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
+        return folders[-1] if folders else None
+
+    def discard(self, missing: Path | None) -> None:
+        """Remove a run that came to nothing, and the folders that were made for it, but nothing else in them.
+
+        Args:
+            missing: What `missing` said before the run was made.
+        """
+        made = self.config_file.exists()  # else the other files are somebody's who has a folder of this name
+        for name in (*WRITTEN, LOCK) if made else ():
+            path = self.folder / name
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        for folder in (self.last.parent, self.folder, *self.folder.parents) if missing is not None else ():
+            if folder.is_dir() and any(folder.iterdir()):
+                return
+            if folder.is_dir():
+                folder.rmdir()
+            if folder == missing:
+                return
+
+
+def absolute(data: str) -> str:
+    """A dataset's path from the root, so that a run finds it from everywhere; a name stays one."""
+    path = Path(data).expanduser()
+    return str(path.absolute()) if data not in NAMES["data"] and path.exists() else data
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint: the old one stays whole until the new one is on disk."""
-    with replacing(path) as file:
-        torch.save({"format": CHECKPOINT_FORMAT} | state, file)
+    """Write a checkpoint: the old one stays whole until the new one is on disk.
+
+    Raises:
+        OSError: if it cannot be written, such as on a full disk.
+    """
+    try:
+        with replacing(path) as file:
+            torch.save({"format": CHECKPOINT_FORMAT} | state, file)
+    except (RuntimeError, OSError) as error:  # torch's writer says RuntimeError where the disk is full
+        free = shutil.disk_usage(path.parent).free
+        kept = "; the one before it is whole" if path.exists() else ""
+        raise OSError(f"the checkpoint {path} cannot be written, the disk has {free:,} bytes free{kept}") from error
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -14,8 +14,10 @@ class Settings:
 
     Args:
         out: Folder of the run; it must not hold one yet.
-        epochs: Passes over the data.
+        epochs: Passes over the data. Beside --resume it may be more than before: schedules then follow the new total.
         batch_size: Samples per step over all devices; with accumulation, per part.
+        init: Start from these weights instead of random ones: a run folder, a .safetensors, .pth or .pt file, or the
+            name of an encoder that comes with weights. They go into the encoder of the first tower.
         seed: Initial weights, order, augmentation and draws all follow from it.
         treatment: What happens to the false negatives that a policy finds.
         refine_mu: Of treatment refine: confidence in what the positive says; 0 pulls the positive alone.
@@ -48,6 +50,7 @@ class Settings:
     out: str = "runs/latest"
     epochs: int = 100
     batch_size: int = 256
+    init: str | None = None
     seed: int = 0
     treatment: TreatmentName = "eliminate"
     refine_mu: float = Refine.mu
@@ -81,6 +84,10 @@ class Settings:
         for name in ("knn_every", "checkpoint_steps", "snapshot_every", "workers", "seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if not self.out.strip():
+            raise ValueError("out is empty: name the folder of the run")
+        if self.seed >= 2**63:
+            raise ValueError(f"seed must be below 2**63, got {self.seed}")
         if Refine(self.refine_mu, self.refine_tau_prime) != Refine() and self.treatment != "refine":
             raise ValueError(
                 "refine_mu and refine_tau_prime are numbers of --treatment refine: add it or leave them out"

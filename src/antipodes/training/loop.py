@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor
 
 from antipodes.data.loader import Loaded
@@ -36,28 +39,59 @@ class TrainingFailed(RuntimeError):
     """The run cannot go on, for a reason that one sentence can tell."""
 
 
-def train(config: dict[str, Any], resume: Run | None = None) -> Run:
+def train(config: dict[str, Any], resume: Run | None = None, say: Callable[[str], None] | None = None) -> Run:
     """Train as a configuration says, or continue a run.
 
     Args:
         config: The settings (see `Settings`), the components `method`, `objective`, `data`, `encoder`, `augmentation`
             and `negatives`, each a mapping with a name and constructor arguments, the `head`, and `encoders` by tower.
         resume: The run to continue, whose configuration this is.
+        say: Told what the data is, and what the encoder starts from.
 
     Returns:
         The run, with its checkpoints and its exported encoder.
 
     Raises:
-        ValueError: for a configuration that makes no sense or does not fit what is resumed; nothing is written then.
-        TrainingFailed: when the loss stops being a number.
+        ValueError: for a configuration that makes no sense or does not fit what is resumed, or a run that another
+            process is training; nothing is written then.
+        TrainingFailed: when the loss stops being a number. A new run that fails before its first checkpoint leaves
+            nothing behind, so that the corrected call can have its folder.
     """
     settings = Settings(**{field.name: config[field.name] for field in fields(Settings)})
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     fabric = launch(settings)
-    with torch.random.fork_rng():
+    run = resume or Run(Path(settings.out))
+    missing = run.missing()
+    held = run.config_file.exists()  # by a run that is not this one's to remove
+    with ExitStack() as stack, torch.random.fork_rng():
         torch.manual_seed(settings.seed)  # the initial weights; inside the fork, so the caller's generator is untouched
-        return _loop(prepare(config, settings, fabric, resume))
+        if resume is not None:
+            _lock(stack, fabric, run)
+        try:
+            training = prepare(config, settings, fabric, resume, say)
+            if resume is None:
+                _lock(stack, fabric, run)
+            return _loop(training)
+        except KeyboardInterrupt as error:
+            kept = run.last.exists()
+            word = f"antipodes train --resume {run.folder} goes on from the last checkpoint" if kept else "nothing kept"
+            raise KeyboardInterrupt(f"stopped; {word}") from error
+        finally:
+            if fabric.is_global_zero and resume is None and not held and not run.last.exists():
+                run.discard(missing)
+
+
+def _lock(stack: ExitStack, fabric: Fabric, run: Run) -> None:
+    """Hold the run's lock, on the first rank for all; every rank is refused when it is taken."""
+    problem = None
+    if fabric.is_global_zero:
+        try:
+            stack.enter_context(run.locked())
+        except ValueError as error:
+            problem = str(error)
+    if problem := fabric.broadcast(problem):
+        raise ValueError(problem)
 
 
 def _loop(training: Training) -> Run:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.utilities.exceptions import MisconfigurationException
+from rich.markup import escape
 from torch.optim import Optimizer
 
 from antipodes.data import Loader, Samples
+from antipodes.encoders import without_pretrained
+from antipodes.encoders.initial import initialise
 from antipodes.methods import Method
 from antipodes.objectives import Temperature
 from antipodes.runs.boards import BOARDS, require
@@ -105,17 +109,39 @@ class Training:
         save_checkpoint(self.run.last, state)
 
 
-def prepare(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: Run | None) -> Training:
-    """Build the parts of a run and continue it where it was; the folder is made last."""
+def prepare(
+    config: dict[str, Any],
+    settings: Settings,
+    fabric: Fabric,
+    resume: Run | None,
+    say: Callable[[str], None] | None = None,
+) -> Training:
+    """Build the parts of a run and continue it where it was; the folder is made last.
+
+    Args:
+        config: The whole configuration.
+        settings: The part of it that says how to train.
+        fabric: The processes and devices.
+        resume: The run to continue.
+        say: Told, by the first rank, what the data is and what the encoder starts from.
+    """
     boards = [name for name in BOARDS if getattr(settings, name)]
     require(boards)
+    tell = say if say is not None and fabric.is_global_zero else _nothing
     run = resume or Run.free(settings.out)  # refused by every rank alike, so that none waits for another
+    saved = load_checkpoint(run.last) if resume is not None and run.last.exists() else None
     data = build_data(config["data"])
     config = config if resume is not None else with_statistics(config, data)
-    method = build_method(config, data)
+    with nullcontext() if saved is None else without_pretrained():  # what was saved replaces all weights
+        method = build_method(config, data)
     _refuse(config, settings, method, data)
-    if resume is None or not resume.last.exists():
+    for line in data.describe():
+        tell(line)
+    if saved is None:  # a run that was stopped before its first checkpoint starts again, too
         _learn_vocabularies(method, data)
+        if settings.init is not None:
+            _initialise(method, settings.init, tell)
+    _try_encoders(method, data)
     views = Views(config, data, method, fabric.device, fabric.global_rank, fabric.world_size)
     loader = Loader(
         data,
@@ -142,24 +168,30 @@ def prepare(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: 
     rate_of(settings, 0, steps)  # an impossible schedule is refused before anything is written
     identity = {"fingerprint": data.fingerprint, "world_size": fabric.world_size, "method": config["method"]["name"]}
     done, best, totals = 0, -math.inf, Totals()
-    if resume is not None and resume.last.exists():  # else it was stopped before its first checkpoint: from the start
-        state = load_checkpoint(resume.last)
-        _refuse_changes(state["identity"], identity, resume)
-        load_model(method, state, resume)
-        optimizer.load_state_dict(state["optimizer"])
-        fabric.strategy.precision.load_state_dict(state["precision"])
-        torch.set_rng_state(state["rng"])
-        done, best, totals = state["step"], state["best"], Totals(state["totals"])
+    if saved is not None:
+        _refuse_changes(saved["identity"], identity, run)
+        load_model(method, saved, run)
+        optimizer.load_state_dict(saved["optimizer"])
+        fabric.strategy.precision.load_state_dict(saved["precision"])
+        torch.set_rng_state(saved["rng"])
+        done, best, totals = saved["step"], saved["best"], Totals(saved["totals"])
     watch = Watch(method, data)
     network, optimizer = fabric.setup(method.network, optimizer)
     method.train()
 
-    if fabric.is_global_zero and resume is None:
-        Run.create(settings.out, config)
+    if fabric.is_global_zero:
+        if resume is None:
+            Run.create(settings.out, config)
+        elif resume.changed(config):  # more epochs, or data that has moved: a later resume goes on from there
+            resume.write_config(config)
+        if data.skipped:
+            data.write_skipped(run.folder / "skipped.csv")
     records = Records(run.folder, done, boards) if fabric.is_global_zero else None
     if fabric.is_global_zero:
         discard_snapshots(run, done // steps)
     bar = TrainingProgress(settings.epochs * steps, done, enabled=fabric.is_global_zero)
+    if fabric.is_global_zero and resume is None:
+        _tell_data(data, run, bar.say)
     lookup_locked(views, method, data, config, bar.say)
     return Training(
         config,
@@ -183,12 +215,23 @@ def prepare(config: dict[str, Any], settings: Settings, fabric: Fabric, resume: 
     )
 
 
+def _tell_data(data: Samples, run: Run, say: Callable[[str], None]) -> None:
+    """Say what was found, and list what was left out in the run's skipped.csv."""
+    for line in data.describe():
+        say(escape(line))
+    if data.skipped:
+        data.write_skipped(run.folder / "skipped.csv")
+
+
 def launch(settings: Settings) -> Fabric:
     """Start the processes: as many as asked for, or those that torchrun has started already."""
     gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
     if settings.precision == "16-mixed" and (settings.accelerator == "cpu" or not gpu):
         raise ValueError("precision 16-mixed needs a GPU: on a CPU use 32-true, or bf16-mixed where it is supported")
     devices = int(os.environ.get("LOCAL_WORLD_SIZE", settings.devices))
+    most = torch.cuda.device_count() if torch.cuda.is_available() and settings.accelerator != "cpu" else _cores()
+    if settings.devices > most:
+        raise ValueError(f"devices must be at most {most} here, got {settings.devices}: each is a process of its own")
     nodes = int(os.environ.get("WORLD_SIZE", devices)) // devices
     try:
         fabric = Fabric(
@@ -202,6 +245,10 @@ def launch(settings: Settings) -> Fabric:
         raise ValueError(f"accelerator {settings.accelerator} cannot be used here: {error}") from error
     fabric.launch()
     return fabric
+
+
+def _cores() -> int:
+    return max(os.cpu_count() or 1, 2)  # two processes on one core are slow, and still a way to try them
 
 
 def peak_rate(settings: Settings) -> float:
@@ -220,6 +267,47 @@ def rate_of(settings: Settings, step: int, steps: int) -> float:
         settings.schedule,
         settings.milestones,
     )
+
+
+def _nothing(_: str) -> None:
+    """Say nothing."""
+
+
+def _initialise(method: Method, source: str, say: Callable[[str], None]) -> None:
+    """Give the encoder of the first tower, and its slowly moving copies, weights from elsewhere."""
+    first = method.network.names()[0]
+    report = initialise(method.network[first].encoder, source)
+    for copy in method.copies(first)[1:]:
+        copy.encoder.load_state_dict(method.network[first].encoder.state_dict())
+    say(f"tower {first}: {report}" if len(method.network.names()) > 1 else str(report))
+
+
+@torch.no_grad()
+def _try_encoders(method: Method, data: Samples) -> None:
+    """Refuse images of a size that an encoder cannot take, before anything is written."""
+    for name, plan in method.network.plans.items():
+        if plan.modality != "image":
+            continue
+        encoder = method.network[name].encoder
+        modes = [(part, part.training) for part in encoder.modules()]
+        encoder.eval()
+        try:
+            with torch.random.fork_rng():
+                features = encoder(torch.zeros(2, plan.channels, data.image_size, data.image_size))
+        except (RuntimeError, AssertionError, ValueError, IndexError) as error:
+            first = " ".join(str(error).split())[:200]
+            raise ValueError(
+                f"the encoder {type(encoder).__name__} cannot take images of {data.image_size} x {data.image_size} "
+                f"pixels ({first}): choose another --data.size or --encoder"
+            ) from error
+        finally:
+            for part, training in modes:
+                part.training = training
+        if features.shape != (2, encoder.num_features):
+            raise ValueError(
+                f"the encoder {type(encoder).__name__} must turn 2 images into features (2, {encoder.num_features}), "
+                f"got {tuple(features.shape)}: pool and flatten its output"
+            )
 
 
 def _learn_vocabularies(method: Method, data: Samples) -> None:

@@ -16,20 +16,21 @@ from antipodes.evaluation.features import FeatureSet
 from antipodes.evaluation.linear import STRENGTHS, fit_logistic, linear_probe
 from antipodes.evaluation.names import LABELS_ARE_NEEDED
 from antipodes.evaluation.protocol import Protocol
-from antipodes.evaluation.subject import Subject
+from antipodes.evaluation.subject import Subject, known_labels
 from antipodes.registry import find
 from antipodes.runs.build import build_data
 from antipodes.seeding import generator
 
-METRICS = ("top-1", "mean per class", "mAP")
+METRICS = {"top1": "top-1", "mean_per_class": "mean per class", "map": "mAP"}
+"""A dataset's `metric` -> the score of that name here."""
 
 
 @dataclass(frozen=True)
 class Transfer(Protocol):
     """Logistic regression on frozen features of other datasets, the strength chosen on a held-out part of their train.
 
-    A dataset says by its attribute `metric` what its custom is: top-1, mean per class or mAP. Labels (n, K) of 0 and 1
-    are several at once, and -1 in them does not count. It has no options of its own.
+    A dataset says by its attribute `metric` what its custom is: top1, mean_per_class or map. Its `targets` (n, K) of 0
+    and 1 are several labels at once, and -1 in them does not count. It has no options of its own.
     """
 
     name = "transfer"
@@ -52,15 +53,17 @@ class Transfer(Protocol):
 
 
 def custom_metric(data: Samples) -> str:
-    """By what a dataset is usually judged: its `metric`, else mAP with several labels an image, else top-1.
+    """By what a dataset is usually judged: mAP with several labels an image, else as its `metric` says.
 
     Raises:
-        ValueError: if the attribute is none of METRICS, or does not fit the labels.
+        ValueError: if that is none of METRICS, or asks for several labels where there is one.
     """
-    metric = str(getattr(data, "metric", "mAP" if _several(data) else "top-1"))
-    if metric not in METRICS or (metric == "mAP") != _several(data):
+    if _several(data):
+        return METRICS["map"]
+    metric = str(getattr(data, "metric", "top1"))
+    if metric not in METRICS or metric == "map":
         raise ValueError(f"dataset {data.name} cannot be judged by {metric!r}: there are {', '.join(METRICS)}")
-    return metric
+    return METRICS[metric]
 
 
 def probe_several(prefix: str, train: FeatureSet, test: FeatureSet, points: int | None = 11) -> dict[str, float]:
@@ -106,7 +109,7 @@ def open_others(names: Sequence[str], size: int, limit: int | None = None) -> li
     """
     others = [_open(name, size, limit) for name in names]
     for other, name in zip(others, names, strict=True):
-        if other.labels is None:
+        if known_labels(other) is None:
             raise ValueError(f"{name}: {LABELS_ARE_NEEDED.format(protocol='transfer', part='train')}")
     titles = [other.name for other in others]
     if twice := {title for title in titles if titles.count(title) > 1}:
@@ -125,7 +128,8 @@ def _open(name: str, size: int, limit: int | None) -> Samples:
 
 
 def _several(data: Samples) -> bool:
-    return data.labels is not None and data.labels.ndim == 2
+    known = known_labels(data)
+    return known is not None and known.ndim == 2
 
 
 def _probe(prefix: str, train: FeatureSet, test: FeatureSet, seed: int) -> dict[str, float]:

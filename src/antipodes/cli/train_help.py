@@ -1,0 +1,108 @@
+"""The help of `antipodes train` on one screen; `--help all` is the parser's own."""
+
+from __future__ import annotations
+
+import re
+from argparse import Action
+from collections.abc import Iterable, Mapping, Sequence
+from textwrap import shorten
+
+import jsonargparse
+
+from antipodes.registry import NAMES, Kind
+
+WIDTH = 118
+COLUMN = 30
+KINDS: tuple[Kind, ...] = ("data", "method", "negatives", "encoder", "augmentation", "objective")
+SETTINGS = (
+    "out",
+    "epochs",
+    "batch_size",
+    "learning_rate",
+    "optimizer",
+    "seed",
+    "treatment",
+    "init",
+    "freeze",
+    "precision",
+    "devices",
+    "threads",
+    "workers",
+    "knn_every",
+    "snapshot_every",
+)
+"""The most used ones of `Settings`."""
+
+EXAMPLES = """examples:
+  antipodes train --data path/to/photos --epochs 30 --out runs/a
+  antipodes train --data cifar10 --method moco --negatives glofnd --negatives.alpha 0.1 --out runs/b
+  antipodes train --data path/to/photos --init runs/a --out runs/c
+  antipodes train --config runs/b/config.yaml --seed 1 --out runs/d
+  antipodes train --resume runs/a --epochs 60"""
+
+
+def short_help(
+    parser: jsonargparse.ArgumentParser,
+    usage: str,
+    names: Mapping[Kind, str],
+    chosen: Sequence[Kind],
+    towers: Mapping[str, str],
+) -> str:
+    """Usage, components, the settings that most people need, the options of what a call names, and examples.
+
+    Args:
+        parser: With everything that the call could say.
+        usage: Its first lines.
+        names: The component of every kind.
+        chosen: The kinds that the call names a component of, whose options are shown too.
+        towers: The encoders of single towers that it names.
+    """
+    options = {option: action for action in parser._actions for option in action.option_strings}
+    lines = [f"usage: {usage}", "", "components, by name or as --help all says:"]
+    lines += [_line(f"--{kind} {names[kind] if kind != 'data' else 'NAME|PATH'}", _choices(kind)) for kind in KINDS]
+    lines += ["", "settings, with their defaults:", *(_option(options[f"--{name}"]) for name in SETTINGS)]
+    lines.append(_line("--config FILE", "Options from a YAML file, such as the config.yaml of a run."))
+    lines.append(_line("--resume RUN", "Continue a run that was stopped or killed, bit by bit, or for more epochs."))
+    for kind in chosen:
+        lines += _own(f"{kind} {names[kind]}", options.values(), kind)
+    for tower, name in towers.items():
+        lines += _own(f"encoder {name} of {tower}", options.values(), f"encoders.{tower}")
+    known = "--help all shows every option; --method moco --help those of a component"
+    return "\n".join([*lines, "", EXAMPLES, "", known])
+
+
+def _own(title: str, actions: Iterable[Action], key: str) -> list[str]:
+    found = [
+        _option(action)
+        for action in dict.fromkeys(actions)
+        for option in action.option_strings[:1]
+        if option.startswith(f"--{key}.") and option != f"--{key}.name"
+    ]
+    return ["", f"{title}:", *found] if found else []
+
+
+def _choices(kind: Kind) -> str:
+    """Some names of a kind; those of data with what else it may be."""
+    what = {
+        "data": "path to a folder, archive, table or .npz, or: ",
+        "negatives": "which negatives are false, several joined by +: none, ",
+        "augmentation": "by default what the method's paper uses: ",
+        "objective": "by default the method's: ",
+    }.get(kind, "")
+    return what + ", ".join(NAMES[kind])
+
+
+def _option(action: Action) -> str:
+    """An option, its default and the first sentence about it."""
+    default = "" if action.default in (None, "==SUPPRESS==") else f" {_plain(action.default)}"
+    text = re.split(r"(?<=\.) ", str(action.help or "").replace("%%", "%"))[0].rstrip(".")
+    return _line(f"{action.option_strings[0]}{default}", text)
+
+
+def _plain(value: object) -> str:
+    return "[" + ",".join(map(str, value)) + "]" if isinstance(value, (list, tuple)) else str(value)
+
+
+def _line(option: str, text: str) -> str:
+    room = max(WIDTH - 3 - max(COLUMN, len(option)), 30)
+    return f"  {option:<{COLUMN}} {shorten(text, room, placeholder=' ...', break_on_hyphens=False)}"

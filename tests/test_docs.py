@@ -1,0 +1,190 @@
+"""What the pages say is there: links and anchors, commands with their options, the names of the registry."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args
+
+import jsonargparse
+import pytest
+import torch
+from PIL import Image
+
+import antipodes
+from antipodes.__main__ import COMMANDS
+from antipodes.evaluation.names import PROTOCOLS
+from antipodes.objectives import TreatmentName
+from antipodes.registry import NAMES
+from tests.test_rooms import ALLOWED
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "notes"),  # parts of other pages
+]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", page.read_text())
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    titles = re.findall(r"^#+ (.+)$", prose(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in LINK.findall(prose(page)):
+        if "://" in link:
+            continue
+        target, _, anchor = link.partition("#")
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), f"{link} does not exist"
+        assert not anchor or anchor in anchors(file), f"{link}: there is no such heading"
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The calls of antipodes in a page's blocks of commands, without comments and what stands for anything."""
+    for language, block in FENCE.findall(page.read_text()):
+        for line in block.splitlines() if language in ("", "bash", "sh") else ():
+            words = shlex.split(line.replace("`", "'"), comments=True)
+            if "antipodes" in words and words[0] in ("antipodes", "torchrun") and "..." not in words:
+                yield words[words.index("antipodes") + 1 :]
+
+
+CALLS = sorted({tuple(words) for page in PAGES for words in commands(page)})
+
+
+class Parsed(Exception):
+    """The options were understood, and nothing needs to be done."""
+
+
+@pytest.fixture
+def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every parser stop when it has understood its call."""
+    parse_args = jsonargparse.ArgumentParser.parse_args
+
+    def stop(self: jsonargparse.ArgumentParser, *arguments: Any, **options: Any) -> None:
+        raise Parsed(parse_args(self, *arguments, **options))
+
+    monkeypatch.setattr(jsonargparse.ArgumentParser, "parse_args", stop)
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files that the pages speak of, where a command looks for them."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("path/to/photos", "path/to/flickr8k", "path/to/imagenet"):
+        (tmp_path / folder).mkdir(parents=True)
+        for number in range(2):
+            Image.new("RGB", (40, 40), (number * 90, 0, 0)).save(tmp_path / folder / f"{number}.png")
+    captions = "image,caption\n0.png,a black square\n1.png,a red square\n"
+    (tmp_path / "path/to/flickr8k/captions.csv").write_text(captions)
+    return tmp_path
+
+
+def test_the_pages_show_every_command() -> None:
+    shown = {call[0] for call in CALLS}
+    assert shown - set(COMMANDS) == set()
+    assert set(COMMANDS) - {call[0] for call in map(tuple, commands(ROOT / "README.md"))} == set()
+
+
+@pytest.mark.usefixtures("parse_only", "photos")
+@pytest.mark.parametrize("call", CALLS, ids=" ".join)
+def test_a_command_of_the_pages_is_understood(call: tuple[str, ...]) -> None:
+    name, *arguments = call
+    if "--help" in arguments:
+        arguments.remove("--help")
+    if "--resume" in arguments:  # needs the run
+        assert len(arguments) == 2
+        return
+    with pytest.raises(Parsed):
+        import_module(f"antipodes.cli.{name}").main(arguments)
+
+
+def test_the_check_of_commands_can_fail(parse_only: None, photos: Path) -> None:
+    with pytest.raises((SystemExit, ValueError)):
+        import_module("antipodes.cli.audit").main(["path/to/photos", "--no_such_option", "3"])
+    with pytest.raises((SystemExit, ValueError)):
+        import_module("antipodes.cli.train").main(["--data", "path/to/photos", "--negatives.alpha", "0.1"])
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/audit.md"])
+def test_the_snippets_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "audit").mkdir()
+    groups = {"row": range(4), "path": ["a", "b", "c", "d"], "group": [0, 0, -1, -1]}
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pytest.importorskip("pyarrow").table(groups), tmp_path / "audit" / "groups.parquet")
+    z1, z2 = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0))
+    names: dict[str, Any] = {"dataset": range(4), "z1": z1, "z2": z2, "ids": torch.arange(4), "step": 1, "total": 2}
+    codes = [code for language, code in FENCE.findall((ROOT / page).read_text()) if language == "python"]
+    assert codes
+    for code in codes:
+        exec(code, names)
+    assert names["loss_fn"](z1, z2, torch.arange(4), progress=0.5).isfinite()
+
+
+def row(title: str) -> set[str]:
+    """The names in a row of the README's tables."""
+    (found,) = re.findall(rf"^\| {re.escape(title)} \| (.+) \|$", README, flags=re.MULTILINE)
+    return set(re.findall(r"`([^`]+)`", found))
+
+
+def test_the_readme_lists_the_registry() -> None:
+    assert row("`--method`") == set(NAMES["method"])
+    assert row("`--objective`") == set(NAMES["objective"])
+    assert row("`--negatives`") - {"+"} == set(NAMES["negatives"])
+    assert row("`--treatment`") == set(get_args(TreatmentName)) == row("treatments")
+    assert row("`--data`") - {".npz", ".npy"} == set(NAMES["data"])
+    family = {
+        f"resnet{depth}{wide}{small}"
+        for depth in (18, 34, 50)
+        for wide in ("", "-2x", "-4x")
+        for small in ("", "-cifar")
+    }
+    named = row("`--encoder`, `--encoders.TOWER`") - {"-2x", "-4x", "-cifar", "timm:<model>", "hf:<model>"}
+    assert named | family == set(NAMES["encoder"])
+
+
+def test_the_readme_names_what_can_be_imported() -> None:
+    names = row("losses") | row("policies")
+    assert {name for name in names if name.isidentifier()} <= set(antipodes.__all__)
+    policies = {entry.path.rpartition(".")[2] for entry in NAMES["negatives"].values()}
+    assert policies <= names
+
+
+def test_the_page_of_protocols_lists_all() -> None:
+    page = (ROOT / "docs" / "evaluation.md").read_text()
+    assert set(PROTOCOLS) == set(re.findall(r"^\| `([\w-]+)` \|", page, flags=re.MULTILINE))
+
+
+def test_the_page_of_the_architecture_has_every_room_and_its_files_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    assert [room for room in ALLOWED if f"| `{room}/`" not in page and f"| `{room}.py`" not in page] == []
+    for text in (page, (ROOT / "CONTRIBUTING.md").read_text()):
+        for path in re.findall(r"`((?:[a-z]+/)*[a-z_*]+\.py)`", text.replace("src/antipodes/", "")):
+            folder = ROOT if path.startswith("tests/") else ROOT / "src" / "antipodes"
+            assert "yours" in path or list(folder.glob(path)), f"{path} does not exist"
+
+
+def test_the_site_shows_every_page() -> None:
+    shown = (ROOT / "mkdocs.yml").read_text()
+    tops = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name not in ("notes", "evidence")]
+    assert [page.name for page in tops if str(page.relative_to(ROOT / "docs")) not in shown] == []
+
+
+def test_the_version_is_one() -> None:
+    (project,) = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)
+    assert f"\nversion: {project}\n" in (ROOT / "CITATION.cff").read_text()
+    assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[0] == project
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", antipodes.__version__)
