@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Policy,
         PositiveAware,
         Ring,
+        estimate_alpha,
     )
     from antipodes.objectives import (
         GlobalContrastive,
@@ -80,6 +81,7 @@ _HOMES = {
     "TableGuide": "guides",
     "Temperature": "objectives",
     "TwoWay": "objectives",
+    "estimate_alpha": "negatives",
     "load": "encoders.loading",
 }
 
@@ -120,6 +122,7 @@ __all__ = [
     "TableGuide",
     "Temperature",
     "TwoWay",
+    "estimate_alpha",
     "load",
 ]
 

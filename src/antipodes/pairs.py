@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -143,14 +144,29 @@ class Pairs:
         mean = normalise(supports.detach()).mean(0)
         return replace(self, supports=mean.repeat(len(self.anchors) // len(mean), 1))
 
-    def refine(self, temperature: float, teacher_temperature: float, rules: Rule | Sequence[Rule]) -> Refined:
-        """What the teachers make of the pairs that the rules pull: the sums of their weights, alone and times s."""
-        if self.teachers is None:
+    def refine(
+        self,
+        temperature: float,
+        teacher_temperature: float,
+        rules: Rule | Sequence[Rule],
+        space: Literal["own", "guide"] = "own",
+    ) -> Refined:
+        """What the teachers make of the pairs that the rules pull: the sums of their weights, alone and times s.
+
+        The teachers are the anchors' positives, or with the space `guide` the anchors as the guide sees them.
+        """
+        teachers, teacher_keys = self.teachers, None
+        if space == "guide":
+            if self.guide is None:
+                raise ValueError("refining in the guide's space needs a guide: give the loss guide=(first, second)")
+            teachers, teacher_keys = self.guide.anchors, self.guide.keys()
+        if teachers is None:
             raise ValueError("refining needs the embeddings of the positives: give Pairs its teachers")
         return refine(
             self.anchors,
             self.candidates,
-            teachers=self.teachers,
+            teachers=teachers,
+            teacher_keys=teacher_keys,
             anchor_ids=self.anchor_ids,
             candidate_ids=self.candidate_ids,
             temperature=temperature,

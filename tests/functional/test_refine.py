@@ -55,6 +55,21 @@ def test_values_and_gradients_equal_two_loops(seed: int, own_candidates: bool, c
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("own_candidates", [False, True])
+@pytest.mark.parametrize("block", [1, 5, 64])
+def test_teachers_in_a_space_of_their_own_equal_two_loops(own_candidates: bool, block: int) -> None:
+    arguments = scene(7, own_candidates, False)
+    generator = torch.Generator().manual_seed(3)
+    seen = normalize(torch.randn(12 + 17, 5, generator=generator, dtype=torch.float64), dim=1)
+    keys = seen[:12] if own_candidates else seen[12:]
+    arguments |= {"teachers": seen[:12], "teacher_keys": keys}
+    ours = with_gradients(refine, arguments, block=block)
+    for one, other in zip(ours, with_gradients(reference.refine, arguments), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    with pytest.raises(ValueError, match=r"teachers and teacher_keys must be \(12, G\) and"):
+        refine(**{**arguments, "teacher_keys": keys[:, :2]})
+
+
 def test_nothing_pulled_weighs_nothing() -> None:
     arguments = scene(0, True, False) | {"rules": [Rule(), Rule(ceiling=torch.zeros(12))]}
     refined = refine(**arguments)

@@ -170,6 +170,7 @@ def refine(
     candidates: Tensor | None = None,
     *,
     teachers: Tensor,
+    teacher_keys: Tensor | None = None,
     anchor_ids: Tensor,
     candidate_ids: Tensor | None = None,
     temperature: float,
@@ -181,12 +182,13 @@ def refine(
     if candidates is None or candidate_ids is None:
         candidates, candidate_ids = anchors, anchor_ids
     scene = Scene(anchors, candidates, anchor_ids, candidate_ids, guide)
+    keys = candidates if teacher_keys is None else teacher_keys
     rows = []
     for rule in rules:
         for i, row in enumerate(scene.similarities):
             weight, weighted = torch.zeros((), dtype=torch.float64), row[:0].sum()
             for k in scene.judged(rule, i)[1]:
-                t, own = teachers[i].double() @ candidates[k].detach().double(), teachers[i].double().square().sum()
+                t, own = teachers[i].double() @ keys[k].detach().double(), teachers[i].double().square().sum()
                 w = ((t - own) / teacher_temperature).exp()
                 weight, weighted = weight + w, weighted + w * row[k]
             rows.append((weight, weighted))

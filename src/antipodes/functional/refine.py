@@ -24,7 +24,7 @@ from antipodes.functional._compiling import full_precision, outside_graphs
 from antipodes.functional._masks import keep_mask, pull_mask
 from antipodes.functional._stream import Walk
 from antipodes.functional._task import Task, prepare
-from antipodes.functional._tiles import Tile
+from antipodes.functional._tiles import Sliced, Tile
 from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
 
@@ -47,6 +47,7 @@ def refine(
     candidates: Tensor | None = None,
     *,
     teachers: Tensor,
+    teacher_keys: Tensor | None = None,
     anchor_ids: Tensor,
     candidate_ids: Tensor | None = None,
     temperature: float | Tensor,
@@ -64,6 +65,8 @@ def refine(
         anchors: (A, D), L2-normalised.
         candidates: (C, D), L2-normalised. None: the anchors themselves.
         teachers: (A, D) the embedding of every anchor's positive; taken as constants.
+        teacher_keys: (C, G) the candidates as the teachers see them, where those are in a space of their own; teachers
+            are (A, G) then.
         anchor_ids: (A,) dataset ids.
         candidate_ids: (C,) dataset ids; only with candidates.
         temperature: the one of the loss, at which the rules' bounds are compared.
@@ -84,7 +87,12 @@ def refine(
         >>> refine(views, teachers=positives, anchor_ids=ids, rules=flagged, **temperatures).weight.shape
         torch.Size([1, 8])
     """
-    if teachers.shape != anchors.shape:
+    if teacher_keys is not None:
+        count = len(anchors if candidates is None else candidates)
+        if teachers.shape[:1] != anchors.shape[:1] or teacher_keys.shape != (count, *teachers.shape[1:]):
+            shapes = f"{tuple(teachers.shape)} and {tuple(teacher_keys.shape)}"
+            raise ValueError(f"teachers and teacher_keys must be ({len(anchors)}, G) and ({count}, G), got {shapes}")
+    elif teachers.shape != anchors.shape:
         shapes = f"{tuple(teachers.shape)} for {tuple(anchors.shape)}"
         raise ValueError(f"teachers must hold one embedding per anchor, got {shapes}")
     if not teacher_temperature > 0:
@@ -105,9 +113,13 @@ def refine(
         direct=False,
     )
     teachers = teachers.detach().to(anchors.dtype)
+    if teacher_keys is not None:
+        teacher_keys = teacher_keys.detach().to(anchors.dtype)
+        if len(teacher_keys) != len(candidates):  # empty slots have been left out
+            teacher_keys = teacher_keys[(anchor_ids if candidate_ids is None else candidate_ids) >= 0]
     with full_precision(anchors.device):
         weight, weighted_sum = _Function.apply(  # type: ignore[no-untyped-call]
-            anchors, candidates, teachers, tau.detach(), teacher_temperature, task
+            anchors, candidates, teachers, teacher_keys, tau.detach(), teacher_temperature, task
         )
     return Refined(weight.to(dtype), weighted_sum.to(dtype))
 
@@ -119,37 +131,38 @@ class _Function(torch.autograd.Function):
         anchors: Tensor,
         candidates: Tensor,
         teachers: Tensor,
+        teacher_keys: Tensor | None,
         temperature: Tensor,
         teacher_temperature: float,
         task: Task,
     ) -> tuple[Tensor, Tensor]:
         weight = anchors.new_zeros(len(task.directions[0].masks), len(anchors))
         drawn = anchors.new_zeros(*weight.shape, anchors.shape[1])  # (R, A, D) the weighted sum of candidates
-        walk = _Walk(task, anchors, candidates, temperature, teachers, teacher_temperature)
+        walk = _Walk(task, anchors, candidates, temperature, teachers, teacher_keys, teacher_temperature)
         ones = anchors.new_ones(len(candidates))
         for tile in walk.tiles():
             for number, pull in walk.pulls(tile):
                 weight[number, tile.rows].addmv_(pull, ones[tile.columns])
                 drawn[number, tile.rows].addmm_(pull, candidates[tile.columns])
         ctx.task, ctx.teacher_temperature = task, teacher_temperature
-        ctx.save_for_backward(anchors, candidates, teachers, temperature, drawn)
+        ctx.save_for_backward(anchors, candidates, teachers, teacher_keys, temperature, drawn)
         ctx.mark_non_differentiable(weight)
         return weight, torch.einsum("ad,rad->ra", anchors, drawn)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, _: Tensor, on_sum: Tensor) -> tuple[Tensor | None, ...]:
-        anchors, candidates, teachers, temperature, drawn = ctx.saved_tensors
+        anchors, candidates, teachers, teacher_keys, temperature, drawn = ctx.saved_tensors
         on_anchors = torch.einsum("ra,rad->ad", on_sum, drawn) if ctx.needs_input_grad[0] else None
         on_candidates = None
         if ctx.needs_input_grad[1]:
             on_candidates = torch.zeros_like(candidates)
-            walk = _Walk(ctx.task, anchors, candidates, temperature, teachers, ctx.teacher_temperature)
+            walk = _Walk(ctx.task, anchors, candidates, temperature, teachers, teacher_keys, ctx.teacher_temperature)
             for tile in walk.tiles():
                 for number, pull in walk.pulls(tile):
                     pull.mul_(on_sum[number, tile.rows, None])
                     on_candidates[tile.columns].addmm_(pull.T, anchors[tile.rows])
-        return on_anchors, on_candidates, None, None, None, None
+        return on_anchors, on_candidates, None, None, None, None, None
 
 
 class _Walk(Walk):
@@ -162,11 +175,13 @@ class _Walk(Walk):
         candidates: Tensor,
         temperature: Tensor,
         teachers: Tensor,
+        teacher_keys: Tensor | None,
         teacher_temperature: float,
     ) -> None:
         super().__init__(task, anchors, candidates, temperature)
         scaled = teachers / teacher_temperature
         self.teachers = scaled
+        self.teacher_keys = self.candidates if teacher_keys is None else Sliced(teacher_keys)
         self.own = (scaled * teachers).sum(1, keepdim=True)  # t_ii / T
 
     def tiles(self) -> tuple[Tile, ...]:
@@ -177,7 +192,7 @@ class _Walk(Walk):
         """Yield for every rule that pulls its number and the weights of the tile's pairs, zero where not pulled."""
         block = self.block(tile, self.logits(tile))
         weights = self.buffers("weights", tile.shape)
-        torch.mm(self.teachers[tile.rows], self.candidates(tile.columns, down=True), out=weights)
+        torch.mm(self.teachers[tile.rows], self.teacher_keys(tile.columns, down=True), out=weights)
         weights.sub_(self.own[tile.rows]).exp_()
         for number, mask in enumerate(self.task.directions[0].masks):
             if mask.pulls:

@@ -41,12 +41,18 @@ class Refine:
     Args:
         mu: Confidence in what the anchor's positive says; 0 pulls the positive alone.
         tau_prime: Sharpens what it says: its softmax has the temperature tau * tau'.
+        space: Where candidates are weighed: by the similarity of the positive's own embedding to them, or by that of
+            the anchor to them in the space of a guide, whose soft targets these are then (as in X-CLR, or CO2 and
+            ReSSL with the momentum network as the guide).
     """
 
     mu: float = 1.0
     tau_prime: float = 0.8
+    space: Literal["own", "guide"] = "own"
 
     def __post_init__(self) -> None:
+        if self.space not in ("own", "guide"):
+            raise ValueError(f"space must be own or guide, got {self.space!r}: it is where candidates are weighed")
         check_refinery(self.tau_prime, self.mu)
 
 
@@ -296,7 +302,8 @@ class Objective(LossModule, ABC):
         if isinstance(step.temperature, Tensor) and step.temperature.dim():
             raise ValueError("refined labels need one temperature for all: a temperature per sample cannot make them")
         temperature = float(step.temperature)
-        refined = step.pairs.refine(temperature, temperature * self.refinery.tau_prime, step.rules)
+        refinery = self.refinery
+        refined = step.pairs.refine(temperature, temperature * refinery.tau_prime, step.rules, refinery.space)
         confidence = self.refinery.mu / (1 + refined.weight) ** 2
         share = confidence / (1 + confidence)
         weight = share * refined.weight
