@@ -88,6 +88,7 @@ _ENCODERS: dict[str, Entry] = {
 _VIEW = "antipodes.data.augment.views.RandomView"
 _JITTER: dict[str, Any] = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "grey": 0.2}
 _MOCO_COLOUR: dict[str, Any] = {**_JITTER, "jitter": 0.8, "hue": 0.1}
+_BYOL: dict[str, Any] = {**_MOCO_COLOUR, "saturation": 0.2}
 _STRONG_COLOUR: dict[str, Any] = {
     "jitter": 0.8,
     "brightness": 0.8,
@@ -107,6 +108,11 @@ _AUGMENTATIONS: dict[str, Entry] = {
     "moco-v2": Entry(_VIEW, {"scale": (0.2, 1.0), **_MOCO_COLOUR, "blur": 0.5}),
     # The same without blur, which at 32 pixels leaves little of an image.
     "moco-small": Entry(_VIEW, {"scale": (0.2, 1.0), **_MOCO_COLOUR}),
+    # BYOL's two views: the first always blurs; the second hardly ever, and solarises instead. They go together as
+    # `--augmentation byol --augmentation.second byol-second`. SogCLR, and with it GloFND, has the first one twice.
+    "sogclr": Entry(_VIEW, {**_BYOL, "blur": 1.0}),
+    "byol": Entry(_VIEW, {**_BYOL, "blur": 1.0}),
+    "byol-second": Entry(_VIEW, {**_BYOL, "blur": 0.1, "solarise": 0.2}),
     # HNSSL section 3.6, with its 3 x 3 Gaussian of standard deviation 1.5 after the crop instead of before it.
     "hnssl": Entry(
         _VIEW, {"scale": (0.8, 1.0), **_STRONG_COLOUR, "blur": 0.1, "blur_sigma": (1.5, 1.5), "blur_kernel": 3}
@@ -194,6 +200,7 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "positive-aware": Entry("antipodes.negatives.positive_aware.PositiveAware"),
         "guided": Entry("antipodes.negatives.guided.Guided"),
         "neighbours": Entry("antipodes.negatives.neighbours.Neighbours"),
+        "chance": Entry("antipodes.negatives.chance.Chance"),
         "oracle": Entry("antipodes.negatives.oracle.Oracle"),
     },
     "data": {

@@ -19,6 +19,7 @@ from antipodes.registry import ELSE, NAMES, Kind, find
 from antipodes.runs.build import GIVEN, Learned, policy_names
 from antipodes.runs.folder import Run, absolute
 from antipodes.runs.settings import Settings
+from antipodes.runs.views import Recipes
 from antipodes.runs.yaml_files import read_options
 from antipodes.training.loop import train
 
@@ -110,6 +111,7 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
         for part in parts:
             if part != "none":
                 _add_component(parser, kind, part, kind if len(parts) == 1 else f"{kind}.{part}")
+    parser.add_class_arguments(Recipes, "augmentation", as_group=False)
     towers = _towers(arguments)
     for tower, name in towers.items():
         parser.add_argument(f"--encoders.{tower}.name", type=str, default=name, metavar="NAME", help=CHOICES["encoder"])

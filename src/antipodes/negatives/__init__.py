@@ -1,7 +1,9 @@
 """Policies: which candidates of an anchor count as negatives."""
 
+from antipodes.negatives.alpha import AlphaEstimates, estimate_alpha
 from antipodes.negatives.bcl import BCL
 from antipodes.negatives.cave import Cave
+from antipodes.negatives.chance import Chance
 from antipodes.negatives.clustered import Clustered
 from antipodes.negatives.debiased import DCL, HCL
 from antipodes.negatives.flags import Flags
@@ -23,8 +25,10 @@ __all__ = [
     "FNC",
     "HCL",
     "IFND",
+    "AlphaEstimates",
     "Both",
     "Cave",
+    "Chance",
     "Clustered",
     "Flags",
     "GloFND",
@@ -36,4 +40,5 @@ __all__ = [
     "Policy",
     "PositiveAware",
     "Ring",
+    "estimate_alpha",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from antipodes.negatives.chance import random_group
 from antipodes.negatives.policy import Policy
 from antipodes.pairs import Group, Pairs, Rule
 from antipodes.seeding import generator
@@ -23,7 +24,9 @@ class Oracle(Policy):
         labels: (n,) int64, one per row of the dataset; a negative label is unknown and matches nothing.
         known: Share of the samples whose label it may look at, drawn by chance: what a detector would be worth that
             finds known² of the false negatives and never errs.
-        seed: Of that draw.
+        seed: Of that draw, and of the wrong flags.
+        wrong: Probability with which a pair of different labels is flagged too, always the same pairs. With T pairs of
+            the same label and N others its precision is about known² T / (known² T + wrong N).
 
     Example:
         >>> Oracle(torch.tensor([0, 1, 0]))
@@ -32,7 +35,7 @@ class Oracle(Policy):
 
     labels: Tensor
 
-    def __init__(self, labels: Tensor, known: float = 1.0, seed: int = 0) -> None:
+    def __init__(self, labels: Tensor, known: float = 1.0, seed: int = 0, wrong: float = 0.0) -> None:
         super().__init__()
         if labels.dim() != 1 or labels.is_floating_point():
             raise ValueError(f"labels must be whole numbers of shape (n,), got {labels.dtype} {tuple(labels.shape)}")
@@ -40,6 +43,9 @@ class Oracle(Policy):
             raise ValueError(f"known must be in [0, 1], got {known}: it is the share of labels that may be looked at")
         self.num_samples = len(labels)
         self.register_buffer("labels", labels.to(torch.int64, copy=True))
+        if not 0 <= wrong < 1:
+            raise ValueError(f"wrong must be in [0, 1), got {wrong}: it is the share of other pairs flagged by mistake")
+        self.seed, self.wrong = seed, wrong
         order = torch.randperm(len(labels), generator=generator("known labels", seed))
         self.labels[order[round(known * len(labels)) :].to(labels.device)] = -1
 
@@ -47,8 +53,10 @@ class Oracle(Policy):
         """Drop what shares the anchor's label."""
         anchor_rows, candidate_rows = pairs.rows()
         check_rows(anchor_rows, candidate_rows, len(self.labels))
-        of_anchors = self.labels[anchor_rows]
-        if candidate_rows is anchor_rows:
-            return [Rule(groups=(Group(of_anchors, of_anchors, "drop"),))]
-        of_candidates = self.labels[candidate_rows.clamp(min=0)].masked_fill_(candidate_rows < 0, -1)
-        return [Rule(groups=(Group(of_anchors, of_candidates, "drop"),))]
+        of_anchors = of_candidates = self.labels[anchor_rows]
+        if candidate_rows is not anchor_rows:
+            of_candidates = self.labels[candidate_rows.clamp(min=0)].masked_fill_(candidate_rows < 0, -1)
+        rule = Rule(groups=(Group(of_anchors, of_candidates, "drop"),))
+        if self.wrong > 0:
+            rule = rule & Rule(groups=(random_group(pairs, self.wrong, self.seed),))
+        return [rule]

@@ -56,7 +56,8 @@ def lookup_locked(
         say: Told what is being done.
     """
     for name, plan in method.network.plans.items():
-        random = plan.modality == "image" and config["augmentation"]["name"] != "plain"
+        recipes = {config["augmentation"]["name"], config["augmentation"].get("second") or "plain"}
+        random = plan.modality == "image" and recipes != {"plain"}
         shared = not plan.input or len(method.network.seeing(plan.input)) > 1
         if not method.network[name].frozen or method.mixes or random or shared:
             continue

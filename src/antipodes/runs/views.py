@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +18,21 @@ from antipodes.seeding import generator
 
 Prepare = Callable[[Raw], Tensor]
 """A batch of one input as the dataset has it to what an encoder takes."""
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """What a run's augmentation may say beside the arguments of its recipe.
+
+    Args:
+        statistics: By which mean and standard deviation views are normalised: `given` by mean and std, which are
+            ImageNet's unless told otherwise, or those of the training `dataset`, measured before the first step and
+            written into config.yaml as mean and std.
+        second: Recipe by name of the second view, where it differs from that of the first, such as byol-second.
+    """
+
+    statistics: Literal["given", "dataset"] = "given"
+    second: str | None = None
 
 
 class Views:
@@ -48,10 +65,16 @@ class Views:
         self.plain = {name: plain_view(method, data.image_size, name) for name in self.inputs}
         self.locked: dict[str, Callable[[Tensor, Raw], Tensor]] = {}  # inputs whose features are known already
         self._recipe: Augmentation | None = None
+        self._second: Augmentation | None = None
         self._crops: list[Augmentation] = []
         if any(data.modalities[name] == "image" for name in self.inputs):
             size: int = data.image_size
             self._recipe = build_augmentation(config["augmentation"], size, method.normalised)
+            self._second = self._recipe
+            if (second := config["augmentation"].get("second")) is not None:
+                if method.views < 2:
+                    raise ValueError(f"augmentation.second {second} needs a second view, and this method has one")
+                self._second = build_augmentation({"name": second, **method.pixels}, size, method.normalised)
             self._crops = _smaller(method, size, self._recipe)
 
     def batch(self, rows: Tensor, raw: Mapping[str, Raw], seeds: tuple[int, ...]) -> Batch:
@@ -68,7 +91,10 @@ class Views:
             return Inputs([seen] * count, [seen] * supports, plain=seen if self.method.plain else None)
         assert isinstance(raw, Tensor)
         assert self._recipe is not None
+        assert self._second is not None
         recipes = [self._recipe] * (count + supports) + self._crops
+        if count > 1:
+            recipes[1] = self._second
         views = [
             recipe(raw, generator("views", *seeds, number), rank=self.rank, world_size=self.world_size)
             for number, recipe in enumerate(recipes)
@@ -84,11 +110,34 @@ class Views:
 def build_augmentation(spec: Mapping[str, Any], size: int, normalised: bool = True) -> Augmentation:
     """The recipe for views of this size; a method that wants RGB in [0, 1] gets it unnormalised."""
     component = find("augmentation", spec["name"])
-    arguments = {**component.preset, **{key: value for key, value in spec.items() if key != "name"}, "size": size}
+    beside = {"name", *(field.name for field in fields(Recipes))}
+    arguments = {**component.preset, **{key: spec[key] for key in spec if key not in beside}, "size": size}
     if not normalised:
         arguments |= {"mean": (0.0,) * 3, "std": (1.0,) * 3}
     recipe: Augmentation = component.target(**arguments)
     return recipe
+
+
+def with_statistics(config: dict[str, Any], data: Samples) -> dict[str, Any]:
+    """The configuration with the mean and the standard deviation of the training data, where it asks for those.
+
+    Everything that shows images of a run to its encoders reads these two numbers per channel: training views and their
+    smaller crops, the plain view of evaluation, and exported files.
+
+    Args:
+        config: Of a run that begins.
+        data: The training split.
+
+    Raises:
+        ValueError: if the data has no images, or the recipe does not normalise.
+    """
+    spec = config["augmentation"]
+    if spec.get("statistics") != "dataset":
+        return config
+    if not {"mean", "std"} <= inspect.signature(find("augmentation", spec["name"]).target).parameters.keys():
+        raise ValueError(f"augmentation {spec['name']} takes no mean and std: leave its statistics as they are")
+    mean, std = data.statistics()
+    return {**config, "augmentation": {**spec, "mean": list(mean), "std": list(std)}}
 
 
 def plain_view(method: Method, size: int, input_name: str | None = None) -> Prepare:

@@ -28,7 +28,7 @@ from antipodes.runs.opening import load_model
 from antipodes.runs.records import Records, Totals
 from antipodes.runs.settings import Settings
 from antipodes.runs.snapshots import discard_snapshots
-from antipodes.runs.views import Views
+from antipodes.runs.views import Views, with_statistics
 from antipodes.schedules import learning_rate
 from antipodes.training.between import listeners
 from antipodes.training.optimizers import optimizer as build_optimizer
@@ -131,6 +131,7 @@ def prepare(
     run = resume or Run.free(settings.out)  # refused by every rank alike, so that none waits for another
     saved = load_checkpoint(run.last) if resume is not None and run.last.exists() else None
     data = build_data(config["data"])
+    config = config if resume is not None else with_statistics(config, data)
     with nullcontext() if saved is None else without_pretrained():  # what was saved replaces all weights
         method = build_method(config, data)
     _refuse(config, settings, method, data)

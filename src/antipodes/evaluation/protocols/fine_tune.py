@@ -114,7 +114,7 @@ class FineTune(Protocol):
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
         network = nn.Sequential(encoder, head).to(subject.device)
-        recipe = build_augmentation({"name": "crop-flip"}, size, subject.method.normalised)
+        recipe = build_augmentation({"name": "crop-flip", **subject.method.pixels}, size, subject.method.normalised)
         views = generator("fine-tune views", subject.seed)
         self._train(network, train, labels, ids, rate, lambda images: recipe(images, views), subject)
         logits = embed(network, test, preprocess=plain_view(subject.method, size), device=subject.device)

@@ -47,7 +47,8 @@ class LabelFree(Protocol):
         some = subset(data, torch.arange(number) * len(data) // number)
         recipe = subject.recipe
         if recipe is None:
-            recipe = build_augmentation({"name": "crop-flip"}, subject.data.image_size, subject.method.normalised)
+            spec = {"name": "crop-flip", **subject.method.pixels}
+            recipe = build_augmentation(spec, subject.data.image_size, subject.method.normalised)
         first, second = (subject.embed(some, view=_views(recipe, subject.seed, view)) for view in (0, 1))
         ids = torch.arange(number)
         found = recalls(first_ranks(first, second, ids, ids), (1, 5))
