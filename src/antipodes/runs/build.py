@@ -146,7 +146,8 @@ def _build_objective(config: Spec, given: Spec, policy: Policy | None, trains: S
 
 def _with_temperature(config: Spec, target: Any, num_samples: int) -> Spec:
     """The objective as it is configured, with a temperature that learns where the run asks for one."""
-    spec, learned = config["objective"], Learned(**config.get("temperature", {}))
+    spec: Spec = config["objective"]
+    learned = Learned(**config.get("temperature", {}))
     if not (learned.learnable or learned.per_sample):
         return spec
     if isinstance(target, type) and not issubclass(target, Objective):
