@@ -251,17 +251,17 @@ def test_a_dataset_is_judged_by_its_own_custom() -> None:
     several.name = "several"
     known = several.labels
     assert known is not None
-    several.targets = torch.stack([known < 3, known % 2 == 1, known == 0], 1).to(torch.int8)
-    several.targets[0, 2] = -1
+    several.labels = torch.stack([known < 3, known % 2 == 1, known == 0], 1).long()
+    several.labels[0, 2] = -1
     one = images(60, 2)
-    one.name, one.metric = "one", "mean_per_class"
+    one.name, one.metric = "one", "mean per class"
     scores = evaluate([Transfer()], Subject(build("simclr"), images(20), others=[several, one]))
     assert {"transfer several mAP", "transfer one mean per class", "transfer one top-5", "transfer mean"} <= set(scores)
     assert scores["transfer several mAP"] > 50
     mean = (scores["transfer several mAP"] + scores["transfer one mean per class"]) / 2
     assert scores["transfer mean"] == pytest.approx(mean)
-    one.metric = "map"
-    with pytest.raises(ValueError, match="cannot be judged by 'map'"):
+    one.metric = "mAP"
+    with pytest.raises(ValueError, match="cannot be judged by 'mAP'"):
         custom_metric(one)
 
 

@@ -170,11 +170,11 @@ class Subject:
         def told(before: int) -> Progress:
             return lambda done, _: self.progress(before + done, total) if self.progress else None
 
-        train = FeatureSet(self.embed(data, view=view, progress=told(0)), known_labels(data), data.coarse_labels)
+        train = FeatureSet(self.embed(data, view=view, progress=told(0)), data.labels, data.coarse_labels)
         if test is None:
             return split_features(train)
         features = self.embed(test, view=view, progress=told(len(data)))
-        return train, FeatureSet(features, known_labels(test), test.coarse_labels)
+        return train, FeatureSet(features, test.labels, test.coarse_labels)
 
     def other_view(self, data: Samples) -> Callable[[Raw], Tensor] | None:
         """How images of another dataset are normalised: None is as the run's, else by their own statistics."""
@@ -191,12 +191,6 @@ class Subject:
             return self.given
         assert self.data is not None
         return self.features_of(self.data)
-
-
-def known_labels(data: Samples) -> Tensor | None:
-    """The labels (n,) of a dataset, or (n, K) of 1, 0 and -1 (not counted) where an image has several."""
-    targets: Tensor | None = getattr(data, "targets", None)
-    return data.labels if targets is None else targets.long()
 
 
 def channel_statistics(data: Samples, most: int = 10_000) -> tuple[tuple[float, ...], tuple[float, ...]]:

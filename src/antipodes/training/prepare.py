@@ -135,8 +135,6 @@ def prepare(
     with nullcontext() if saved is None else without_pretrained():  # what was saved replaces all weights
         method = build_method(config, data)
     _refuse(config, settings, method, data)
-    for line in data.describe():
-        tell(line)
     if saved is None:  # a run that was stopped before its first checkpoint starts again, too
         _learn_vocabularies(method, data)
         if settings.init is not None:

@@ -16,12 +16,12 @@ from antipodes.evaluation.features import FeatureSet
 from antipodes.evaluation.linear import STRENGTHS, fit_logistic, linear_probe
 from antipodes.evaluation.names import LABELS_ARE_NEEDED
 from antipodes.evaluation.protocol import Protocol
-from antipodes.evaluation.subject import Subject, known_labels
+from antipodes.evaluation.subject import Subject
 from antipodes.registry import find
 from antipodes.runs.build import build_data
 from antipodes.seeding import generator
 
-METRICS = {"top1": "top-1", "mean_per_class": "mean per class", "map": "mAP"}
+METRICS = ("top-1", "mean per class", "mAP")
 """A dataset's `metric` -> the score of that name here."""
 
 
@@ -29,8 +29,8 @@ METRICS = {"top1": "top-1", "mean_per_class": "mean per class", "map": "mAP"}
 class Transfer(Protocol):
     """Logistic regression on frozen features of other datasets, the strength chosen on a held-out part of their train.
 
-    A dataset says by its attribute `metric` what its custom is: top1, mean_per_class or map. Its `targets` (n, K) of 0
-    and 1 are several labels at once, and -1 in them does not count. It has no options of its own.
+    A dataset says by its attribute `metric` what its custom is. Labels (n, K) of 0 and 1 are several at once, and -1 in
+    them does not count. It has no options of its own.
     """
 
     name = "transfer"
@@ -59,11 +59,10 @@ def custom_metric(data: Samples) -> str:
         ValueError: if that is none of METRICS, or asks for several labels where there is one.
     """
     if _several(data):
-        return METRICS["map"]
-    metric = str(getattr(data, "metric", "top1"))
-    if metric not in METRICS or metric == "map":
-        raise ValueError(f"dataset {data.name} cannot be judged by {metric!r}: there are {', '.join(METRICS)}")
-    return METRICS[metric]
+        return "mAP"
+    if data.metric not in METRICS or data.metric == "mAP":
+        raise ValueError(f"dataset {data.name} cannot be judged by {data.metric!r}: there are {', '.join(METRICS)}")
+    return data.metric
 
 
 def probe_several(prefix: str, train: FeatureSet, test: FeatureSet, points: int | None = 11) -> dict[str, float]:
@@ -109,7 +108,7 @@ def open_others(names: Sequence[str], size: int, limit: int | None = None) -> li
     """
     others = [_open(name, size, limit) for name in names]
     for other, name in zip(others, names, strict=True):
-        if known_labels(other) is None:
+        if other.labels is None:
             raise ValueError(f"{name}: {LABELS_ARE_NEEDED.format(protocol='transfer', part='train')}")
     titles = [other.name for other in others]
     if twice := {title for title in titles if titles.count(title) > 1}:
@@ -128,8 +127,7 @@ def _open(name: str, size: int, limit: int | None) -> Samples:
 
 
 def _several(data: Samples) -> bool:
-    known = known_labels(data)
-    return known is not None and known.ndim == 2
+    return data.labels is not None and data.labels.ndim == 2
 
 
 def _probe(prefix: str, train: FeatureSet, test: FeatureSet, seed: int) -> dict[str, float]:
