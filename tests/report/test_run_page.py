@@ -68,7 +68,7 @@ def test_wrong_calls_of_report(runs: list[Path], tmp_path: Path) -> None:
     scores = runs[0] / "evaluation.json"
     kept = scores.read_text()
     scores.write_text("{broken")
-    assert "is broken" in refused("report", runs[0], "--samples", 0, "--out", tmp_path / "x.html")
+    assert "is damaged" in refused("report", runs[0], "--samples", 0, "--out", tmp_path / "x.html")
     scores.write_text(kept)
     assert list(tmp_path.iterdir()) == []
 

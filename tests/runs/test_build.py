@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from antipodes import DCL, GlobalContrastive, InfoNCE, Ring
+from antipodes import DCL, GlobalContrastive, InfoNCE, Ring, Temperature
 from antipodes.cli.train import parse
 from antipodes.data import Samples
 from antipodes.methods import Method
@@ -49,6 +49,38 @@ def test_a_new_name_in_the_registry_is_all_that_a_new_objective_needs(
 ) -> None:
     monkeypatch.setitem(NAMES["objective"], "new", Entry(f"{__name__}.New"))
     assert objectives(built("--method", method, "--objective", "new")) == {New}
+
+
+def temperatures(*options: object) -> list[Temperature]:
+    method = built(*options)
+    found = [objective.temperature for objective in method.objectives().values()]
+    return [each for each in found if isinstance(each, Temperature)]
+
+
+def test_a_temperature_learns_where_the_run_asks_for_it() -> None:
+    assert temperatures("--method", "simclr") == []
+    (one_for_all,) = temperatures("--temperature.learnable", "true", "--temperature.floor", 0.02)
+    assert one_for_all.current() == pytest.approx(0.2)  # SimCLR's
+    assert (one_for_all.floor, one_for_all.form) == (0.02, "log")
+    assert sum(each.numel() for each in built("--temperature.learnable", "true").directions.parameters()) == 1
+    (each,) = temperatures("--temperature.per_sample", "true", "--temperature.form", "linear")
+    assert each.parameter is not None
+    assert each.parameter.shape == (16,)
+
+
+@pytest.mark.parametrize("method", ["clip", "siglip", "fastclip"])
+def test_the_temperature_of_two_modalities_is_learned_unless_told_otherwise(method: str) -> None:
+    first, second = temperatures("--method", method, *PAIRED)
+    assert first is second
+    assert first.parameter is not None
+    fixed = temperatures("--method", method, *PAIRED, "--temperature.learnable", "false")
+    assert method == "siglip" or fixed == []
+
+
+@pytest.mark.parametrize("method", ["sane", "hnssl"])
+def test_an_objective_without_a_temperature_that_learns_says_so(method: str) -> None:
+    with pytest.raises(ValueError, match="has no temperature that can learn"):
+        built("--method", method, "--temperature.learnable", "true")
 
 
 def test_others_come_with_their_method() -> None:

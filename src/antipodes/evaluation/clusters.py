@@ -26,8 +26,8 @@ def pair_rates(labels: Tensor, clusters: Tensor) -> tuple[float, float]:
         clusters: (n,) the pseudo labels; a negative one is not accepted, and its sample flags nothing.
 
     Example:
-        >>> pair_rates(torch.tensor([0, 0, 0, 1]), torch.tensor([5, 5, -1, 5]))
-        (0.3333333333333333, 0.6666666666666666)
+        >>> [round(rate, 3) for rate in pair_rates(torch.tensor([0, 0, 0, 1]), torch.tensor([5, 5, -1, 5]))]
+        [0.333, 0.333]
     """
     n = len(labels)
     label = _numbered(labels)

@@ -139,10 +139,21 @@ def _build_objective(config: Spec, given: Spec, policy: Policy | None, trains: S
         raise ValueError(f"objective {name} decides itself whom it pulls: leave --treatment out")
     if treatment == "refine":
         treatment = Refine(config["refine_mu"], config["refine_tau_prime"])
-    objective: Objective = _call(
-        "objective", config["objective"], {**given, "negatives": policy, "treatment": treatment}
-    )
+    spec = _with_temperature(config, target, given["num_samples"])
+    objective: Objective = _call("objective", spec, {**given, "negatives": policy, "treatment": treatment})
     return objective
+
+
+def _with_temperature(config: Spec, target: Any, num_samples: int) -> Spec:
+    """The objective as it is configured, with a temperature that learns where the run asks for one."""
+    spec: Spec = config["objective"]
+    learned = Learned(**config.get("temperature", {}))
+    if not (learned.learnable or learned.per_sample):
+        return spec
+    if isinstance(target, type) and not issubclass(target, Objective):
+        raise ValueError(f"objective {spec['name']} has no temperature that can learn: leave --temperature out")
+    value = spec.get("temperature", inspect.signature(target).parameters["temperature"].default)
+    return {**spec, "temperature": learned.around(value, num_samples)}
 
 
 def _build_encoder(config: Spec, tower: str, plan: TowerPlan, data: Samples) -> Encoder:
