@@ -133,8 +133,6 @@ def prepare(
     with nullcontext() if saved is None else without_pretrained():  # what was saved replaces all weights
         method = build_method(config, data)
     _refuse(config, settings, method, data)
-    for line in data.describe():
-        tell(line)
     if saved is None:  # a run that was stopped before its first checkpoint starts again, too
         _learn_vocabularies(method, data)
         if settings.init is not None:
@@ -178,6 +176,8 @@ def prepare(
     method.train()
 
     if fabric.is_global_zero:
+        for line in data.describe() if say is not None else ():
+            tell(line)
         if resume is None:
             Run.create(settings.out, config)
         elif resume.changed(config):  # more epochs, or data that has moved: a later resume goes on from there
