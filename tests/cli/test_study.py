@@ -25,7 +25,8 @@ STUDY: dict[str, Any] = {
     "common": {
         "data": {"name": "shapes", "count": 128, "test_count": 64},
         "encoder": "resnet8-slim",
-        "method": {"name": "simclr", "hidden": 16},
+        "method": "simclr",
+        "head": {"hidden": 16},
         "batch_size": 32,
         "epochs": 1,
     },
