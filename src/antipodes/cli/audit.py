@@ -81,6 +81,8 @@ def main(arguments: list[str]) -> None:
     options = AuditOptions(**call.options.as_dict())
     if call.batch_size < 2:
         raise ValueError(f"batch_size must be at least 2, got {call.batch_size}: one sample has no negatives")
+    if call.workers < 1:
+        raise ValueError(f"workers must be at least 1, got {call.workers}")
     require_pyarrow()
     require_jinja()
     folder = _folder(call.out)

@@ -49,6 +49,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--limit", type=int, default=10_000, help="Training images.")
     call = parser.parse_args(arguments)
     console = Console()
+    if call.epochs < 1 or call.limit < 2:
+        raise ValueError(f"epochs must be at least 1 and limit at least 2, got {call.epochs} and {call.limit}")
+    if not call.out.strip():
+        raise ValueError("--out is empty: name a folder")
 
     name = call.data or _reachable(console)
     out = Path(_free(call.out))

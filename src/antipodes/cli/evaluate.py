@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from jsonargparse import DefaultHelpFormatter, Namespace
 from rich.console import Console
 from rich.progress import Progress as Bar
@@ -46,8 +47,22 @@ def main(arguments: list[str]) -> None:
     _of_run(call, names)
 
 
+def _refuse(call: Namespace) -> None:
+    """Refuse numbers and devices that cannot be, before anything is opened."""
+    for name, least in (("test_limit", 1), ("transfer_limit", 1), ("workers", 0), ("seed", 0)):
+        if call[name] is not None and call[name] < least:
+            raise ValueError(f"{name} must be at least {least}, got {call[name]}")
+    if call.seed >= 2**63:
+        raise ValueError(f"seed must be below 2**63, got {call.seed}")
+    try:
+        torch.empty(1, device=call.device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"device {call.device} cannot be used here: {str(error).splitlines()[0]}") from error
+
+
 def _of_run(call: Namespace, names: Sequence[str] | None) -> None:
-    run = Run.open(call.run)
+    _refuse(call)
+    run = Run.open(call.run, call.data)
     for name in names or ():
         find_protocol(name)  # a wrong name is refused before the data is opened
     method, data = open_method(run, call.checkpoint)
@@ -144,6 +159,9 @@ Options of a protocol are shown when it is named: antipodes evaluate --protocol 
         prog="antipodes evaluate", usage=USAGE, description=description, allow_abbrev=False, formatter_class=_Plain
     )
     parser.add_argument("run", metavar="RUN", nargs="?", type=str | None, default=None, help="Folder of a run.")
+    parser.add_argument(
+        "--data", type=str | None, default=None, metavar="PATH", help="Where the run's data is now, if it has moved."
+    )
     parser.add_argument("--protocol", type=str | None, default=None, help="Names from above, separated by commas.")
     parser.add_argument("--checkpoint", type=Literal["last", "best"], default="last", help="Which weights.")
     parser.add_argument("--test_limit", type=int | None, default=None, help="Use only so many test images.")

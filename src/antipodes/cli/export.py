@@ -74,6 +74,8 @@ def main(arguments: list[str]) -> None:
     for name, file in wanted.items():
         if Path(file).is_dir():
             raise ValueError(f"--{name} {file} is a folder: give the name of the file to write")
+        if not Path(file).absolute().parent.is_dir():
+            raise ValueError(f"--{name} {file}: the folder {Path(file).parent} does not exist, make it first")
     if "onnx" in wanted:
         require_onnx()
     towers = open_towers(call.run, call.checkpoint) if call.open_clip else None

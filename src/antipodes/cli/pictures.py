@@ -27,12 +27,15 @@ def main(arguments: list[str]) -> None:
         default=None,
         help="Folder of the pictures; RUN/pictures of the first run if not given.",
     )
+    parser.add_argument(
+        "--data", type=str | None, default=None, metavar="PATH", help="Where the runs' data is now, if it has moved."
+    )
     parser.add_argument("--anchors", type=int, default=8, help="Rows in the grid of flagged images.")
     parser.add_argument("--format", type=Literal["png", "svg", "pdf"], default="png", help="Of the files.")
     parser.add_argument("--seed", type=int, default=0, help="Of the choice of anchors and samples, and of their views.")
     call = parser.parse_args(arguments)
 
-    runs = [Run.open(folder) for folder in call.runs]
+    runs = [Run.open(folder, call.data) for folder in call.runs]
     folder = runs[0].folder / "pictures" if call.out is None else Path(call.out)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: --out names a folder")

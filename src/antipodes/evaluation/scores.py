@@ -16,6 +16,7 @@ from antipodes.files import replacing
 
 FILE = "evaluation.json"
 MEASURED = "measured with"  # the entry beside the run's scores
+UNKNOWN: dict[str, Any] = {"weights": None}  # differs from everything
 
 
 def keep_scores(folder: Path, row: Row, measured: Mapping[str, Any]) -> str | None:
@@ -49,10 +50,10 @@ def keep_scores(folder: Path, row: Row, measured: Mapping[str, Any]) -> str | No
 def _measured_before(file: Path) -> dict[str, Any]:
     """What kept scores were measured with; something that differs from everything where nobody can tell."""
     try:
-        found: dict[str, Any] = json.loads(file.read_text()).get(MEASURED, {"weights": None})
+        found = json.loads(file.read_text()).get(MEASURED, UNKNOWN)
     except (ValueError, AttributeError):
-        return {"weights": None}
-    return found
+        return UNKNOWN
+    return found if isinstance(found, dict) else UNKNOWN
 
 
 def read_scores(folder: Path) -> dict[str, float]:
@@ -74,8 +75,10 @@ def read_scores(folder: Path) -> dict[str, float]:
 def read_measured(folder: Path) -> dict[str, Any]:
     """What the scores in a run folder were measured with; empty where nobody knows."""
     file = folder / FILE
-    found: dict[str, Any] = json.loads(file.read_text()).get(MEASURED, {}) if file.is_file() else {}
-    return found
+    if not file.is_file():
+        return {}
+    found = _measured_before(file)
+    return {} if found == UNKNOWN else found
 
 
 def fingerprint(module: nn.Module) -> str:

@@ -178,6 +178,8 @@ def prepare(
     method.train()
 
     if fabric.is_global_zero:
+        for line in data.describe() if say is not None else ():
+            tell(line)
         if resume is None:
             Run.create(settings.out, config)
         elif resume.changed(config):  # more epochs, or data that has moved: a later resume goes on from there
