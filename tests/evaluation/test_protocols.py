@@ -118,7 +118,7 @@ def test_missing_labels_say_how_to_get_some(name: str) -> None:
         run(name, TRAIN, FeatureSet(TEST.features))
 
 
-@pytest.mark.parametrize("name", set(PROTOCOLS) - set(OF_FEATURES))
+@pytest.mark.parametrize("name", sorted(set(PROTOCOLS) - set(OF_FEATURES)))
 def test_features_alone_are_not_enough_for_the_others(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         run(name)
