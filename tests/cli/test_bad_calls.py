@@ -49,7 +49,6 @@ CALLS = [
     f"{SHAPES} --negatives ring+",
     f"{SHAPES} --negatives glofnd --negatives.alpha 2",
     f"{SHAPES} --negatives glofnd --negatives.alpha nan",
-    f"{SHAPES} --negatives known",
     f"{SHAPES} --negatives hcl+dcl",
     f"{SHAPES} --augmentation none",
     f"{SHAPES} --objective hinge",

@@ -64,6 +64,7 @@ def test_detectron2(tmp_path: Path) -> None:
     from antipodes.encoders.export import export_backbone
 
     export_backbone(create("resnet18"), tmp_path / "encoder.safetensors", Preprocessing())
+    (tmp_path / "d2").mkdir()
     code, out, errors = here("export", tmp_path / "encoder.safetensors", "--detectron2", tmp_path / "d2" / "a.pkl")
     assert code == 0, errors
     assert "RGB (not BGR)" in out

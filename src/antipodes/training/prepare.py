@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from rich.markup import escape
 from torch.optim import Optimizer
 
 from antipodes.data import Loader, Samples
@@ -190,8 +189,6 @@ def prepare(
     if fabric.is_global_zero:
         discard_snapshots(run, done // steps)
     bar = TrainingProgress(settings.epochs * steps, done, enabled=fabric.is_global_zero)
-    if fabric.is_global_zero and resume is None:
-        _tell_data(data, run, bar.say)
     lookup_locked(views, method, data, config, bar.say)
     return Training(
         config,
@@ -213,14 +210,6 @@ def prepare(
         best,
         totals,
     )
-
-
-def _tell_data(data: Samples, run: Run, say: Callable[[str], None]) -> None:
-    """Say what was found, and list what was left out in the run's skipped.csv."""
-    for line in data.describe():
-        say(escape(line))
-    if data.skipped:
-        data.write_skipped(run.folder / "skipped.csv")
 
 
 def launch(settings: Settings) -> Fabric:
