@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from antipodes.evaluation.scores import FILE, fingerprint, keep_scores, read_scores
+from antipodes.evaluation.scores import FILE, keep_scores, read_scores
+from antipodes.runs.fingerprint import fingerprint
 
 SETTINGS = {"weights": "a1", "test_limit": 10, "fractions": (0.1, 0.01)}
 

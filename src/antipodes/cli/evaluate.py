@@ -20,9 +20,10 @@ from antipodes.evaluation.protocol import Protocol, evaluate, find_protocol, mak
 from antipodes.evaluation.protocols.retrieval import read_pairs
 from antipodes.evaluation.protocols.transfer import open_others
 from antipodes.evaluation.report import Row, results_dictionary, scores_table
-from antipodes.evaluation.scores import fingerprint, keep_scores
+from antipodes.evaluation.scores import keep_scores
 from antipodes.evaluation.subject import Subject
 from antipodes.evaluation.towers import Progress
+from antipodes.runs.fingerprint import fingerprint
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.views import build_augmentation

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import nn
 
 from antipodes.evaluation.report import Row, results_dictionary
 from antipodes.files import replacing
@@ -79,20 +75,3 @@ def read_measured(folder: Path) -> dict[str, Any]:
         return {}
     found = _measured_before(file)
     return {} if found == UNKNOWN else found
-
-
-def fingerprint(module: nn.Module) -> str:
-    """Short hex digest of a module's weights and tables.
-
-    Example:
-        >>> layer = nn.Linear(2, 2)
-        >>> before = fingerprint(layer)
-        >>> layer.bias.data[1] += 1
-        >>> before == fingerprint(layer)
-        False
-    """
-    digest = hashlib.blake2b(digest_size=8)
-    for name, tensor in module.state_dict().items():
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()

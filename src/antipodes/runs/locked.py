@@ -16,6 +16,7 @@ from antipodes.data.download import cache_root
 from antipodes.files import replacing
 from antipodes.methods import Method
 from antipodes.runs.embedding import embed
+from antipodes.runs.fingerprint import fingerprint
 from antipodes.runs.views import Views
 
 BATCH = 256
@@ -114,10 +115,7 @@ def digest(module: nn.Module, *also: str) -> str:
         False
     """
     found = hashlib.blake2b(repr(module).encode(), digest_size=8)  # what it is made of: some have no weights
-    for name, tensor in module.state_dict().items():
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    for text in also:
+    for text in (fingerprint(module), *also):
         found.update(text.encode())
     return found.hexdigest()
 
