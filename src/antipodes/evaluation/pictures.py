@@ -19,9 +19,9 @@ from antipodes.data import Samples
 from antipodes.evaluation import figures, maps
 from antipodes.evaluation.judged import Judged, judge, judged_embeddings
 from antipodes.evaluation.thresholds import errors, measure
+from antipodes.functional import flagged_block
 from antipodes.methods import Method
 from antipodes.negatives import FNC, GloFND, Policy
-from antipodes.pairs import Rule
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.records import read_epochs
@@ -214,7 +214,8 @@ def strongest_flags(subject: Subject, batch_size: int | None = None) -> list[Fla
     found = []
     for row in range(min(subject.anchors, len(ids))):
         similarity = pairs.keys()[0] @ pairs.anchors[row]
-        chosen = torch.stack([_flags_of(rule, row, similarity) for rule in rules]).any(0)
+        flags = [flagged_block(rule, similarity[None], slice(row, row + 1))[0] for rule in rules]
+        chosen = torch.stack(flags).any(0)
         chosen[row] = False
         ranked = similarity.masked_fill(~chosen, -torch.inf).argsort(descending=True, stable=True)[: int(chosen.sum())]
         found.append(Flags(int(ids[row]), ids[ranked].tolist(), similarity[ranked].tolist()))
@@ -274,19 +275,6 @@ COMPARED: dict[str, Callable[[Sequence[Subject]], Figure]] = {
     "compared-maps": compared_maps,
     "compared-flags": compared_flags,
 }
-
-
-def _flags_of(rule: Rule, row: int, similarity: Tensor) -> Tensor:
-    """Which candidates a rule calls false negatives of one anchor, (C,) bool."""
-    rule = rule.flags()
-    flagged = torch.zeros_like(similarity, dtype=torch.bool)
-    if rule.ceiling is not None:
-        flagged |= similarity > rule.ceiling[row]
-    for group in rule.groups:
-        flagged |= (group.candidates == group.anchors[row]) & (group.candidates >= 0)
-    for listed in rule.lists:
-        flagged[listed.candidates[listed.anchors == row]] = True
-    return flagged
 
 
 def _flagged_tiles(data: Samples, flags: Flags, most: int) -> list[figures.Tile]:
