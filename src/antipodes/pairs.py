@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +10,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from antipodes.functional._arguments import Extent
+from antipodes.functional._compiling import full_precision
+from antipodes.functional._reading import read
+from antipodes.functional._task import few_pairs
 from antipodes.functional.contrast import contrast
+from antipodes.functional.counts import count_above
+from antipodes.functional.normalise import normalise
 from antipodes.functional.ranks import bounded
 from antipodes.functional.refine import Refined, refine
 from antipodes.functional.rule import Bounds, Group, Listed, Ranks, Rule
@@ -103,6 +108,21 @@ class Pairs:
             offsets=self.log_weights,
             guide=self._guides(rules),
             same_sample=self.same_sample,
+            extent=self.extent,
+            product=self.__dict__.get("product"),
+        )
+
+    def count_above(self, thresholds: Tensor) -> Tensor:
+        """How many candidates of other samples are more similar to every anchor than its threshold, (A,)."""
+        return count_above(
+            self.anchors.detach(),
+            None if self.candidates is None else self.candidates.detach(),
+            thresholds,
+            anchor_ids=self.anchor_ids,
+            candidate_ids=self.candidate_ids,
+            same_sample=self.same_sample,
+            extent=self.extent,
+            product=self.product,
         )
 
     def sigmoid(self, temperature: float | Tensor, bias: float | Tensor, rules: Rule | Sequence[Rule]) -> SigmoidSums:
@@ -118,6 +138,43 @@ class Pairs:
             guide=self._guides(rules),
             same_sample=self.same_sample,
         )
+
+    def look(self, *numbers: Tensor) -> list[float]:
+        """Read these numbers, and with them what kernels will ask about these pairs: a GPU then waits once."""
+        keys, ids = self.keys()
+        if not (len(self.anchors) and len(keys)):
+            self.__dict__.update(extent=None, row_span=(0, -1))
+            return read(*numbers)
+        of_ids = (ids,) if self.candidates is None else (self.anchor_ids, ids)
+        asked = [*Extent.numbers(self.anchors, self.candidates, *of_ids), *torch.aminmax(self.rows()[0])]
+        answers = read(*asked, *numbers)
+        *extent, lowest, highest = answers[: len(asked)]
+        self.__dict__.update(extent=Extent(*extent), row_span=(int(lowest), int(highest)))
+        return answers[len(asked) :]
+
+    @cached_property
+    def extent(self) -> Extent | None:
+        """What kernels must know about the numbers in embeddings and ids, read once; None where there are none."""
+        self.look()
+        found: Extent | None = self.__dict__["extent"]
+        return found
+
+    @cached_property
+    def row_span(self) -> tuple[int, int]:
+        """The lowest and the highest row of the anchors, read with the rest."""
+        self.look()
+        found: tuple[int, int] = self.__dict__["row_span"]
+        return found
+
+    @cached_property
+    def product(self) -> Tensor | None:
+        """(A, C) the similarities without gradient, if there are so few pairs that kernels keep them; else None."""
+        keys = self.keys()[0]
+        if not few_pairs(len(self.anchors), len(keys)):
+            return None
+        dtype = torch.promote_types(self.anchors.dtype, torch.float32)
+        with full_precision(keys.device):
+            return torch.mm(self.anchors.detach().to(dtype), keys.detach().to(dtype).T)
 
     @cached_property
     def same_sample(self) -> SameSample:
@@ -179,23 +236,12 @@ class Pairs:
     def detached(self) -> Pairs:
         """The same pairs without gradient, for those who only look."""
         keys = None if self.candidates is None else self.candidates.detach()
-        return replace(self, anchors=self.anchors.detach(), positives=self.positives.detach(), candidates=keys)
+        plain = replace(self, anchors=self.anchors.detach(), positives=self.positives.detach(), candidates=keys)
+        found = self.same_sample  # who looks there finds it for both
+        known = {name: value for name, value in self.__dict__.items() if name in ("extent", "row_span", "product")}
+        plain.__dict__.update(known, same_sample=found)
+        return plain
 
     def available(self) -> Tensor:
         """How many candidates every anchor has before any rule, (A,): filled slots of other samples."""
         return self.same_sample.available
-
-
-def normalise(embeddings: Tensor) -> Tensor:
-    """Scale rows to length 1 in float32 or better; a zero row stays zero and gets no gradient.
-
-    `torch.nn.functional.normalize` divides by its epsilon there, which multiplies the gradient by 1e12.
-    """
-    embeddings = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
-    # by its largest entry first: the squares of a long row would overflow, those of a short one vanish
-    peak = embeddings.detach().abs().amax(dim=-1, keepdim=True)
-    absent = peak < math.sqrt(torch.finfo(peak.dtype).tiny)  # NaN is not absent: it stays and is refused later
-    scaled = (embeddings / peak.masked_fill(absent, 1.0)).masked_fill(absent, 0.0)
-    length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
-    unit: Tensor = scaled / length.masked_fill(absent, 1.0)
-    return unit

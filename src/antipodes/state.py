@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -23,7 +23,7 @@ class SampleTable(nn.Module):
     Args:
         num_samples: Rows, the size of the dataset.
         shape: Shape of a row; () for one number a sample.
-        fill: Value of a row that was never written.
+        fill: What is in a row that was never written: a number, or one for each of the row's.
         dtype: Of the rows.
         folder: Keep the rows in a memory-mapped file in this folder, for tables larger than memory. Each process has a
             file of its own, gone when it ends: what is to stay is in checkpoints. The table then remains on the CPU,
@@ -42,7 +42,7 @@ class SampleTable(nn.Module):
         self,
         num_samples: int,
         shape: tuple[int, ...] = (),
-        fill: float = 0.0,
+        fill: float | Sequence[float] = 0.0,
         dtype: torch.dtype = torch.float32,
         folder: str | None = None,
     ) -> None:
@@ -53,7 +53,8 @@ class SampleTable(nn.Module):
         self._in_memory = folder is None
         size = (num_samples, *shape)
         rows = torch.empty(size, dtype=dtype) if folder is None else _mapped(folder, math.prod(size), dtype).view(size)
-        self.register_buffer("rows", rows.fill_(fill))
+        self.fill = fill
+        self.register_buffer("rows", rows.copy_(torch.tensor(fill, dtype=dtype)))
 
     def read(self, ids: Tensor) -> Tensor:
         """The rows of the given ids, (b, *shape), as a copy on their device."""
@@ -100,6 +101,11 @@ def check_ids(ids: Tensor, num_samples: int) -> None:
     if not ids.numel():
         return
     lowest, highest = torch.stack(torch.aminmax(ids)).tolist()  # one read from the device
+    check_span(lowest, highest, num_samples)
+
+
+def check_span(lowest: int, highest: int, num_samples: int) -> None:
+    """Refuse ids from lowest to highest that are not all in 0..num_samples-1."""
     if lowest < 0 or highest >= num_samples:
         raise ValueError(
             f"ids must be in 0..{num_samples - 1}, got {lowest}..{highest}: "

@@ -58,12 +58,12 @@ def test_judging_moves_nothing_and_flags_by_the_thresholds_as_they_stand() -> No
     pairs = judged.pairs(torch.arange(24))
     counts = count_by_anchor(pairs, judge(policy, pairs), subject.data.labels)
     assert counts.flagged.sum() == 0  # thresholds of 1: nothing was learned yet, and judging is no lesson
-    policy._thresholds.rows.fill_(0.9)
+    policy._table.rows[:, 0].fill_(0.9)
     above = (judged.anchors[:24] @ judged.anchors[:24].T).fill_diagonal_(-1) > 0.9
     counts = count_by_anchor(pairs, judge(policy, pairs), subject.data.labels)
     assert torch.equal(counts.flagged[0], above.sum(1).double())
     evaluate([FalseNegatives()], subject)
-    policy._thresholds.rows.fill_(1.0)
+    policy._table.rows[:, 0].fill_(1.0)
     assert all(torch.equal(value, before[name]) for name, value in policy.state_dict().items())
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from antipodes.functional import Ranks, Rule, contrast, ranks, row_blocks
+from antipodes.functional import Ranks, Rule, contrast, ranks, row_blocks, same_sample
 from tests.functional.test_select import Largest
 from tests.reference import contrast as reference
 
@@ -107,6 +107,7 @@ def test_low_temperatures_and_half_precision() -> None:
 def test_blocks_do_not_share_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_blocks, "ROWS", 16)
     monkeypatch.setattr(row_blocks, "CELLS", 0)
+    monkeypatch.setattr(same_sample, "FEW_PAIRS", 0)
     a, c, anchor_ids, candidate_ids = (x.float() if x.is_floating_point() else x for x in scene())
     choice = row_blocks.RowBlocks(a, c, anchor_ids, candidate_ids)
     for _, similarities in choice.blocks():

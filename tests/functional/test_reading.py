@@ -9,16 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
-from antipodes.functional import Rule, contrast, contrast_both, sigmoid_sums
+from antipodes.functional import Rule, _masks, _reading, _task, contrast, contrast_both, sigmoid_sums
 
 READS = ("item", "tolist", "nonzero", "__bool__", "__int__", "__float__", "__index__")
 
 
 class Counted:
-    """Counts what is read back from tensors to Python, each of which stalls a GPU."""
+    """Counts what is read back from tensors to Python, each of which stalls a GPU, with tensors taken for a GPU's."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reads: list[str] = []
+        for module in (_reading, _masks, _task):
+            monkeypatch.setattr(module, "on_host", lambda tensor: False)
         for name in READS:
             monkeypatch.setattr(Tensor, name, self._counting(name, getattr(Tensor, name)))
 

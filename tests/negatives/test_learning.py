@@ -71,7 +71,7 @@ def test_judging_without_learning(name: str) -> None:
 
 def test_learned_thresholds_are_applied_offline() -> None:
     policy = GloFND(N, alpha=0.2)
-    policy._thresholds.rows.copy_(torch.linspace(-1, 1, N))
+    policy._table.rows[:, 0].copy_(torch.linspace(-1, 1, N))
     z = normalise(views()[0].detach())
     (rule,) = policy.judge(Pairs(z, torch.arange(N), torch.ones(N)), 1.0, learn=False)
     assert rule.ceiling is not None

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from antipodes import FNC, GlobalContrastive, GloFND, InfoNCE, Oracle, Ring
 from antipodes.objectives import LossModule
-from antipodes.pairs import Pairs, normalise
+from antipodes.pairs import normalise
+from tests.functional.test_reading import Counted
 from tests.ranks import Ranks
 
 B = 6
@@ -176,42 +177,23 @@ def test_every_objective_has_the_same_face() -> None:
     assert all(isinstance(value, float) for value in loss_fn.stats.values())
 
 
-class Reads:
-    """Counts how often numbers are read back from tensors."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count = 0
-        for name in ("item", "tolist", "__bool__", "__int__", "__float__", "__index__"):
-            original = getattr(Tensor, name)
-            monkeypatch.setattr(Tensor, name, self._counted(original))
-
-    def _counted(self, original: Any) -> Any:
-        def read(tensor: Tensor, *arguments: Any) -> Any:
-            self.count += 1
-            return original(tensor, *arguments)
-
-        return read
-
-
-def test_the_objective_itself_reads_two_numbers_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One before the tables move (ids and embeddings), one after (are there negatives left); the kernel has its own."""
-    z1, _ = views()
-    loss_fn = InfoNCE(0.2)
-    reads = Reads(monkeypatch)
-    before_kernel: list[int] = []
-
-    def contrast(pairs: Pairs, temperature: float, rules: Any) -> Any:
-        before_kernel.append(reads.count)
-        sums = pairs.contrast(temperature, rules)
-        reads.count = before_kernel[-1]
-        return sums
-
-    pairs = Pairs(normalise(z1), torch.arange(B), torch.ones(B).double())
-    loss_fn.evaluate(pairs, 1.0, contrast).backward()
-    assert before_kernel == [1]
-    assert reads.count == 2
-    assert loss_fn.stats["kept_per_anchor"] == B - 1
-    assert reads.count == 3  # all statistics at once
+@pytest.mark.parametrize("initial", [None, "one", "quantile"])
+@pytest.mark.parametrize("count", [B, 400])
+def test_a_call_with_its_backward_reads_three_numbers_back(
+    initial: Any, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before tables move (ids and embeddings), by the policy (unvisited samples), and for the kernel (bounds)."""
+    policy = None if initial is None else GloFND(5000, alpha=0.2, initial=initial)
+    loss_fn, ids = InfoNCE(0.2, policy), torch.arange(count)
+    reads = Counted(monkeypatch).reads
+    for call in range(3):
+        reads.clear()
+        loss_fn(*views(count), ids).backward()
+        # calls 1, 2, 4, 8, ... also look whether negatives are left; with the first come the quantiles of new samples
+        assert len(reads) <= 3 + (call < 2 and initial is not None) or (call == 0 and initial == "quantile"), reads
+    before = len(reads)
+    assert 0 < loss_fn.stats["kept_per_anchor"] <= 2 * count - 2
+    assert len(reads) == before + 1  # all statistics at once
 
 
 def share(rank: int, world_size: int, kind: str) -> tuple[Tensor, Tensor]:

@@ -8,15 +8,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from antipodes.functional._reading import read
 from antipodes.functional.errors import NotFinite
 from antipodes.functional.rule import Rule
 
 Guide = tuple[Tensor, Tensor | None]
 """A guide's vectors of the anchors (A, G) and of the candidates (C, G); None where the anchors are the candidates."""
+
+
+class Extent(NamedTuple):
+    """What kernels must know about the numbers in embeddings and ids; whoever runs several reads it once.
+
+    Attributes:
+        longest: the length of the longest anchor; NaN if one is not finite.
+        shortest: that of the shortest.
+        farthest: that of the longest candidate.
+        lowest: the smallest id of the candidates and anchors.
+    """
+
+    longest: float
+    shortest: float
+    farthest: float
+    lowest: float
+
+    @staticmethod
+    def numbers(anchors: Tensor, candidates: Tensor | None, *ids: Tensor) -> list[Tensor]:
+        """Return what has to be read to make one: there must be anchors and candidates."""
+        dtype = torch.promote_types(anchors.dtype, torch.float32)
+        shortest, longest = torch.linalg.vector_norm(anchors.detach(), dim=1, dtype=dtype).aminmax()
+        farthest = longest
+        if candidates is not None:
+            farthest = torch.linalg.vector_norm(candidates.detach(), dim=1, dtype=dtype).max()
+        lowest = ids[0].min() if len(ids) == 1 else torch.cat(ids).min()
+        return [longest, shortest, farthest, lowest]
 
 
 class Questions:
@@ -33,9 +62,7 @@ class Questions:
 
     def answers(self, *numbers: Tensor) -> list[float]:
         """Raise the first refusal whose condition holds; return these numbers, read together with the conditions."""
-        if not self.conditions and len(numbers) == 1:
-            return [numbers[0].item()]
-        every = torch.stack([each.detach().double() for each in (*numbers, *self.conditions)]).tolist()
+        every = read(*numbers, *self.conditions)
         for flag, refusal in zip(every[len(numbers) :], self.refusals, strict=True):
             if flag:
                 raise refusal()

@@ -1,85 +1,132 @@
-"""Few pairs: the sums of one tile of all pairs, by plain operations that torch differentiates itself.
+"""Few pairs: the sums of one tile of all pairs, which is kept for the gradient.
 
-What costs time here is the number of operations, not that of pairs: nothing is cut, nothing computed twice, and the one
-number that is read back comes from the logits themselves.
+What costs time here is the number of operations, not that of pairs: nothing is cut, nothing is computed twice, and a
+batch that is its own candidates gets both of its gradients from one product.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from antipodes.functional._arguments import check_reach, not_finite
 from antipodes.functional._masks import Block, Mask, keep_mask, pull_mask
-from antipodes.functional._stream import FAR
-from antipodes.functional._task import Task, as_dtype
+from antipodes.functional._stream import FAR, LOWEST, TINY, VANISHED
+from antipodes.functional._task import Task
 from antipodes.functional._tiles import Buffers
-from antipodes.functional.sums import Sums
 
 
-def direct_sums(anchors: Tensor, candidates: Tensor, temperature: Tensor, task: Task) -> list[Sums]:
-    """Return the sums of each direction.
+class OneTile(torch.autograd.Function):
+    """What `Stream` computes, of pairs that fit into one tile."""
 
-    Args:
-        anchors: (A, D) of float32 or float64.
-        candidates: (C, D).
-        temperature: () or (A,).
-        task: of one tile.
+    @staticmethod
+    def forward(ctx: Any, anchors: Tensor, candidates: Tensor, temperature: Tensor, task: Task) -> tuple[Tensor, ...]:
+        """Return for each direction log sums, numbers kept, sums of pulled similarities and numbers pulled, (R, A).
+
+        Args:
+            ctx: the context of autograd.
+            anchors: (A, D) of float32 or float64.
+            candidates: (C, D); detached where they are the anchors.
+            temperature: () or (A,).
+            task: of one tile.
+        """
+        own = torch.mm(anchors, candidates.T) if task.product is None else task.product
+        guide = None if task.guide is None else task.guide[0] @ task.guide[1].T
+        block, buffers = Block(task.tiles[0], own, guide), Buffers(task.cells, own)
+        inverse = temperature.reciprocal()
+        logits = own * (inverse if inverse.ndim == 0 else inverse[:, None])
+        if task.offsets is not None:
+            logits += task.offsets
+        if task.warm:
+            logits.exp_()
+        ctx.kept = []  # of each direction's rules: the weights of pairs, their sums and what is pulled
+        outputs: list[Tensor] = []
+        for direction in task.directions:
+            rules = []
+            for mask in direction.masks:
+                weights, peak, kept, pull = _weigh(mask, logits, block, direction.mirror, task, buffers)
+                total = weights.sum(0 if direction.mirror else 1)
+                log_sum = total.log() if peak is None else total.log().add_(peak)
+                pulled_sum, pulled = torch.zeros_like(log_sum), torch.zeros_like(kept)
+                if pull is not None:
+                    dim = 0 if direction.mirror else 1
+                    pulled_sum, pulled = (pull * own).sum(dim), pull.sum(dim)
+                rules.append((log_sum, kept, pulled_sum, pulled))
+                ctx.kept.append((weights, total, pull))
+            one = len(rules) == 1
+            columns = (each[0][None] if one else torch.stack(each) for each in zip(*rules, strict=True))
+            log_sums, every_kept, pulled_sums, every_pulled = columns
+            ctx.mark_non_differentiable(every_kept, every_pulled)
+            outputs += [log_sums, every_kept, pulled_sums, every_pulled]
+        ctx.task, ctx.inverse, ctx.own = task, inverse, own if ctx.needs_input_grad[2] else None
+        ctx.save_for_backward(anchors, candidates)
+        ctx.set_materialize_grads(False)
+        return tuple(outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        """Return the gradients of anchors, candidates and temperature."""
+        task: Task = ctx.task
+        anchors, candidates = ctx.saved_tensors
+        # where pair (i, k) weighs as much as pair (k, i), what both hand to their ends is added up at once
+        even = task.warm and task.shared and all(mask.mutual for mask in task.directions[0].masks)
+        gradient: Tensor | None = None  # of the similarities, by the sums of kept pairs
+        pulling: Tensor | None = None  # by those of pulled pairs
+        kept = iter(ctx.kept)
+        for number, direction in enumerate(task.directions):
+            on_log_sum, _, on_pulled, _ = grads[4 * number : 4 * number + 4]
+            for rule in range(len(direction.masks)):
+                weights, total, pull = next(kept)
+                if on_log_sum is not None:
+                    # nothing goes where nothing is kept
+                    share = torch.where(total > 0, on_log_sum[rule] * ctx.inverse / total, 0.0)
+                    gradient = _add(gradient, weights, _spread(share, direction.mirror, even))
+                if on_pulled is not None and pull is not None:
+                    pulling = _add(pulling, pull, _spread(on_pulled[rule], direction.mirror, even))
+        on_temperature: Tensor | None = None
+        if ctx.needs_input_grad[2] and gradient is not None:
+            shares = (gradient * ctx.own).sum(1) * (-0.5 if even else -1.0)
+            on_temperature = (shares if ctx.inverse.ndim else shares.sum()) * ctx.inverse
+        if pulling is not None:
+            gradient = pulling if gradient is None else gradient.add_(pulling)
+        if gradient is None:
+            return None, None, None, None
+        if task.shared:
+            return torch.mm(gradient if even else gradient + gradient.T, anchors), None, on_temperature, None
+        on_anchors = torch.mm(gradient, candidates) if ctx.needs_input_grad[0] else None
+        on_candidates = torch.mm(gradient.T, anchors) if ctx.needs_input_grad[1] else None
+        return on_anchors, on_candidates, on_temperature, None
+
+
+def _weigh(
+    mask: Mask, logits: Tensor, block: Block, mirror: bool, task: Task, buffers: Buffers
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+    """Return a rule's weights, exp(logit - peak) where a pair is kept, the peaks, numbers kept, and pulled pairs.
+
+    Where `task.warm`, `logits` are their exponentials already and there are no peaks.
     """
-    scaled = anchors / (temperature if temperature.ndim == 0 else temperature[:, None])
-    logits = torch.mm(scaled, candidates.T)
-    fixed = logits.detach()
-    _check(fixed, anchors, candidates, task)
-    guide = None if task.guide is None else task.guide[0] @ task.guide[1].T
-    block = Block(task.tiles[0], fixed, guide)
-    buffers = Buffers(task.cells, fixed)
-    every = []
-    for direction in task.directions:
-        rows = [
-            _one_rule(mask, logits, temperature, block, direction.mirror, task, buffers) for mask in direction.masks
-        ]
-        if len(rows) == 1:
-            every.append(Sums(*(each[None] for each in rows[0])))
-        else:
-            every.append(Sums(*(torch.stack(column) for column in zip(*rows, strict=True))))
-    return every
+    dim = 0 if mirror else 1
+    keep = keep_mask(mask, block, mirror, "keep", buffers)
+    kept = keep.sum(dim)
+    pull = pull_mask(mask, block, mirror, keep, buffers).clone() if mask.pulls else None
+    if task.warm:
+        return logits * keep, None, kept, pull
+    values = torch.add(logits, keep.sub_(1.0), alpha=FAR)
+    peak = values.amax(dim).clamp_(min=LOWEST)  # of nothing, above what is FAR below: all of that vanishes
+    weights = (values - (peak if mirror else peak[:, None])).clamp_(min=VANISHED).exp_()
+    return torch.threshold_(weights, TINY, 0.0), peak, kept, pull
 
 
-def _one_rule(
-    mask: Mask, logits: Tensor, temperature: Tensor, block: Block, mirror: bool, task: Task, buffers: Buffers
-) -> Sums:
-    """Return the sums of one rule, (A,) each."""
-    dim, kept = 0 if mirror else 1, mask.kept
-    pulled = pulled_sum = None
-    values = logits
-    if not mask.trivial:
-        keep = keep_mask(mask, block, mirror, "keep", buffers)
-        kept = keep.sum(dim, dtype=torch.int64) if kept is None else kept
-        if mask.pulls:
-            pull = pull_mask(mask, block, mirror, keep, buffers).clone()
-            pulled, pulled_sum = pull.sum(dim, dtype=torch.int64), (pull * logits).sum(dim) * temperature
-        values = torch.add(values, keep.sub_(1.0), alpha=FAR)
-    elif block.tile.excluded is not None:
-        far = torch.zeros_like(block.own)
-        far.view(-1).index_fill_(0, block.tile.excluded, -FAR)
-        values = values + far
-    if task.offsets is not None:
-        values = values + task.offsets
-    assert kept is not None
-    log_sum = values.logsumexp(dim)
-    if kept.device.type != "cpu" or not kept.numpy().all():  # the sum of nothing, without gradient
-        log_sum = log_sum.masked_fill(kept == 0, -torch.inf)
-    if pulled is None or pulled_sum is None:
-        pulled, pulled_sum = torch.zeros_like(kept), torch.zeros_like(log_sum.detach())
-    return Sums(log_sum, as_dtype(kept, torch.int64), pulled_sum, pulled)
+def _spread(share: Tensor, mirror: bool, even: bool) -> Tensor:
+    """Return the share of every anchor as one of pairs; with `even`, that of both of their ends."""
+    if even:
+        return share[:, None] + share
+    return share if mirror else share[:, None]
 
 
-def _check(logits: Tensor, anchors: Tensor, candidates: Tensor, task: Task) -> None:
-    """Refuse logits that are not finite, or so large that they cannot be told apart."""
-    low, high = logits.aminmax()
-    (reach,) = task.questions.answers(torch.maximum(high, -low))
-    if not reach < torch.inf:
-        refusal = not_finite(anchors=anchors, candidates=candidates)
-        if refusal is not None:
-            raise refusal
-    check_reach(reach, logits.dtype)
+def _add(total: Tensor | None, weights: Tensor, shares: Tensor) -> Tensor:
+    """Return the total plus the weights times the shares."""
+    return weights * shares if total is None else total.addcmul_(weights, shares)

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from antipodes.functional._reading import on_host
 from antipodes.functional._tiles import Buffers, Listing, Tile
 from antipodes.functional.rule import Bounds, Group, Rule
 
@@ -152,7 +153,7 @@ def group_numbers(group: Group) -> tuple[Tensor, Tensor]:
     anchors, candidates = group.anchors, group.candidates
     both = torch.cat((anchors, candidates))
     # small enough for float32; only a CPU may look without stopping for it
-    if both.device.type != "cpu" or (len(both) and both.numpy().max() >= 2**24):
+    if not on_host(both) or (len(both) and both.numpy().max() >= 2**24):
         anchors, candidates = both.unique(return_inverse=True)[1].split((len(anchors), len(candidates)))
     return torch.where(group.candidates < 0, -2, candidates), torch.where(group.anchors < 0, -1, anchors)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from antipodes.functional._arguments import (
+    Extent,
     Guide,
     Questions,
     check_pairs,
@@ -20,10 +20,11 @@ from antipodes.functional._arguments import (
     not_finite,
 )
 from antipodes.functional._masks import Factor, Mask, compile_rule
+from antipodes.functional._reading import on_host
 from antipodes.functional._tiles import BLOCK, WIDE, Listing, Tile, cut
 from antipodes.functional.errors import NotFinite
 from antipodes.functional.ranks import bounded
-from antipodes.functional.rule import Group, Rule
+from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
 
 DIRECT_PAIRS = 2**17  # up to this many pairs there is one tile, which is kept for the backward pass
@@ -53,8 +54,8 @@ class Task:
     Attributes:
         tiles: the tiles to walk.
         directions: one, or two that share every tile.
-        halved: whether the candidates are the anchors and tiles below the diagonal are left out, because those above
-            stand for them as well; both gradients are then one.
+        shared: whether the candidates are the anchors and share their gradient.
+        halved: whether tiles below the diagonal are left out besides, because those above stand for them as well.
         direct: whether there is one tile of all pairs, which is small enough to be kept.
         retained: whether tiles are kept for the backward pass instead of being computed again.
         warm: whether exponentials need no shift; bounds are then compared with exponentials, otherwise with logits.
@@ -62,11 +63,12 @@ class Task:
         offsets: (C,) what is added to the logits of every candidate, or None.
         rows_need_grad: whether the anchors' gradient will be asked for, by themselves or by the temperature.
         columns_need_grad: whether the candidates' will.
-        questions: what has to be asked before anything is returned, if it has not been yet.
+        product: (A, C) the similarities, if there is one tile and the caller has them.
     """
 
     tiles: tuple[Tile, ...]
     directions: tuple[Direction, ...]
+    shared: bool
     halved: bool
     direct: bool
     retained: bool
@@ -75,7 +77,7 @@ class Task:
     offsets: Tensor | None
     rows_need_grad: bool
     columns_need_grad: bool
-    questions: Questions = field(default_factory=Questions)
+    product: Tensor | None = None
 
     @property
     def cells(self) -> int:
@@ -101,6 +103,9 @@ def prepare(
     offsets: Tensor | None = None,
     guide: Guide | None = None,
     same_sample: SameSample | None = None,
+    extent: Extent | None = None,
+    product: Tensor | None = None,
+    trusted: bool = False,
     halve: bool = True,
     exponentials: bool = True,
     direct: bool = True,
@@ -119,6 +124,9 @@ def prepare(
         offsets: (C,) added to the logits.
         guide: the guide's vectors.
         same_sample: which candidates are of the anchors' own samples, if somebody found them already.
+        extent: of these embeddings and ids, if somebody has read it already.
+        product: (A, C) the similarities, if somebody has them already; only few pairs make use of it.
+        trusted: whether the rules are the kernel's own, which need no check.
         halve: whether tiles may stand for their mirror images, given that the candidates are the anchors.
         exponentials: whether the kernel works without a shift, on exponentials, where the temperature allows it.
         direct: whether the kernel has a way of its own for few pairs.
@@ -136,7 +144,8 @@ def prepare(
     key_ids = anchor_ids if candidate_ids is None else candidate_ids
     check_pairs(anchors, keys, anchor_ids, key_ids)
     questions = Questions()
-    check_rules(ways[0], anchors.shape[0], keys.shape[0], questions)
+    if not trusted:
+        check_rules(ways[0], anchors.shape[0], keys.shape[0], questions)
     if mirror_rules is not None:
         check_rules(ways[1], keys.shape[0], anchors.shape[0], questions)
     dtype = torch.float64 if anchors.dtype is torch.float64 else torch.float32
@@ -150,13 +159,9 @@ def prepare(
         turned = None if guides is None else (guides[1], guides[0])
         ways[1] = bounded(ways[1], keys, anchors, key_ids, anchor_ids, guide=turned)
 
-    direct = direct and block is None and 0 < anchors.shape[0] * keys.shape[0] <= DIRECT_PAIRS
-    warm = False
-    if direct:
-        empty = key_ids.device.type != "cpu" or _lowest(*((key_ids,) if shared else (key_ids, anchor_ids))) < 0
-    else:
-        reach, lowest = _look(anchors, keys, tau, offsets, torch.cat((key_ids, anchor_ids)), dtype, questions)
-        warm, empty = exponentials and reach <= WARM_REACH[dtype], lowest < 0
+    direct = direct and block is None and few_pairs(len(anchors), len(keys))
+    reach, lowest = _look(anchors, keys, temperature, tau, offsets, (anchor_ids, key_ids), extent, questions)
+    warm, empty = exponentials and reach <= WARM_REACH[dtype], lowest < 0
     if empty and not direct and mirror_rules is None:  # leave the slots out before the products
         filled = (key_ids >= 0).nonzero().squeeze(1)
         keys, key_ids, shared, empty = keys[filled], key_ids[filled], False, False
@@ -166,15 +171,17 @@ def prepare(
         same = SameSample(anchor_ids, key_ids)
     lists = any(rule.lists for each in ways for rule in each)
     lopsided = (guides is not None and guides[0] is not guides[1]) or offsets is not None
-    halved = shared and halve and not (direct or tau.ndim or lists or lopsided)
+    even = shared and halve and not (tau.ndim or lists or lopsided)  # pair (i, k) weighs as much as pair (k, i)
+    halved = even and not direct
 
     anchors = as_dtype(anchors, dtype)
     keys = anchors if shared else as_dtype(keys, dtype)
     tau = as_dtype(tau, dtype)
     tiles: tuple[Tile, ...]
-    others: tuple[Tensor, ...] | None
+    others: tuple[Tensor, Tensor] | None
     if direct:
-        tiles, others = _one_tile(same, mirror_rules is not None)
+        shape, others = (anchors.shape[0], keys.shape[0]), None
+        tiles = (Tile(0, slice(0, shape[0]), slice(0, shape[1]), shape, False, None),)
     else:
         pairs = _same_sample_pairs(same, limit=8 * (anchors.shape[0] + keys.shape[0]))
         others = None if pairs is None else _others(pairs, anchors.shape[0], keys.shape[0])
@@ -183,17 +190,17 @@ def prepare(
         height = block or (BLOCK if anchors.device.type == "cpu" else 4096)
         width = height * (WIDE if several and block is None else 1)
         tiles = cut(anchors.shape[0], keys.shape[0], height, width, halved, listing)
-    if others is None:  # a list of them would outgrow the embeddings: compare ids like groups
-        own = (Rule(groups=(Group(anchor_ids, key_ids),)), Rule(groups=(Group(key_ids, anchor_ids),)))
-        ways = [tuple(rule & own[place] for rule in each) for place, each in enumerate(ways)]
-    with_grad, ids, fixed = torch.is_grad_enabled(), (anchor_ids, key_ids), tau.detach()
+    with_grad, fixed = torch.is_grad_enabled(), None if direct else tau.detach()
+    own = same.numbers(dtype) if others is None else None
+    sizes, slots = (len(anchor_ids), len(key_ids)), (anchor_ids, key_ids) if empty else None
     rows_need_grad = with_grad and (anchors.requires_grad or tau.requires_grad)
     task = Task(
         tiles=tiles,
         directions=tuple(
-            _direction(each, bool(place), fixed, warm, tiles, halved, others, ids, empty)
+            _direction(each, sizes[place], bool(place), fixed, warm, tiles, even, others, own, slots, dtype)
             for place, each in enumerate(ways)
         ),
+        shared=shared,
         halved=halved,
         direct=direct,
         retained=with_grad and keys.requires_grad and anchors.shape[0] * keys.shape[0] <= RETAINED_PAIRS,
@@ -202,9 +209,14 @@ def prepare(
         offsets=offsets,
         rows_need_grad=rows_need_grad,
         columns_need_grad=with_grad and keys.requires_grad,
-        questions=questions,
+        product=product if direct else None,
     )
     return anchors, keys, tau, task
+
+
+def few_pairs(anchors: int, candidates: int) -> bool:
+    """Whether all pairs of so many are one tile."""
+    return 0 < anchors * candidates <= DIRECT_PAIRS
 
 
 def as_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -225,40 +237,40 @@ def _checked_offsets(offsets: Tensor, candidates: int, dtype: torch.dtype, quest
     return offsets
 
 
-def _lowest(*ids: Tensor) -> int:
-    """The smallest of ids on a CPU, where looking makes nobody wait."""
-    return min((int(each.numpy().min()) for each in ids if len(each)), default=0)
-
-
 def _look(
     anchors: Tensor,
     keys: Tensor,
+    temperature: float | Tensor,
     tau: Tensor,
     offsets: Tensor | None,
-    ids: Tensor,
-    dtype: torch.dtype,
+    ids: tuple[Tensor, Tensor],
+    extent: Extent | None,
     questions: Questions,
 ) -> tuple[float, float]:
     """Refuse what is not finite or too large; return the largest |logit| that there can be, and the smallest id."""
     if not (anchors.shape[0] and keys.shape[0]):
-        questions.answers(torch.zeros((), device=anchors.device))
+        questions.answers()
         return 0.0, -1.0
-    parts = (anchors,) if keys is anchors else (anchors, keys)
-    lengths = [torch.linalg.vector_norm(part.detach(), dim=1, dtype=dtype).max() for part in parts]
-    shift = torch.zeros_like(lengths[0]) if offsets is None else offsets.abs().max()
-    coldest, lowest, shifted, *longest = questions.answers(tau.min(), ids.min(), shift, *lengths)
-    reach = longest[0] * longest[-1] / coldest  # |s| / tau is at most this
+    asked = [] if isinstance(temperature, float | int) else [tau.detach().min()]
+    asked += [] if offsets is None else [offsets.abs().max()]
+    shared = keys is anchors
+    rest = Extent.numbers(anchors, None if shared else keys, *ids[: 1 if shared else 2]) if extent is None else []
+    answers = questions.answers(*asked, *rest)
+    coldest = float(temperature) if isinstance(temperature, float | int) else answers.pop(0)
+    shifted = 0.0 if offsets is None else answers.pop(0)
+    extent = Extent(*answers) if extent is None else extent
+    reach = extent.longest * extent.farthest / coldest  # |s| / tau is at most this
     if not reach < torch.inf:
         refusal = not_finite(anchors=anchors, candidates=keys)
         if refusal is not None:
             raise refusal
-    check_reach(reach, dtype)
-    return reach + shifted, lowest
+    check_reach(reach, tau.dtype)
+    return reach + shifted, extent.lowest
 
 
 def _same_sample_pairs(same: SameSample, limit: int) -> tuple[Tensor, Tensor] | None:
     """List the pairs of one sample, rows in order; None if there are more than the limit, or if looking would stall."""
-    if same.anchor_ids.device.type != "cpu" or same.count.numpy().sum() > limit:
+    if not on_host(same.anchor_ids) or same.count.numpy().sum() > limit:
         return None
     return same.pairs()
 
@@ -271,46 +283,53 @@ def _others(same: tuple[Tensor, Tensor], anchors: int, candidates: int) -> tuple
     return candidates - of_anchors, anchors - of_candidates
 
 
-def _one_tile(same: SameSample, both: bool) -> tuple[tuple[Tile, ...], tuple[Tensor, ...] | None]:
-    """Return all pairs as one tile, and how many others than its own sample every anchor and, for both, candidate has.
-
-    On a CPU the pairs of one sample are listed; elsewhere looking at them would stall, and there are no such numbers.
-    """
-    rows, columns = same.anchor_ids.shape[0], same.candidate_ids.shape[0]
-    every = (slice(0, rows), slice(0, columns), (rows, columns), False)
-    if same.anchor_ids.device.type != "cpu":
-        return (Tile(0, *every, None),), None
-    flat = same.in_one_block
-    others = [columns - np.bincount(flat // columns, minlength=rows)]
-    if both:
-        others.append(rows - np.bincount(flat % columns, minlength=columns))
-    excluded = torch.from_numpy(flat) if len(flat) else None
-    return (Tile(0, *every, excluded),), tuple(torch.from_numpy(each) for each in others)
-
-
 def _direction(
     rules: Sequence[Rule],
+    count: int,
     mirror: bool,
-    tau: Tensor,
+    tau: Tensor | None,
     warm: bool,
     tiles: Sequence[Tile],
-    halved: bool,
-    others: tuple[Tensor, ...] | None,
-    ids: tuple[Tensor, Tensor],
-    empty: bool,
+    even: bool,
+    others: tuple[Tensor, Tensor] | None,
+    own: tuple[Tensor, Tensor] | None,
+    ids: tuple[Tensor, Tensor] | None,
+    dtype: torch.dtype,
 ) -> Direction:
-    """Compile the rules of one direction; `ids` are those of rows and columns, `empty` says that some are negative."""
-    anchor_ids, candidate_ids = ids[::-1] if mirror else ids
+    """Compile the rules of one direction.
+
+    Bounds are those of similarities without `tau`, otherwise of logits or, where it is warm, of their exponentials.
+
+    Args:
+        rules: of the direction.
+        count: the number of anchors.
+        mirror: whether its anchors are the columns of the tiles.
+        tau: the temperature, or None.
+        warm: as in `Task`.
+        tiles: all of them.
+        even: whether pair (i, k) is as good as pair (k, i).
+        others: how many pairs the rows and the columns are in apart from those of one sample, which tiles list.
+        own: numbers of the samples of rows and columns, to be compared where tiles do not list them.
+        ids: those of rows and columns if some are negative.
+        dtype: of the sums.
+    """
 
     def scale(bound: Tensor) -> Tensor:
+        if tau is None:
+            return bound
         return torch.exp(bound / tau) if warm else bound / tau
 
-    masks = [compile_rule(rule, scale, tiles, tau.dtype, halved, mirror) for rule in rules]
-    if empty:
-        filled = (candidate_ids >= 0).to(tau.dtype)
-        slot = Factor(torch.ge, "group", filled, torch.full_like(anchor_ids, 0.5, dtype=tau.dtype))
+    masks = [compile_rule(rule, scale, tiles, dtype, even, mirror) for rule in rules]
+    if own is not None:  # first, so that a mask of nothing else needs no second block
+        anchors, candidates = own[::-1] if mirror else own
+        factor = Factor(torch.ne, "group", candidates, anchors)
+        masks = [mask._replace(keep=(factor, *mask.keep)) for mask in masks]
+    if ids is not None:
+        anchor_ids, candidate_ids = ids[::-1] if mirror else ids
+        filled = (candidate_ids >= 0).to(dtype)
+        slot = Factor(torch.ge, "group", filled, torch.full_like(anchor_ids, 0.5, dtype=dtype))
         masks = [mask._replace(keep=(*mask.keep, slot), mutual=False) for mask in masks]
     elif others is not None:
         kept = others[1 if mirror else 0]
         masks = [mask if mask.keep or mask.dropped else mask._replace(kept=kept) for mask in masks]
-    return Direction(tuple(masks), mirror, anchor_ids.shape[0])
+    return Direction(tuple(masks), mirror, count)

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from antipodes.functional._arguments import Guide, Questions, check_pairs, check_rules
+from antipodes.functional._arguments import Extent, Guide, Questions, check_pairs, check_rules
 from antipodes.functional._compiling import full_precision, outside_graphs
-from antipodes.functional._direct import direct_sums
+from antipodes.functional._direct import OneTile
 from antipodes.functional._stream import Stream
 from antipodes.functional._task import Task, as_dtype, prepare
 from antipodes.functional.ranks import ranked_sums
@@ -44,6 +44,8 @@ def contrast(
     offsets: Tensor | None = None,
     guide: Guide | None = None,
     same_sample: SameSample | None = None,
+    extent: Extent | None = None,
+    product: Tensor | None = None,
     block: int | None = None,
 ) -> Sums:
     """Sum over the pairs of anchors and candidates that each rule keeps.
@@ -64,6 +66,8 @@ def contrast(
         guide: vectors (A, G) and (C, G) of the anchors and candidates in a guide's space, L2-normalised, as constants;
             for rules that look at it. The second may be None where the anchors are the candidates.
         same_sample: which candidates are of the anchors' own samples, for callers who ask more than once a step.
+        extent: what there is to know about the numbers, likewise.
+        product: (A, C) the similarities, likewise; they are made use of where there are few pairs.
         block: the edge of the square blocks in which pairs are visited. None: one block for few pairs, otherwise 320 on
             a CPU, where three blocks then fit into a core's cache, and 4096 elsewhere.
 
@@ -101,6 +105,8 @@ def contrast(
         offsets=offsets,
         guide=guide,
         same_sample=same_sample,
+        extent=extent,
+        product=product,
     )
     return _run(*arguments)[0]
 
@@ -116,6 +122,7 @@ def contrast_both(
     first_rules: Rule | Sequence[Rule] = _EVERY_PAIR,
     second_rules: Rule | Sequence[Rule] = _EVERY_PAIR,
     guide: tuple[Tensor, Tensor] | None = None,
+    extent: Extent | None = None,
     block: int | None = None,
 ) -> tuple[Sums, Sums]:
     """Sum over pairs of two modalities in both directions, from one product of similarities.
@@ -133,6 +140,7 @@ def contrast_both(
         first_rules: one rule or several, with `first` as anchors.
         second_rules: one rule or several, with `second` as anchors.
         guide: vectors (A, G) and (C, G) in a guide's space, as in `contrast`.
+        extent: as in `contrast`.
         block: as in `contrast`.
 
     Returns:
@@ -151,7 +159,16 @@ def contrast_both(
     if isinstance(temperature, Tensor) and temperature.ndim:
         raise ValueError(f"both directions share one temperature, got shape {tuple(temperature.shape)}")
     arguments = prepare(
-        first, second, first_ids, second_ids, temperature, first_rules, block, mirror_rules=second_rules, guide=guide
+        first,
+        second,
+        first_ids,
+        second_ids,
+        temperature,
+        first_rules,
+        block,
+        mirror_rules=second_rules,
+        guide=guide,
+        extent=extent,
     )
     one, other = _run(*arguments)
     return one, other
@@ -159,11 +176,10 @@ def contrast_both(
 
 def _run(anchors: Tensor, candidates: Tensor, tau: Tensor, task: Task) -> list[Sums]:
     """Apply the kernel; one `Sums` per direction."""
+    own = candidates.detach() if task.halved or (task.direct and task.shared) else candidates
+    kernel = OneTile if task.direct else Stream
     with full_precision(anchors.device):
-        if task.direct:
-            return direct_sums(anchors, candidates, tau, task)
-        own = candidates.detach() if task.halved else candidates
-        outputs = Stream.apply(anchors, own, tau, task)  # type: ignore[no-untyped-call]
+        outputs = kernel.apply(anchors, own, tau, task)  # type: ignore[no-untyped-call]
     every = []
     for place in range(0, len(outputs), 4):
         log_sum, kept, pulled_sum, pulled = outputs[place : place + 4]

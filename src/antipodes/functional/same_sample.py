@@ -8,6 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from antipodes.functional._reading import on_host
+
+FEW_PAIRS = 2**17  # up to so many, comparing all of them is faster than looking for some
+
 
 class SameSample:
     """The candidates with the id of an anchor, found without comparing all pairs or sorting the candidates.
@@ -36,7 +40,13 @@ class SameSample:
     @cached_property
     def count(self) -> Tensor:
         """(A,) how many candidates have the anchor's id."""
-        return self._found[0]
+        if len(self.anchor_ids) * len(self.candidate_ids) > FEW_PAIRS:
+            return self._found[0]
+        anchors, candidates = self.numbers(torch.float32)
+        equal = torch.eq(anchors[:, None], candidates, out=anchors.new_empty(len(anchors), len(candidates)))
+        if self.candidate_ids is not self.anchor_ids:
+            equal *= self.filled
+        return equal.sum(1).long()
 
     @cached_property
     def available(self) -> Tensor:
@@ -56,11 +66,21 @@ class SameSample:
         starts = counts.cumsum(0) - counts
         return counts[sample], starts[sample], place.argsort(stable=True)
 
+    def numbers(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return numbers of anchors (A,) and candidates (C,) in that dtype, equal exactly where their ids are."""
+        anchors, candidates = self._small
+        ours = anchors.to(dtype)
+        return ours, ours if candidates is anchors else candidates.to(dtype)
+
     @cached_property
-    def in_one_block(self) -> np.ndarray:
-        """The flat positions of these pairs in (A, C), found by comparing all ids: for few pairs on a CPU."""
-        equal: np.ndarray = np.equal.outer(self.anchor_ids.numpy(), self.candidate_ids.numpy())
-        return equal.ravel().nonzero()[0]
+    def _small(self) -> tuple[Tensor, Tensor]:
+        """Integers that float32 can hold, equal exactly where ids are; only on a CPU may one look without waiting."""
+        anchors, candidates = self.anchor_ids, self.candidate_ids
+        parts = (anchors,) if candidates is anchors else (anchors, candidates)
+        if on_host(anchors) and all(len(part) == 0 or part.numpy().max() < 2**24 for part in parts):
+            return anchors, candidates
+        numbers = torch.cat(parts).unique(return_inverse=True)[1]
+        return numbers[: len(anchors)], numbers[len(numbers) - len(candidates) :]
 
     def pairs(self, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return the pairs of the same id, of the anchors in these rows: rows, from their first on, and columns."""

@@ -13,7 +13,7 @@ from antipodes.functional.select import top_share
 from antipodes.functional.threshold import Moments, adam_step, quantile_gradient
 from antipodes.negatives.policy import Numbers, Policy, check_shares
 from antipodes.pairs import Pairs, Rule
-from antipodes.state import SampleTable, check_rows
+from antipodes.state import SampleTable, check_span
 
 
 class GloFND(Policy):
@@ -70,16 +70,14 @@ class GloFND(Policy):
             raise ValueError(f"optimizer is adam or sgd and initial one or quantile, got {optimizer!r} and {initial!r}")
         self.num_samples, self.alpha, self.start, self.lr, self.betas = num_samples, alpha, start, lr, betas
         self.optimizer, self.decay, self.initial, self.shared = optimizer, decay, initial, shared
-        rows = 1 if shared else num_samples
-        self._thresholds = SampleTable(rows, fill=1.0, folder=folder)
-        self._first, self._second = SampleTable(rows, folder=folder), SampleTable(rows, folder=folder)
-        self._steps = SampleTable(rows, dtype=torch.int32, folder=folder)
+        # threshold, Adam's two moments and the number of steps of every sample, read and written as one row
+        self._table = SampleTable(1 if shared else num_samples, (4,), fill=(1.0, 0.0, 0.0, 0.0), folder=folder)
         self._mean: float | Tensor = 1.0  # of the thresholds of the last step's samples
 
     @property
     def threshold(self) -> Tensor:
         """The thresholds by sample, (n,); 1 for a sample that was never visited."""
-        return self._thresholds.rows.expand(self.num_samples)
+        return self._table.rows[:, 0].expand(self.num_samples)
 
     @property
     def uses_progress(self) -> bool:
@@ -88,15 +86,15 @@ class GloFND(Policy):
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Move the thresholds of the batch's samples, then flag what lies above them."""
-        rows = pairs.rows()[0]
-        check_rows(rows, rows, self.num_samples)
+        check_span(*pairs.row_span, self.num_samples)
         if progress < self.start:
             return [Rule()]
+        rows = pairs.rows()[0]
         if self.shared:
             rows = torch.zeros_like(rows)
         if learn and self.training:
             self._move(pairs, rows, progress)
-        thresholds = self._thresholds.read_checked(rows)
+        thresholds = self._table.read_checked(rows)[:, 0]
         self._mean = thresholds.mean()
         return [Rule(ceiling=thresholds.to(pairs.anchors.dtype))]
 
@@ -106,46 +104,39 @@ class GloFND(Policy):
 
     def _move(self, pairs: Pairs, rows: Tensor, progress: float) -> None:
         """One step for every sample (row) of the global batch, from the counts of all its anchors."""
-        pairs = pairs.detached()
-        available = pairs.available()
-        current = self._thresholds.read_checked(rows)
+        samples, owner = gather(rows).unique(return_inverse=True)
+        before = self._table.read_checked(samples)
         if self.initial == "quantile":
-            current = self._first_quantile(pairs, rows, current)
-        at_most = pairs.contrast(1.0, Rule(ceiling=current.to(pairs.anchors.dtype))).kept[0]
-        exceeding = available - at_most
-        rows, current, exceeding, available = (gather(part) for part in (rows, current, exceeding, available))
-        samples, owner = rows.unique(return_inverse=True)
-        total = current.new_zeros(len(samples)).index_add_(0, owner, available.to(current.dtype))
-        above = torch.zeros_like(total).index_add_(0, owner, exceeding.to(current.dtype))
-        start = torch.zeros_like(total).index_put_((owner,), current)  # alike for all anchors of a sample
+            before = self._first_quantile(pairs, samples, owner, before)
+        ours = owner if len(owner) == len(rows) else torch.searchsorted(samples, rows)
+        counts = torch.stack((pairs.count_above(before[ours, 0]), pairs.available().to(before.dtype)), dim=1)
+        above, total = before.new_zeros(len(samples), 2).index_add_(0, owner, gather(counts.to(before.dtype))).unbind(1)
         gradient = quantile_gradient(above, total, self.alpha)
         rate = self.lr * (1 - 0.9 * self._done(progress) if self.decay else 1.0)
-        moments = Moments(*(table.read_checked(samples) for table in (self._first, self._second, self._steps)))
+        start, *rest = before.unbind(1)
+        moments = Moments(*rest)
         if self.optimizer == "adam":
             moved, moments = adam_step(start, gradient, moments, rate, self.betas)
         else:
             moved, moments = (start - rate * gradient).clamp(-1, 1), moments._replace(steps=moments.steps + 1)
-        seen = total > 0  # nothing to learn from an empty queue
-        tables = (self._thresholds, self._first, self._second, self._steps)
-        for table, values in zip(tables, (moved, *moments), strict=True):
-            kept = table.read_checked(samples)
-            table.write_gathered(samples, torch.where(seen, values.to(kept), kept), distinct=True)
+        after = torch.stack((moved, *moments), dim=1)
+        # nothing to learn from an empty queue
+        self._table.write_gathered(samples, torch.where(total[:, None] > 0, after, before), distinct=True)
 
-    def _first_quantile(self, pairs: Pairs, rows: Tensor, current: Tensor) -> Tensor:
-        """Thresholds with those of unvisited samples replaced by the mean batch quantile of their anchors.
+    def _first_quantile(self, pairs: Pairs, samples: Tensor, owner: Tensor, state: Tensor) -> Tensor:
+        """The state with thresholds of unvisited samples replaced by the mean batch quantile of their anchors.
 
         The mean is over the anchors of all ranks: with one threshold for all samples every rank holds some of them.
         """
-        fresh = self._steps.read_checked(rows) == 0
-        if not bool(gather(fresh.any()[None]).any()):
-            return current
+        fresh = state[:, 3] == 0
+        if not bool(fresh.any()):  # the same on every rank: so is the state
+            return state
         keys, key_ids = pairs.keys()
-        quantile = top_share(pairs.anchors, keys, pairs.anchor_ids, key_ids, self.alpha)
-        quantile = quantile.clamp(max=1.0).to(current.dtype)
-        samples, owner = gather(rows).unique(return_inverse=True)
-        total = quantile.new_zeros(len(samples)).index_add_(0, owner, gather(quantile))
-        mean = total / owner.bincount()
-        return torch.where(fresh, mean[torch.searchsorted(samples, rows)], current)
+        quantile = top_share(pairs.anchors.detach(), keys.detach(), pairs.anchor_ids, key_ids, self.alpha)
+        quantile = gather(quantile.clamp(max=1.0).to(state.dtype))
+        mean = state.new_zeros(len(samples)).index_add_(0, owner, quantile) / owner.bincount()
+        first = torch.where(fresh, mean, state[:, 0])
+        return torch.cat((first[:, None], state[:, 1:]), dim=1)
 
     def _done(self, progress: float) -> float:
         """Share of the phase after the start that is done."""

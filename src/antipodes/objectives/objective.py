@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from antipodes.candidates.batch import batch_pairs
 from antipodes.distributed import gather, world_size
 from antipodes.functional._compiling import outside_graphs
+from antipodes.functional._reading import on_host
 from antipodes.functional.contrast import contrast_both
 from antipodes.functional.errors import NotFinite
 from antipodes.functional.sums import Sums
@@ -109,6 +110,7 @@ class Objective(LossModule, ABC):
         if total_steps is not None:
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self._local_ids = 0  # calls in a row whose ids were 0..B-1
+        self._calls = 0
         self._rankings = 0  # calls in which the order of similarities decided
 
     @outside_graphs
@@ -178,7 +180,7 @@ class Objective(LossModule, ABC):
                 first, second, numbers, candidates, key_ids, places, key_rows, vectors, candidate_guide,
                 candidate_log_weights, gathered,
             )  # fmt: skip
-        self.check_views(first, second, numbers, pairs)
+        self.check_views(second, pairs)
         if weights is not None:
             weights = weights.repeat(len(pairs.anchors) // len(z1))
         return self._evaluate(pairs.with_supports(supports), progress, Pairs.contrast, weights)
@@ -199,7 +201,7 @@ class Objective(LossModule, ABC):
             contrast: How to sum over what the rules keep; the default takes every kept candidate once.
             weights: (A,) of the anchors, for a weighted mean.
         """
-        if not bool(pairs.positives.detach().isfinite().all()):
+        if not math.isfinite(pairs.look(pairs.positives.detach().sum())[0]):
             raise NotFinite(_NOT_FINITE)
         return self._evaluate(pairs, progress, contrast, weights)
 
@@ -223,6 +225,7 @@ class Objective(LossModule, ABC):
             first_rules=step.all_rules,
             second_rules=other.all_rules,
             guide=None if guide is None else (guide.anchors, guide.keys()),
+            extent=pairs.extent,
         )
 
     def shared_parts(self) -> list[nn.Module | nn.Parameter]:
@@ -258,10 +261,7 @@ class Objective(LossModule, ABC):
             self._numbers |= self.negatives.statistics()
         if isinstance(step.temperature, Tensor):
             self._numbers["temperature"] = step.temperature.detach().mean()
-        if _NONE_LEFT not in self._warned and bool((sums.kept[: len(rules)] == 0).any()):
-            ids = pairs.candidate_ids
-            if ids is None or bool((ids >= 0).any()):  # else it is the first step of a queue
-                self._warn(_NONE_LEFT)
+        self._warn_of_nobody(pairs, sums.kept[: len(rules)])
         if self.treatment == "refine":
             sums = self._refine(step, sums)
         losses = self.value(step, sums).mean(0)
@@ -319,6 +319,15 @@ class Objective(LossModule, ABC):
         if self._rankings & (self._rankings - 1) == 0 and negative_similarity(pairs).item() > NARROW:
             self._warn(IN_A_CONE)
 
+    def _warn_of_nobody(self, pairs: Pairs, kept: Tensor) -> None:
+        """Warn where an anchor has no negatives left; looked at where it is free, and in calls 1, 2, 4, 8, ..."""
+        self._calls += 1
+        due = on_host(kept) or self._calls & (self._calls - 1) == 0
+        if due and _NONE_LEFT not in self._warned and bool((kept == 0).any()):
+            ids = pairs.candidate_ids
+            if ids is None or bool((ids >= 0).any()):  # else it is the first step of a queue
+                self._warn(_NONE_LEFT)
+
     def _progress(self, progress: float | None) -> float:
         """The share of training done: as told, as counted, or the end where it makes no difference."""
         if progress is not None:
@@ -350,20 +359,21 @@ class Objective(LossModule, ABC):
             raise ValueError(f"ids are missing: {who} must know which sample is which, give dataset indices (B,)")
         return own_numbers(len(z1), z1)
 
-    def check_views(self, first: Tensor, second: Tensor, ids: Tensor, pairs: Pairs) -> None:
+    def check_views(self, second: Tensor, pairs: Pairs) -> None:
         """Refuse ids and embeddings that make no sense, and warn of odd ones; everything in one read."""
         with torch.no_grad():
-            lowest, highest = torch.aminmax(ids)
-            absent = ~(first.any(1) & second.any(1)).all()
-            broken = ~pairs.positives.isfinite().all()
-            lowest, highest, absent, broken = torch.stack((lowest, highest, absent.long(), broken.long())).tolist()
-        if lowest < 0:
-            raise ValueError(f"ids must be at least 0, got {lowest}: they are dataset indices")
-        if broken:
+            asked = [pairs.positives.sum(), pairs.anchor_ids.min()]
+            if pairs.candidates is not None:  # else the second views are anchors themselves
+                asked.append(torch.linalg.vector_norm(second, dim=1).min())
+            total, lowest_id, *shortest = pairs.look(*asked)
+        lowest, highest = pairs.row_span
+        if lowest_id < 0:
+            raise ValueError(f"ids must be at least 0, got {lowest_id:.0f}: they are dataset indices")
+        if not math.isfinite(total):
             raise NotFinite(_NOT_FINITE)
-        if absent:
+        if pairs.extent is not None and min([pairs.extent.shortest, *shortest]) == 0:
             self._warn("some embeddings are zero vectors: their similarities are 0 and they get no gradient")
-        local = self.learning and lowest == 0 < highest == len(ids) - 1 and self._table_rows() >= 10 * len(ids)
+        local = self.learning and lowest == 0 < highest == len(second) - 1 and self._table_rows() >= 10 * len(second)
         self._local_ids = self._local_ids + 1 if local else 0
         if self._local_ids == _PATIENCE:
             self._warn(

@@ -92,7 +92,7 @@ class TwoWay(LossModule):
         back = None if seen is None else (seen[1], seen[0])
         there_pairs = cross_pairs(first, second, numbers, places, seen, to_second)
         back_pairs = cross_pairs(second, first, numbers, places, back, to_first)
-        one.check_views(first, second, numbers, there_pairs)
+        one.check_views(second, there_pairs)
         for objective in (one, other):
             objective.observer = self.observer or objective.observer
         step, step_back = one.begin(there_pairs, progress), other.begin(back_pairs, progress)

@@ -1,0 +1,86 @@
+"""Counts: how many candidates exceed a threshold, without their exponentials."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from antipodes.functional._arguments import Extent
+from antipodes.functional._compiling import full_precision
+from antipodes.functional._masks import Block, keep_mask
+from antipodes.functional._stream import Walk, add_sums
+from antipodes.functional._task import prepare
+from antipodes.functional._tiles import Buffers
+from antipodes.functional.rule import Rule
+from antipodes.functional.same_sample import SameSample
+
+
+@torch.no_grad()
+def count_above(
+    anchors: Tensor,
+    candidates: Tensor | None,
+    thresholds: Tensor,
+    *,
+    anchor_ids: Tensor,
+    candidate_ids: Tensor | None = None,
+    same_sample: SameSample | None = None,
+    extent: Extent | None = None,
+    product: Tensor | None = None,
+    block: int | None = None,
+) -> Tensor:
+    """Count the candidates of other samples whose similarity to an anchor exceeds its threshold.
+
+    Args:
+        anchors: (A, D), L2-normalised.
+        candidates: (C, D), L2-normalised. None: the anchors themselves, at half the cost.
+        thresholds: (A,) similarities; from 1 on nothing exceeds one, whatever the rounding.
+        anchor_ids: (A,) dataset ids; candidates of the anchor's own id do not count, nor do those of a negative one.
+        candidate_ids: (C,) dataset ids; only with candidates.
+        same_sample: as in `contrast`.
+        extent: as in `contrast`.
+        product: as in `contrast`.
+        block: as in `contrast`.
+
+    Returns:
+        (A,) floating-point whole numbers.
+
+    Raises:
+        ValueError: as `contrast`.
+
+    Example:
+        >>> count_above(torch.eye(3), None, torch.tensor([-0.5, 0.0, 0.5]), anchor_ids=torch.arange(3))
+        tensor([2., 0., 0.])
+    """
+    if thresholds.shape != anchors.shape[:1]:
+        raise ValueError(f"thresholds must be one per anchor, ({len(anchors)},), got {tuple(thresholds.shape)}")
+    dtype = torch.promote_types(anchors.dtype, torch.float32)
+    thresholds = torch.where(thresholds < 1, thresholds, torch.inf).to(dtype)
+    # what is above a threshold is what a band keeps whose lower end is the next number
+    rule = Rule(low=thresholds.nextafter(torch.full_like(thresholds, torch.inf)))
+    anchors, candidates, tau, task = prepare(
+        anchors,
+        candidates,
+        anchor_ids,
+        candidate_ids,
+        1.0,
+        rule,
+        block,
+        same_sample=same_sample,
+        extent=extent,
+        product=product,
+        trusted=True,
+        exponentials=False,
+    )
+    (mask,) = task.directions[0].masks
+    with full_precision(anchors.device):
+        if task.direct:
+            own = torch.mm(anchors, candidates.T) if task.product is None else task.product
+            block_of_all, buffers = Block(task.tiles[0], own, None), Buffers(task.cells, own)
+            return keep_mask(mask, block_of_all, False, "keep", buffers).sum(1)
+        counts, walk = anchors.new_zeros(len(anchors)), Walk(task, anchors, candidates, tau)
+        ones = anchors.new_ones(max(len(anchors), len(candidates)))
+        for tile in task.tiles:
+            seen = walk.block(tile, walk.logits(tile))
+            for _, _, each, sides in walk.reads(tile, tile.mirrored):
+                add_sums(counts, tile, sides, keep_mask(each, seen, sides[0], "keep", walk.buffers), ones)
+    return counts
