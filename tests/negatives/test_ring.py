@@ -204,7 +204,10 @@ def test_wrong_arguments_get_one_sentence() -> None:
         ({"outer": (1.0, 0.0)}, "outer must be two shares"),
         ({"inner": 1.0}, "inner must be in"),
         ({"until": 0.0}, "until must be in"),
-        ({"anneal": "cosine"}, "anneal must be one of linear, step, staircase, none, validation, loss, validation-window"),
+        (
+            {"anneal": "cosine"},
+            "anneal must be one of linear, step, staircase, none, validation, loss",
+        ),
         ({"patience": 0}, "patience must be at least 1"),
         ({"outer": 0.5}, "outer must be two shares"),
         ({"start": 0.5, "until": 0.4}, "start must be in"),
