@@ -161,16 +161,11 @@ class GradientVariance(Runner):
 
     def facts(self) -> dict[str, str]:
         """What was measured on what."""
-        draws = f"{self.draws} of {self.negatives} negatives for each of {self.anchors} anchors"
-        if self.on_bank:
-            return {
-                "bank": f"instance discrimination on {self.images:,} images of {self.data}, {self.epochs} epochs, "
-                "resnet8-slim, centred head",
-                "draws from the bank": draws,
-            }
+        toy = f"two Gaussians of correlation {self.correlation:g}, {self.information:.4f} nats"
+        bank = f"the bank of instance discrimination on {self.images:,} images of {self.data}, {self.epochs} epochs"
         return {
-            "toy": f"two Gaussians of correlation {self.correlation:g}, {self.information:.4f} nats",
-            "draws": draws,
+            "measured on": bank if self.on_bank else toy,
+            "draws": f"{self.draws} of {self.negatives} negatives for each of {self.anchors} anchors",
         }
 
     @staticmethod
@@ -186,7 +181,7 @@ def features(u: Tensor, v: Tensor) -> Tensor:
 
 
 def estimates(positive: Tensor, negatives: Tensor, coefficients: Tensor) -> tuple[Tensor, Tensor]:
-    """Z (n,) and its gradient (n, P) by the coefficients (P,): a positive (P,) against n sets of negatives (n, m, P)."""
+    """Z (n,) and its gradient (n, P) by the coefficients (P,): a positive (P,), n sets of negatives (n, m, P)."""
     every = torch.cat((positive.expand(len(negatives), 1, -1), negatives), 1)  # the positive comes first
     f = every @ coefficients
     z = f[:, 0] - f.logsumexp(1) + math.log(every.shape[1])
