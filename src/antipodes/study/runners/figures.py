@@ -124,3 +124,37 @@ def variance_figure(study: Study, lines: Sequence[Line]) -> Figure:
     row[0].set_yticks(range(len(variants)), variants, fontsize=8.5)
     row[0].set_ylim(len(variants) - 0.4, -0.6)
     return figure
+
+
+def duplicates_figure(study: Study, lines: Sequence[Line]) -> Figure:
+    """Precision, recall and F1 of every detector, a dot for each; the best F1 of one threshold as a line."""
+    figure = new_figure(1.4 + 0.32 * len(study.variants), study.title)
+    axes = figure.subplots()
+    variants = list(study.variants)
+    styles = {
+        "precision": (BLUE, "o"),
+        "recall": (ORANGE, "s"),
+        "f1": (GREEN, "D"),
+        "best f1 of one threshold": (GREY, "|"),
+    }
+    for score, (colour, marker) in styles.items():
+        found = {line.variant: line for line in lines if line.score == score}
+        for place, variant in enumerate(variants):
+            if variant in found:
+                line = found[variant]
+                label = "F1" if score == "f1" else score.replace("f1", "F1")
+                axes.errorbar(
+                    line.mean,
+                    place,
+                    xerr=line.deviation or 0.0,
+                    color=colour,
+                    marker=marker,
+                    markersize=11 if marker == "|" else 5,
+                    linestyle="",
+                    capsize=2,
+                    label=label if place == 0 else None,
+                )
+    axes.set_yticks(range(len(variants)), variants, fontsize=8.5)
+    axes.set_ylim(len(variants) - 0.4, -0.6)
+    finish(axes, "of injected copies, mean and deviation over seeds", "%", "", columns=4)
+    return figure
