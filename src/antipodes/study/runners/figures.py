@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from antipodes.evaluation.figures import (
     BLUE,
@@ -108,7 +108,7 @@ def _is_ball(study: Study, variant: str) -> bool:
 
 
 def variance_figure(study: Study, lines: Sequence[Line]) -> Figure:
-    """A panel each for the variance of the gradient, that of the estimate, and the bias: a bar per variant."""
+    """A panel each for the variance of the gradient, that of the estimate (both as logarithms), and the bias."""
     panels = ("variance of the gradient", "variance of Z", "bias")
     figure = new_figure(1.4 + 0.3 * len(study.variants), study.title)
     row = figure.subplots(1, len(panels), sharey=True)
@@ -119,8 +119,12 @@ def variance_figure(study: Study, lines: Sequence[Line]) -> Figure:
             if variant in found:
                 line = found[variant]
                 colour = ORANGE if variant == study.baseline else BLUE
-                axes.barh(place, line.mean, xerr=line.deviation or 0.0, color=colour, height=0.6)
+                low = min(line.deviation or 0.0, 0.9 * abs(line.mean))  # a logarithm has no room for less than nothing
+                style: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 5, "capsize": 2}
+                axes.errorbar(line.mean, place, xerr=[[low], [line.deviation or 0.0]], **style)
         finish(axes, score, "nats" if score == "bias" else "", "", columns=0)
+        if score != "bias":
+            axes.set_xscale("log")
     row[0].set_yticks(range(len(variants)), variants, fontsize=8.5)
     row[0].set_ylim(len(variants) - 0.4, -0.6)
     return figure
