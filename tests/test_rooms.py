@@ -27,8 +27,8 @@ ALLOWED["training"] = ALLOWED["runs"] | {"training"}
 ALLOWED["evaluation"] = ALLOWED["runs"] | {"evaluation"}
 ALLOWED["audit"] = {"functional", "data", "encoders", "audit"}
 ALLOWED["report"] = ALLOWED["runs"] | {"evaluation", "audit", "report"}
-ALLOWED["study"] = ALLOWED["runs"] | {"evaluation", "study"}
-ALLOWED["cli"] = ALLOWED["study"] | {"training", "audit", "report"}
+ALLOWED["study"] = ALLOWED["runs"] | {"evaluation", "audit", "study"}
+ALLOWED["cli"] = ALLOWED["study"] | {"training", "report"}
 
 
 def room_of(path: Path) -> str:

@@ -220,6 +220,11 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "sun397": Entry("antipodes.data.transfer_sets.SUN397"),
         "places205": Entry("antipodes.data.transfer_sets.Places205"),
         "voc2007": Entry("antipodes.data.transfer_sets.VOC2007"),
+        # the rest of Meta-Dataset's collection
+        "mnist": Entry("antipodes.data.fashion_mnist.MNIST"),
+        "cub": Entry("antipodes.data.meta_dataset.CUB"),
+        "traffic-signs": Entry("antipodes.data.meta_dataset.TrafficSigns"),
+        "fungi": Entry("antipodes.data.meta_dataset.Fungi"),
         "shapes": Entry("antipodes.data.shapes.Shapes"),
     },
     "encoder": _ENCODERS,

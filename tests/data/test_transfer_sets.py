@@ -1,5 +1,6 @@
 import io
 import json
+import struct
 import tarfile
 import zipfile
 
@@ -89,6 +90,7 @@ def test_food101(root):
     members |= {f"food-101/images/{name}.jpg": picture(i) for i, name in enumerate(["pie/1", "apple/2", "pie/3"])}
     packed(root / "food-101.tar.gz", members)
     data = opened("food101", root)
+    assert data.metric == "top-1"
     assert data.classes == ("apple", "pie")
     assert (shown(data), data.labels.tolist()) == ([1, 0], [0, 1])
     assert shown(data.held_out()) == [2]
@@ -107,6 +109,7 @@ def test_caltech101(root, newer):
         (root / "101_ObjectCategories.tar.gz").unlink()
         packed(root / "caltech-101.zip", {"caltech-101/101_ObjectCategories.tar.gz": inner})
     data = opened("caltech101", root)
+    assert data.metric == "mean per class"
     assert torch.bincount(data.labels).tolist() == [30, 30]
     assert torch.bincount(data.held_out().labels).tolist() == [5, 5]
     assert not set(data.files) & set(data.held_out().files)
@@ -122,6 +125,7 @@ def test_aircraft(root):
     members |= {f"fgvc-aircraft-2013b/data/{name}.txt": text for name, text in lists.items()}
     packed(root / "fgvc-aircraft-2013b.tar.gz", members)
     data = opened("aircraft", root)
+    assert data.metric == "mean per class"
     assert (shown(data), data.labels.tolist()) == ([0, 2], [1, 0])
     assert shown(data.held_out()) == [1]
 
@@ -133,6 +137,7 @@ def test_sun397(root):
     lists = {"Training_01.txt": "/" + "\r\n/".join(names[:2]), "Testing_01.txt": f"/{names[2]}\n"}
     packed(root / "Partitions.zip", lists)
     data = opened("sun397", root)
+    assert data.metric == "top-1"
     assert data.classes == ("abbey", "apse/indoor")
     assert (shown(data), data.labels.tolist()) == ([0, 1], [0, 1])
     assert shown(data.held_out()) == [2]
@@ -176,6 +181,7 @@ def test_flowers102(root):
     matlab(root / "imagelabels.mat", labels=np.array([[2, 1, 2, 1]]))
     matlab(root / "setid.mat", trnid=np.array([[1]]), valid=np.array([[3]]), tstid=np.array([[4, 2]]))
     data = opened("flowers102", root)
+    assert data.metric == "mean per class"
     assert (shown(data), data.labels.tolist()) == ([1, 3], [1, 1])
     assert (shown(data.held_out()), data.held_out().labels.tolist()) == ([4, 2], [0, 0])
     (root / "setid.mat").write_bytes(b"no matlab")
@@ -192,9 +198,81 @@ def test_cars(root, tmp_path):
     packed(root / "cars_train.tgz", {f"cars_train/{n}.jpg": picture(n) for n in (1, 2)})
     packed(root / "cars_test.tgz", {f"cars_test/{n}.jpg": picture(n) for n in (3, 4)})
     data = opened("cars", root)
+    assert data.metric == "top-1"
     assert data.classes == ("Audi", "BMW")
     assert (shown(data), data.labels.tolist()) == ([1, 2], [1, 0])
     assert (shown(data.held_out()), data.held_out().labels.tolist()) == ([3, 4], [1, 1])
+
+
+def test_cub(root):
+    images = {1: "001.Albatross/a.jpg", 2: "002.Auklet/b.jpg", 3: "001.Albatross/c.jpg"}
+    members = {f"CUB_200_2011/images/{name}": picture(number) for number, name in images.items()}
+    lists = {
+        "images": "".join(f"{number} {name}\n" for number, name in images.items()),
+        "train_test_split": "1 1\n2 1\n3 0\n",
+        "image_class_labels": "1 1\n2 2\n3 1\n",
+        "classes": "1 001.Albatross\n2 002.Auklet\n",
+    }
+    packed(root / "CUB_200_2011.tgz", members | {f"CUB_200_2011/{name}.txt": text for name, text in lists.items()})
+    data = opened("cub", root)
+    assert data.classes == ("001.Albatross", "002.Auklet")
+    assert (shown(data), data.labels.tolist()) == ([1, 2], [0, 1])
+    assert (shown(data.held_out()), data.held_out().labels.tolist()) == ([3], [0])
+    assert data.metric == "top-1"
+
+
+def test_traffic_signs(root):
+    train = {f"GTSRB/Training/{sign}/00000_0000{n}.ppm": picture(n) for sign, n in (("00000", 1), ("00001", 2))}
+    packed(root / "traffic-signs" / "GTSRB-Training_fixed.zip", train)
+    test = {f"GTSRB/Final_Test/Images/0000{n}.ppm": picture(5 + n) for n in (0, 1)}
+    packed(root / "traffic-signs" / "GTSRB_Final_Test_Images.zip", test)
+    rows = "Filename;Width;ClassId\n00000.ppm;16;1\n00001.ppm;16;0\n"
+    packed(root / "traffic-signs" / "GTSRB_Final_Test_GT.zip", {"GT-final_test.csv": rows})
+    data = opened("traffic-signs", root)
+    assert (shown(data), data.labels.tolist()) == ([1, 2], [0, 1])
+    assert (shown(data.held_out()), data.held_out().labels.tolist()) == ([5, 6], [1, 0])
+
+
+def test_fungi(root):
+    names = [f"images/{kind}/{number}.JPG" for kind in ("amanita", "boletus") for number in range(5)]
+    packed(root / "fungi_train_val.tgz", {name: picture(place) for place, name in enumerate(names)})
+    kinds = [{"id": 7, "name": "amanita"}, {"id": 3, "name": "boletus"}]
+    parts = {"train": names[:6], "val": names[6:]}
+    members = {}
+    for part, some in parts.items():
+        images = [{"id": place, "file_name": name} for place, name in enumerate(some)]
+        owners = [{"image_id": place, "category_id": 7 if "amanita" in name else 3} for place, name in enumerate(some)]
+        members[f"{part}.json"] = json.dumps({"images": images, "annotations": owners, "categories": kinds})
+    packed(root / "train_val_annotations.tgz", members)
+    data = opened("fungi", root)
+    test = data.held_out()
+    assert data.classes == ("boletus", "amanita")  # by their numbers
+    assert torch.bincount(data.labels).tolist() == [4, 4]
+    assert torch.bincount(test.labels).tolist() == [1, 1]
+    assert sorted(shown(data) + shown(test)) == list(range(10))
+    assert all((value < 5) == (label == 1) for value, label in zip(shown(data), data.labels.tolist(), strict=True))
+
+
+def test_mnist(root):
+    def idx(array):
+        return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+    folder = root / "mnist"
+    folder.mkdir(parents=True)
+    for prefix, labels in (("train", [3, 7, 7]), ("t10k", [1])):
+        pixels = np.stack([np.full((28, 28), label, np.uint8) for label in labels])
+        (folder / f"{prefix}-images-idx3-ubyte").write_bytes(idx(pixels))
+        (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(idx(np.array(labels, np.uint8)))
+    data = open_dataset("mnist", root=str(root))
+    assert (data.name, data.classes[7], data.labels.tolist()) == ("mnist", "7", [3, 7, 7])
+    assert data.fetch(torch.arange(3))[:, 0, 16, 16].tolist() == [3, 7, 7]
+    assert type(data.held_out()) is type(data)
+    assert data.held_out().labels.tolist() == [1]
+    (folder / "train-images-idx3-ubyte").rename(folder / "train-images-idx3-ubyte.gz")
+    with pytest.raises(ValueError, match=r"md5 .* instead of f68b3c2dcbeaaa9fbdd348bbdeb94873"):
+        open_dataset("mnist", root=str(root))
+    with pytest.raises(ValueError, match=r"mnist needs train-images-idx3-ubyte\.gz in"):
+        open_dataset("mnist", root=str(root / "elsewhere"))
 
 
 def test_stl10(root):

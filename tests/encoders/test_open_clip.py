@@ -145,6 +145,21 @@ def test_strange_files_are_refused(tmp_path):
         from_open_clip(state, config, b"")
 
 
+def test_a_model_answers_as_clip_benchmark_asks(tmp_path):
+    """Its metrics call encode_image, encode_text and a tokenizer, and compare normalised embeddings."""
+    save_open_clip(towers(), tmp_path / "model")
+    model = load_open_clip(tmp_path / "model")
+    images, classes = torch.rand(3, 3, 64, 64), ["dog", "cat"]
+    with torch.no_grad():
+        features = nn.functional.normalize(model.encode_image(images), dim=-1)
+        prompts = [model.text.tokenize([f"a {name}", f"two {name}s"]) for name in classes]
+        weights = [nn.functional.normalize(model.encode_text(tokens), dim=-1).mean(0) for tokens in prompts]
+    logits = 100 * features @ torch.stack(weights, dim=1)
+    assert logits.shape == (3, 2)
+    expected = embed(model, images, [f"a {name}" for name in classes])
+    torch.testing.assert_close(features, nn.functional.normalize(expected[0], dim=-1))
+
+
 def test_open_clip_gives_the_same_embeddings(tmp_path):
     try:
         import open_clip

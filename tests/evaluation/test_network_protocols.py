@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from antipodes.evaluation.protocols.label_free import LabelFree
 from antipodes.evaluation.protocols.linear_sgd import LinearSGD, feature_maps
 from antipodes.evaluation.protocols.retrieval import Retrieval
 from antipodes.evaluation.protocols.transfer import Transfer, custom_metric
+from antipodes.evaluation.protocols.transfer_fine_tune import TransferFineTune
 from antipodes.evaluation.protocols.zero_shot import class_vectors
 from antipodes.evaluation.subject import PairedFeatures, Subject, channel_statistics
 from antipodes.evaluation.towers import tower_features, tower_network
@@ -101,6 +103,28 @@ def test_rates_of_a_clustering_are_those_of_its_rules_on_the_whole_dataset() -> 
     both = [scores[f"mtpr, {clusters} clusters"] for clusters in (3, 7)]
     assert scores["mtpr, mean of granularities"] == pytest.approx(sum(both) / 2)
     assert cluster_rates(FNC(alpha=0.1), labels) == {}
+
+
+def test_fine_tuning_on_another_dataset_is_fine_tuning_with_its_images_and_labels() -> None:
+    method, own, other = build("simclr"), images(30), images(90)
+    other.name, other.metric = "other", "mean per class"
+    options: dict[str, Any] = {"rates": (1e-6, 0.3), "epochs": 3, "min_steps": 30, "batch_size": 32}
+    scores = evaluate([TransferFineTune(**options)], Subject(method, own, others=[other]))
+    expected = evaluate([FineTune(fractions=(1.0,), **options)], Subject(method, other))
+    assert scores["fine-tune on other top-1"] == expected["fine-tune 100 % labels top-1"]
+    assert scores["fine-tune rate, other"] == 0.3
+    assert "fine-tune on other mean per class" in scores
+    assert "fine-tune on others, mean" not in scores  # there is one
+    twin = images(90)
+    twin.name = "twin"
+    both = evaluate([TransferFineTune(**options)], Subject(method, own, others=[other, twin]))
+    customs = [both["fine-tune on other mean per class"], both["fine-tune on twin top-1"]]  # each by its own
+    assert both["fine-tune on others, mean"] == pytest.approx(sum(customs) / 2)
+    twin.labels = torch.eye(3).long().repeat(30, 1)
+    with pytest.raises(ValueError, match="transfer-fine-tune needs one label an image, and twin has several"):
+        evaluate([TransferFineTune(**options)], Subject(method, own, others=[twin]))
+    with pytest.raises(ValueError, match="transfer-fine-tune needs other datasets"):
+        evaluate([TransferFineTune(**options)], Subject(method, own))
 
 
 def test_fine_tuning_learns_and_leaves_the_run_alone() -> None:

@@ -359,15 +359,46 @@ def test_support_views_can_be_drawn_and_judged(tmp_path: Path) -> None:
 def test_runs_beside_each_other(joined: Path, clustered: Path, unlabelled: Path, tmp_path: Path) -> None:
     code, out, errors = here("pictures", joined, clustered, "--out", tmp_path, "--anchors", 3)
     assert code == 0, errors
-    assert out.split() == [str(tmp_path / f"compared-{name}.png") for name in ("maps", "flags")]
+    assert out.split() == [str(tmp_path / f"compared-{name}.png") for name in ("maps", "epochs", "flags")]
     both = [subject(joined, anchors=3), subject(clustered, anchors=3)]
     figure = pictures.compared_maps(both)
     assert [axes.get_title() for axes in figure.axes[:2]] == ["simclr + glofnd+fnc", "simclr + ifnd"]
     assert [axes.get_xlabel() for axes in figure.axes[2:]] == ["no pseudo labels yet", "4 pseudo labels, 50 % accepted"]
+    over_time = pictures.compared_epochs(both)
+    named = [axes.get_ylabel() for axes in over_time.axes if axes.get_ylabel()]
+    assert named == ["simclr + glofnd+fnc", "simclr + ifnd"]  # a row each, of the three snapshots of two epochs
+    assert [axes.get_title() for axes in over_time.axes] == ["before training", "epoch 1", "epoch 2"] * 2
     expected = [[flags.ids[:4] for flags in strongest_flags(of)] for of in both]
     shown = [axes for axes in pictures.compared_flags(both).axes if axes.images]
     assert len(shown) == 3 + sum(len(ids) for rows in expected for ids in rows)
     assert "was trained on other data" in refused("pictures", joined, unlabelled, "--out", tmp_path)
+
+
+def test_flags_of_an_image_text_run_show_captions(tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    rows = ["image,caption"]
+    for number, image in enumerate(Shapes(32).fetch(torch.arange(32))):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{number:02}.png")
+        rows += [f"{number:02}.png,number {number} {words}" for words in ("is a rather long caption of it", "again")]
+    (folder / "captions.csv").write_text("\n".join(rows))
+    options = ["--method", "clip", "--data", folder, "--data.size", 32, "--workers", 0, "--epochs", 1]
+    run = trained(tmp_path / "run", *options, "--negatives", "fnc", *ALPHA)
+    of = subject(run, anchors=3)
+    directions = ["image_to_text", "text_to_image"]
+    found = [strongest_flags(of, direction=name) for name in directions]
+    assert [len(flags.ids) for rows_of in found for flags in rows_of] == [3] * 6  # a tenth of 31
+    figure = pictures.flags(of)
+    tiles = [axes for axes in figure.axes if axes.images]
+    assert len(tiles) == 3 + 2 * 3 * 3
+    words = [" ".join(axes.get_xlabel().split()) for axes in tiles]
+    first = found[0][0]
+    assert words[0].startswith(f"flags 3 / 3 number {first.anchor} is a rather long")
+    assert words[1] == f"{first.similarities[0]:.2f} number {first.ids[0]} is a rather long caption of it"
+    assert [axes.get_title(loc="left") for axes in figure.axes if axes.get_title(loc="left")] == [
+        "image to text",
+        "text to image",
+    ]
 
 
 def test_a_few_far_points_do_not_shrink_a_map() -> None:

@@ -11,6 +11,7 @@ import yaml
 from antipodes.cli.study import complete
 from antipodes.study.claims import judge_claims
 from antipodes.study.definition import SHIPPED, load, merge, shipped
+from antipodes.study.papers import entries
 
 
 def content(**changes: Any) -> dict[str, Any]:
@@ -146,6 +147,28 @@ def test_other_data_makes_it_another_grid(write: Any) -> None:
     study = load(write(), data={"name": "cifar10", "limit": 5})
     assert {str(options["data"]) for options in study.variants.values()} == {str({"name": "cifar10", "limit": 5})}
     assert not study.is_own
+
+
+def test_other_data_keeps_a_variants_classes_and_a_budgets_limit(write: Any) -> None:
+    few = {"plain": {"data": {"classes": 3}}, "fnc": {"negatives": "fnc"}}
+    budgets = {"quick": {"common": {"data": {"limit": 9}}}, "paper": {"common": {"data": {"limit": None}}}}
+    path, data = write(variants=few, budgets=budgets), {"name": "photos"}
+    assert load(path, data=data).variants["plain"]["data"] == {"classes": 3, "name": "photos"}
+    assert load(path, data=data).variants["fnc"]["data"] == {"name": "photos"}
+    assert load(path, "quick", data=data).variants["plain"]["data"] == {"classes": 3, "limit": 9, "name": "photos"}
+    assert load(path, "paper", data=data).variants["fnc"]["data"] == {"name": "photos"}
+
+
+def test_every_entry_of_the_papers_page_names_a_study_with_both_budgets_or_says_why_not() -> None:
+    named = set()
+    for entry in entries():
+        assert len({"study", "command", "cannot"} & set(entry)) == 1, entry
+        if "study" in entry:
+            named.add(entry["study"])
+    assert len(named) >= 38
+    for name in named - {"mutual-information", "label-recovery", "gradient-variance"}:  # toys, and no paper's setting
+        budgets = yaml.safe_load((SHIPPED / f"{name}.yaml").read_text())["budgets"]
+        assert {"quick", "paper"} <= set(budgets), name
 
 
 def test_claims_are_judged_over_seeds(write: Any) -> None:

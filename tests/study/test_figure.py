@@ -9,7 +9,16 @@ import pytest
 from PIL import Image
 
 from antipodes.evaluation import figures
-from antipodes.study.figure import FAINT, detection_curves, detection_figure, draw, scores_figure
+from antipodes.study.figure import (
+    FAINT,
+    OVER_EPOCHS,
+    curves_figure,
+    detection_curves,
+    detection_figure,
+    draw,
+    mean_curves,
+    scores_figure,
+)
 
 pytest.importorskip("matplotlib", reason="figures need the plots extra")
 from matplotlib.colors import to_rgba
@@ -100,3 +109,24 @@ def test_too_many_curves_leave_the_single_seeds_out() -> None:
 
 def test_a_study_without_flags_has_one_figure(tmp_path: Path) -> None:
     assert list(draw(REPORT, {"plain": HISTORIES["plain"]}, tmp_path, "tiny").values()) == ["tiny.png"]
+
+
+def test_logged_numbers_are_drawn_over_epochs(tmp_path: Path) -> None:
+    """Means over the seeds that have a number; epochs without it, such as those between two scores, are left out."""
+    histories: dict[str, dict[int, list[dict[str, float | None]]]] = {
+        "plain": {
+            0: [{"epoch": 1, "knn": 10.0}, {"epoch": 2}, {"epoch": 3, "knn": 14.0}],
+            1: [{"epoch": 1, "knn": 20.0}],
+        },
+        "fnc": {0: [{"epoch": 1, "knn": None, "loss": 3.0}]},
+    }
+    assert mean_curves(histories, "knn") == {"plain": ([1, 3], [15.0, 14.0])}
+    assert mean_curves(histories, "nothing") == {}
+    logged = {name: mean_curves(histories, name) for name in ("knn", "loss")}
+    knn, loss = curves_figure("Tiny", logged).axes
+    assert (knn.get_title(), loss.get_title()) == ("knn", "loss")
+    assert [list(line.get_ydata()) for line in knn.lines] == [[15.0, 14.0]]
+    assert knn.lines[0].get_color() != loss.lines[0].get_color()  # a variant has one colour in all panels
+    written = draw(REPORT, histories, tmp_path, "tiny", ["knn", "nothing"])
+    assert written[OVER_EPOCHS] == "tiny-curves.png"
+    assert (tmp_path / "tiny-curves.png").is_file()

@@ -209,7 +209,7 @@ def _figures(
     from antipodes.study.figure import draw
 
     if study.runner is None:
-        return draw(report, histories, folder, study.label)
+        return draw(report, histories, folder, study.label, study.curves)
     from antipodes.study.runners.runner import build
 
     figure = build(study.runner, study.variants[study.baseline]).figure(study, lines)

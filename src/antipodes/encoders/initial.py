@@ -111,6 +111,15 @@ def initialise(module: nn.Module, source: str | Path, tower: str | None = None) 
     return report
 
 
+def initialise_head(module: nn.Module, file: Path) -> bool:
+    """Copy the weights of an exported head into another, if both have the same tensors; says whether they have."""
+    given, own = read_safetensors(file)[1], module.state_dict()
+    fits = {key: value.shape for key, value in given.items()} == {key: value.shape for key, value in own.items()}
+    if fits:
+        module.load_state_dict(given)
+    return fits
+
+
 def _read(source: str | Path, tower: str | None) -> dict[str, Tensor]:
     """The tensors of a source by their names in it."""
     place = Path(source).expanduser()

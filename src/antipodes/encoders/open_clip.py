@@ -54,6 +54,16 @@ class TwoTowers:
     logit_scale: Tensor
     logit_bias: Tensor | None = None
 
+    def encode_image(self, images: Tensor) -> Tensor:
+        """Embeddings (B, D) of preprocessed images (B, 3, H, W), not normalised; called so by clip_benchmark."""
+        embeddings: Tensor = self.image_projection(self.image(images))
+        return embeddings
+
+    def encode_text(self, tokens: Tensor) -> Tensor:
+        """Embeddings (B, D) of what `text.tokenize` returns, (B, L), not normalised; called so by clip_benchmark."""
+        embeddings: Tensor = self.text_projection(self.text(tokens))
+        return embeddings
+
 
 def to_open_clip(towers: TwoTowers) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Give a model open_clip's names.

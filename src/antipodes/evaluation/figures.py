@@ -130,7 +130,11 @@ def detection_figure(lines: Sequence[Mapping[str, Any]], levels: Mapping[str, st
 
 
 def flags_figure(
-    rows: Sequence[Sequence[Sequence[Tile]]], columns: int, framed: bool, names: Sequence[str] = ()
+    rows: Sequence[Sequence[Sequence[Tile]]],
+    columns: int,
+    framed: bool,
+    names: Sequence[str] = (),
+    lines: int = 0,
 ) -> Figure:
     """A grid of images: a row for each anchor, which comes first, then blocks of what is flagged for it.
 
@@ -139,9 +143,10 @@ def flags_figure(
         columns: Tiles of a block at most.
         framed: Whether right and wrong ones are told apart.
         names: Of the blocks, where there are several.
+        lines: More lines of words below every image than the usual two.
     """
     key = ": green ✓ same label, red ✗ another" if framed else ""
-    figure = new_figure(0.6 + 1.32 * len(rows), f"Anchors, and what their views flag{key}")
+    figure = new_figure(0.6 + (1.32 + 0.12 * lines) * len(rows), f"Anchors, and what their views flag{key}")
     blocks = len(rows[0]) - 1
     widths = [1.0] + blocks * [0.15, *[1.0] * columns]  # a gap before every block
     grid: Any = figure.subplots(len(rows), len(widths), squeeze=False, gridspec_kw={"width_ratios": widths})

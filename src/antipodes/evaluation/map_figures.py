@@ -87,6 +87,25 @@ def maps_figure(title: str, columns: Sequence[Column], rows: Sequence[Sequence[P
     return figure
 
 
+def rows_figure(title: str, rows: Mapping[str, Sequence[Column]], panel: Panel) -> Figure:
+    """Maps of several things over time, a row for each name, all coloured alike, with one legend."""
+    figure = new_figure(1.2 + 2.2 * len(rows), title)
+    most = max(len(columns) for columns in rows.values())
+    grid: Any = figure.subplots(len(rows), most, squeeze=False)
+    for cells, (name, columns) in zip(grid, rows.items(), strict=True):
+        for axes in cells[len(columns) :]:
+            axes.set_axis_off()
+        for axes, column in zip(cells, columns, strict=False):
+            _map(axes, column.points, panel, size=5)
+            axes.set_title(column.title, fontsize=9)
+        cells[0].set_ylabel(name, fontsize=9)
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    if handles:
+        place: dict[str, Any] = {"loc": "outside lower center", "title": panel.title, "title_fontsize": 8}
+        figure.legend(handles, labels, **place, ncols=5, fontsize=7.5, frameon=False, markerscale=2)
+    return figure
+
+
 def _map(axes: Axes, points: Tensor, panel: Panel, size: float) -> None:
     for number in panel.classes.unique().tolist():
         x, y = points[panel.classes == number].T.numpy()

@@ -16,7 +16,7 @@ from antipodes.evaluation.towers import tower_features
 from antipodes.methods import Method
 from antipodes.pairs import normalise
 from antipodes.runs.folder import Run
-from antipodes.runs.snapshots import load_snapshots, pseudo_labels, sample
+from antipodes.runs.snapshots import Snapshot, load_snapshots, pseudo_labels, sample
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,21 +39,48 @@ def feature_map(method: Method, data: Samples, progress: float, seed: int) -> Fi
 
 def epoch_maps(run: Run, data: Samples, seed: int) -> Figure | None:
     """The features of the same images after several epochs; None if the run kept no snapshots."""
-    snapshots = load_snapshots(run)
-    if not snapshots:
+    chosen = _some_snapshots(run)
+    if not chosen:
         return None
-    places = torch.linspace(0, len(snapshots) - 1, min(MAPS_SHOWN, len(snapshots))).round().int().tolist()
-    chosen = [snapshots[place] for place in places]  # the first, the last, and as even as can be between them
-    columns, last = [], None
-    for snapshot in chosen:
-        points, how = planar(snapshot.features.float(), seed, last)
-        columns.append(Column(f"epoch {snapshot.epoch}" if snapshot.epoch else "before training", points))
-        last = points if snapshot.epoch else None  # what is not trained is no start for what is
+    columns, how = _columns(chosen, seed)
     rows = [[true_panel(data, snapshot.ids) for snapshot in chosen]]
     if any(snapshot.pseudo_labels for snapshot in chosen):
         rows.append([pseudo_panel(snapshot.pseudo_labels, snapshot.features.float()) for snapshot in chosen])
     title = f"Features of {len(chosen[0].ids)} images of {data.name}, {how}, from epoch to epoch"
     return map_figures.maps_figure(title, columns, rows)
+
+
+def compared_epochs(runs: Sequence[tuple[str, Run]], data: Samples, seed: int) -> Figure | None:
+    """The features of the same images after several epochs, a row for every run that kept snapshots, with its name.
+
+    None where fewer than two did.
+    """
+    found = {name: chosen for name, run in runs if (chosen := _some_snapshots(run))}
+    if len(found) < 2:
+        return None
+    rows, how = {}, ""
+    for name, chosen in found.items():
+        rows[name], how = _columns(chosen, seed)
+    first = next(iter(found.values()))[0]
+    title = f"Features of {len(first.ids)} images of {data.name}, {how}, from epoch to epoch"
+    return map_figures.rows_figure(title, rows, true_panel(data, first.ids))
+
+
+def _some_snapshots(run: Run) -> list[Snapshot]:
+    """The first snapshot of a run, the last, and as even as can be between them."""
+    snapshots = load_snapshots(run)
+    places = torch.linspace(0, len(snapshots) - 1, min(MAPS_SHOWN, len(snapshots))).round().int().tolist()
+    return [snapshots[place] for place in places]
+
+
+def _columns(chosen: Sequence[Snapshot], seed: int) -> tuple[list[Column], str]:
+    """A map of every snapshot, each going on from the one before, and how they came about."""
+    columns, last, how = [], None, ""
+    for snapshot in chosen:
+        points, how = planar(snapshot.features.float(), seed, last)
+        columns.append(Column(f"epoch {snapshot.epoch}" if snapshot.epoch else "before training", points))
+        last = points if snapshot.epoch else None  # what is not trained is no start for what is
+    return columns, how
 
 
 def compared_maps(methods: Sequence[tuple[str, Method]], data: Samples, progress: Sequence[float], seed: int) -> Figure:

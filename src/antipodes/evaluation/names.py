@@ -14,6 +14,7 @@ PROTOCOLS: dict[str, str] = {
     "false-negatives": f"{_HOME}.false_negatives.FalseNegatives",
     "transfer": f"{_HOME}.transfer.Transfer",
     "fine-tune": f"{_HOME}.fine_tune.FineTune",
+    "transfer-fine-tune": f"{_HOME}.transfer_fine_tune.TransferFineTune",
     "linear-sgd": f"{_HOME}.linear_sgd.LinearSGD",
     "label-free": f"{_HOME}.label_free.LabelFree",
     "retrieval": f"{_HOME}.retrieval.Retrieval",

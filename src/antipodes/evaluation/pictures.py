@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from antipodes.data import Samples
+from antipodes.data.captioned import CaptionedImages
 from antipodes.evaluation import figures, maps
 from antipodes.evaluation.judged import Judged, judge, judged_embeddings
 from antipodes.evaluation.thresholds import errors, measure
+from antipodes.evaluation.tiles import Flags, caption_lines, flagged_tiles, tile
 from antipodes.functional import flagged_block
 from antipodes.methods import Method
 from antipodes.negatives import FNC, GloFND, Policy
@@ -44,14 +45,6 @@ class Picture(NamedTuple):
     name: str
     file: Path | None
     reason: str = ""
-
-
-class Flags(NamedTuple):
-    """What one anchor flags: the ids of the samples, most similar first, and their similarities."""
-
-    anchor: int
-    ids: list[int]
-    similarities: list[float]
 
 
 @dataclass(frozen=True)
@@ -87,12 +80,13 @@ class Subject:
         """The share of training that is done, by the epoch lines; 1 where there are none."""
         return min(1.0, self.epochs[-1]["epoch"] / self.config["epochs"]) if self.epochs else 1.0
 
-    def require_policy(self) -> Policy:
-        """The run's policy; a picture that asks for it is skipped where there is none."""
-        policies = [each.negatives for each in self.method.objectives().values() if each.negatives is not None]
-        if not policies:
+    def require_policy(self, direction: str | None = None) -> Policy:
+        """The policy of a direction, by default the first; a picture that asks for it is skipped without one."""
+        policies = {name: each.negatives for name, each in self.method.objectives().items()}
+        found = [policies[name] for name in ([direction] if direction else policies) if policies[name] is not None]
+        if not found or found[0] is None:
             raise Skipped("the run has no policy, train with --negatives")
-        return policies[0]
+        return found[0]
 
     @property
     def name(self) -> str:
@@ -103,8 +97,12 @@ class Subject:
     @cached_property
     def judged(self) -> Judged:
         """What the policy judges: embeddings of views as in training, those of the false-negatives protocol."""
+        return self.judged_in(None)
+
+    def judged_in(self, direction: str | None) -> Judged:
+        """What the policy of a direction judges."""
         recipe = build_augmentation(self.config["augmentation"], self.data.image_size, self.method.normalised)
-        return judged_embeddings(self.method, self.data, recipe, self.seed)
+        return judged_embeddings(self.method, self.data, recipe, self.seed, direction)
 
 
 def draw(run: Run, folder: Path, anchors: int = 8, file_format: str = "png", seed: int = 0) -> Iterator[Picture]:
@@ -193,30 +191,38 @@ def detection(subject: Subject) -> Figure:
 
 
 def flags(subject: Subject) -> Figure:
-    """Anchors with the images they flag most strongly."""
-    rows = strongest_flags(subject)
-    if not any(row.ids for row in rows):
-        raise Skipped(f"the policy flags nothing for {len(rows)} anchors of a batch")
-    data = subject.data
-    tiles = [
-        [[_tile(data, row.anchor, f"flags {len(row.ids)}")], _flagged_tiles(data, row, FLAGGED_SHOWN)] for row in rows
-    ]
-    return figures.flags_figure(tiles, FLAGGED_SHOWN, framed=data.labels is not None)
+    """Anchors with the images they flag most strongly; of images with captions, what each direction flags."""
+    directions = [name for name, each in subject.method.objectives().items() if each.negatives is not None]
+    several = len(directions) > 1 and isinstance(subject.data, CaptionedImages)
+    asked: list[str | None] = [*directions] if several else [None]
+    found = [strongest_flags(subject, direction=name) for name in asked]
+    if not any(row.ids for rows in found for row in rows):
+        raise Skipped(f"the policy flags nothing for {len(found[0])} anchors of a batch")
+    data, columns = subject.data, FLAGGED_SHOWN // len(found)
+    tiles = []
+    for flagged in zip(*found, strict=True):
+        counts = " / ".join(str(len(flags.ids)) for flags in flagged)
+        blocks = [flagged_tiles(data, flags, columns) for flags in flagged]
+        tiles.append([[tile(data, flagged[0].anchor, f"flags {counts}")], *blocks])
+    names = [name.replace("_", " ") for name in directions] if several else []
+    return figures.flags_figure(tiles, columns, data.labels is not None, names, caption_lines(data))
 
 
-def strongest_flags(subject: Subject, batch_size: int | None = None) -> list[Flags]:
+def strongest_flags(subject: Subject, batch_size: int | None = None, direction: str | None = None) -> list[Flags]:
     """What the first anchors of a random batch flag among its samples; one flag of several rules is enough."""
-    policy = subject.require_policy()
+    policy = subject.require_policy(direction)
+    judged = subject.judged if direction is None else subject.judged_in(direction)
     order = torch.randperm(len(subject.data), generator=generator("pictures", subject.seed))
     ids = order[: batch_size or subject.config["batch_size"]]
-    pairs = subject.judged.pairs(ids)
+    pairs = judged.pairs(ids)
+    samples = subject.data.sample_ids(ids)
     rules = judge(policy, pairs, subject.progress)
     found = []
     for row in range(min(subject.anchors, len(ids))):
         similarity = pairs.keys()[0] @ pairs.anchors[row]
         flags = [flagged_block(rule, similarity[None], slice(row, row + 1))[0] for rule in rules]
         chosen = torch.stack(flags).any(0)
-        chosen[row] = False
+        chosen &= samples != samples[row]
         ranked = similarity.masked_fill(~chosen, -torch.inf).argsort(descending=True, stable=True)[: int(chosen.sum())]
         found.append(Flags(int(ids[row]), ids[ranked].tolist(), similarity[ranked].tolist()))
     return found
@@ -242,6 +248,16 @@ def compared_maps(subjects: Sequence[Subject]) -> Figure:
     return maps.compared_maps(named, first.data, [subject.progress for subject in subjects], first.seed)
 
 
+def compared_epochs(subjects: Sequence[Subject]) -> Figure:
+    """The features of the same images over epochs, a row for every run."""
+    figure = maps.compared_epochs(
+        [(subject.name, subject.run) for subject in subjects], subjects[0].data, subjects[0].seed
+    )
+    if figure is None:
+        raise Skipped("fewer than two of the runs kept snapshots, train with --snapshot_every 10")
+    return figure
+
+
 def compared_flags(subjects: Sequence[Subject]) -> Figure:
     """The same anchors, and beside each other what the policies of several runs flag for them."""
     judging = [subject for subject in subjects if any(subject.method.policies())]
@@ -254,12 +270,12 @@ def compared_flags(subjects: Sequence[Subject]) -> Figure:
     data, columns = judging[0].data, max(2, FLAGGED_SHOWN // len(judging))
     rows = []
     for flagged in zip(*found, strict=True):
-        blocks = [_flagged_tiles(data, flags, columns) for flags in flagged]
+        blocks = [flagged_tiles(data, flags, columns) for flags in flagged]
         anchor = flagged[0].anchor
         counts = " / ".join(str(len(flags.ids)) for flags in flagged)
-        rows.append([[_tile(data, anchor, f"flag {counts}")], *blocks])
+        rows.append([[tile(data, anchor, f"flag {counts}")], *blocks])
     names = [subject.name for subject in judging]
-    return figures.flags_figure(rows, columns, data.labels is not None, names)
+    return figures.flags_figure(rows, columns, data.labels is not None, names, caption_lines(data))
 
 
 PICTURES: dict[str, Callable[[Subject], Figure]] = {
@@ -273,31 +289,6 @@ PICTURES: dict[str, Callable[[Subject], Figure]] = {
 
 COMPARED: dict[str, Callable[[Sequence[Subject]], Figure]] = {
     "compared-maps": compared_maps,
+    "compared-epochs": compared_epochs,
     "compared-flags": compared_flags,
 }
-
-
-def _flagged_tiles(data: Samples, flags: Flags, most: int) -> list[figures.Tile]:
-    """The first of an anchor's flags as images, framed by whether they are right."""
-    tiles = []
-    for other, similarity in zip(flags.ids[:most], flags.similarities, strict=False):
-        right = None if data.labels is None else _same_label(data.labels, flags.anchor, other)
-        tiles.append(_tile(data, other, f"{similarity:.2f}", right))
-    return tiles
-
-
-def _tile(data: Samples, sample: int, words: str, right: bool | None = None) -> figures.Tile:
-    return figures.Tile(data.fetch(torch.tensor([sample]))[0], _name(data, sample) + words, right)
-
-
-def _same_label(labels: Tensor, first: int, second: int) -> bool:
-    return bool(labels[first] == labels[second]) and bool(labels[first] >= 0)
-
-
-def _name(data: Samples, sample: int) -> str:
-    """A sample's label as a line, shortened to the width of an image; nothing where labels are unknown."""
-    if data.labels is None:
-        return ""
-    label = int(data.labels[sample])
-    name = data.classes[label] if data.classes is not None and label >= 0 else f"label {label}"
-    return (name if len(name) <= 16 else name[:15] + "…") + "\n"

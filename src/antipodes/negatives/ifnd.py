@@ -51,6 +51,9 @@ class IFND(Clustered):
             images; `seen` takes the embeddings that came by since the last time, which costs nothing.
         seed: Of the first clustering; later ones start from the labels of the last.
         held: Hold the accepted share from one fit to the next (Algorithm 1) instead of moving it at every step.
+        towers: Whose features are clustered where a method has several: `anchor`, those of the tower that makes the
+            direction's anchors; or names, such as `image`, `text`, or `image+text` for clusters of both, which serve
+            both directions.
 
     Raises:
         ValueError: for more clusters than samples, and for numbers out of their range.
@@ -78,8 +81,14 @@ class IFND(Clustered):
         space: Space = "features",
         seed: int = 0,
         held: bool = False,
+        towers: str = "anchor",
     ) -> None:
         super().__init__(num_samples, clusters, every, space, seed)
+        if not all(towers.split("+")):
+            raise ValueError(f"towers must be anchor, or names joined by + such as image+text, got {towers!r}")
+        if towers != "anchor" and space == "seen":
+            raise ValueError(f"space 'seen' knows the anchors' embeddings only: leave towers at anchor, got {towers!r}")
+        self.towers = towers
         if acceptance not in get_args(Acceptance):
             raise ValueError(f"acceptance must be one of {', '.join(get_args(Acceptance))}, got {acceptance!r}")
         if not 0 <= final_rate <= 1:

@@ -29,6 +29,7 @@ class Policy(nn.Module, ABC):
     """
 
     space: Space = "features"  # what `fit` takes: the encoder's features, the projected embeddings, or nothing
+    towers: str = "anchor"  # whose features `fit` takes: of the anchors' tower, or of those named, joined by +
     supports: int = 0  # further views of every anchor's sample that it wants to see in the pairs
     ranks: bool = False  # whether it goes by the order of similarities, which means nothing in a narrow cone
     reweighs: bool = False  # whether `reweigh` changes the sums

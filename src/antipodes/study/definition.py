@@ -18,6 +18,7 @@
     transfer_normalise: own      # optional: normalise their images by their own statistics, not as the run's
     scores: [linear top-1]       # optional: what the tables show; by default every score
     records: [flagged_share]     # optional: numbers of the last epoch, from metrics.jsonl, beside the scores
+    curves: [knn, loss]          # optional: numbers of metrics.jsonl that are drawn over epochs
     paper:                       # optional: published figures
       - {source: "Table 1 of ...", measured: "ImageNet, ResNet-50", scores: {glofnd: {linear top-1: 77.1}}}
     claims:                      # optional: orderings that a paper claims, by score
@@ -136,6 +137,7 @@ class Study:
     transfer_normalise: str
     scores: list[str] | None
     records: list[str]
+    curves: list[str]
     paper: list[Paper]
     claims: list[Claim]
     runner: str | None
@@ -169,7 +171,8 @@ def load(name: str, budget: str = FULL, seeds: list[int] | None = None, data: Op
         name: Of a study that comes with the package, or the path of a YAML file.
         budget: Which of its budgets; `full` is the study as it stands.
         seeds: Instead of its own.
-        data: Instead of its own: a name or path with options, for all variants.
+        data: Instead of its own: a name or path with options, for all variants. What a variant says about the number
+            of classes stays, and what the budget says about the number of images.
 
     Raises:
         ValueError: if there is no such study or budget, or the file is not a study.
@@ -192,7 +195,7 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
     if isinstance(content, dict) and "runner" in content:
         _check_keys("it", content, (*REQUIRED, "runner"), OPTIONAL)
     else:
-        _check_keys("it", content, (*REQUIRED, "protocols"), (*OPTIONAL, *TRAINED, "records"))
+        _check_keys("it", content, (*REQUIRED, "protocols"), (*OPTIONAL, *TRAINED, "records", "curves"))
     budgets = {FULL: {}, **_mapping(content.get("budgets", {}), "budgets")}
     if budget not in budgets:
         raise ValueError(f"there is no budget {budget!r}: choose one of {', '.join(budgets)}")
@@ -225,7 +228,7 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
             raise ValueError(f"{variant} is to be compared with {against[variant]!r}, which is not a variant")
         options[variant] = merge(merge(merge(common, own), cut), _options(single.get(variant, {}), variant))
         if data is not None:
-            options[variant] = options[variant] | {"data": data}
+            options[variant] = options[variant] | {"data": _kept(options[variant], cut) | data}
     if not seeds[content["baseline"]]:
         raise ValueError(f"the baseline {content['baseline']!r} runs with none of the seeds")
     transfer = _names(content.get("transfer", []), "transfer")
@@ -249,6 +252,7 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
         transfer_normalise=str(content.get("transfer_normalise", "run")),
         scores=_names(content["scores"], "scores") if "scores" in content else None,
         records=_names(content.get("records", []), "records"),
+        curves=_names(content.get("curves", []), "curves"),
         paper=[_paper(entry, variants) for entry in content.get("paper", [])],
         claims=read_claims(content.get("claims", {}), list(variants)),
         runner=content.get("runner"),
@@ -287,6 +291,12 @@ def flatten(config: Options, prefix: str = "") -> dict[str, Any]:
     for key, value in config.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
+
+
+def _kept(options: Options, cut: Options) -> Options:
+    """What stays of a variant's data where another dataset takes its place."""
+    classes, limit = _component(options.get("data")).get("classes"), _component(cut.get("data")).get("limit")
+    return ({} if classes is None else {"classes": classes}) | ({} if limit is None else {"limit": limit})
 
 
 def _component(value: Any) -> Options:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -18,20 +18,25 @@ Curve = tuple[list[float], list[float]]
 """Epochs and values."""
 
 MEASURES = ("precision", "recall", "f1")
+OVER_EPOCHS = "Over epochs, mean over seeds"
 FAINT = "#888888"
 MOST_CURVES = 8  # with more, only the variants with several seeds are drawn
 MOST_ROWS = 24  # likewise
 LONGEST = 30  # characters of a variant's name
 
 
-def draw(report: Mapping[str, Any], histories: Histories, folder: Path, name: str) -> dict[str, str]:
+def draw(
+    report: Mapping[str, Any], histories: Histories, folder: Path, name: str, curves: Sequence[str] = ()
+) -> dict[str, str]:
     """Write the figures of a study into a folder.
 
     Args:
         report: Of `study_report`.
         histories: What the runs logged.
         folder: Where to.
-        name: Of the study; NAME.png shows its scores, NAME-detection.png its flags, if labels judged any.
+        name: Of the study; NAME.png shows its scores, NAME-detection.png its flags, if labels judged any, and
+            NAME-curves.png the numbers in `curves`.
+        curves: Numbers of the epochs' lines to draw over time.
 
     Returns:
         Caption -> file.
@@ -41,11 +46,15 @@ def draw(report: Mapping[str, Any], histories: Histories, folder: Path, name: st
     """
     figures.save(scores_figure(report), folder / f"{name}.png", "png")
     written = {"The first scores of every variant, seed by seed": f"{name}.png"}
-    curves = {variant: curve for variant, seeds in histories.items() if (curve := detection_curves(seeds))}
-    if curves:
-        single = {variant for variant in curves if len(histories[variant]) == 1}
-        figures.save(detection_figure(curves, single), folder / f"{name}-detection.png", "png")
+    flags = {variant: curve for variant, seeds in histories.items() if (curve := detection_curves(seeds))}
+    if flags:
+        single = {variant for variant in flags if len(histories[variant]) == 1}
+        figures.save(detection_figure(flags, single), folder / f"{name}-detection.png", "png")
         written["Precision, recall and F1 of the flags over epochs"] = f"{name}-detection.png"
+    logged = {number: found for number in curves if (found := mean_curves(histories, number))}
+    if logged:
+        figures.save(curves_figure(report["title"], logged), folder / f"{name}-curves.png", "png")
+        written[OVER_EPOCHS] = f"{name}-curves.png"
     return written
 
 
@@ -128,6 +137,37 @@ def detection_figure(curves: Mapping[str, Mapping[str, Curve]], single: set[str]
             axes.plot(*curves[variant][measure], **style, linewidth=1.5, label=label)
         figures.finish_epochs(axes, "F1" if measure == "f1" else measure, "", columns=0)
     panels[0].set_ylabel("%")
+    figures.shared_legend(figure, panels, columns=3)
+    return figure
+
+
+def mean_curves(histories: Histories, number: str) -> dict[str, Curve]:
+    """A logged number over epochs, variant by variant, means over the seeds that have it; none where nobody has."""
+    curves = {}
+    for variant, seeds in histories.items():
+        by_epoch: dict[float, list[float]] = {}
+        for line in (line for lines in seeds.values() for line in lines):
+            value, epoch = line.get(number), line.get("epoch")
+            if value is not None and epoch is not None:
+                by_epoch.setdefault(epoch, []).append(value)
+        if by_epoch:
+            epochs = sorted(by_epoch)
+            curves[variant] = (epochs, [fmean(by_epoch[epoch]) for epoch in epochs])
+    return curves
+
+
+def curves_figure(title: str, logged: Mapping[str, Mapping[str, Curve]]) -> Figure:
+    """A panel for every logged number: a curve per variant over epochs."""
+    variants = list(dict.fromkeys(variant for curves in logged.values() for variant in curves))
+    figure = figures.new_figure(3.6 + 0.2 * ((len(variants) + 2) // 3), title)
+    panels: Any = figure.subplots(1, len(logged), squeeze=False)[0]
+    for axes, (number, curves) in zip(panels, logged.items(), strict=True):
+        for variant, curve in curves.items():
+            place = variants.index(variant)
+            style: dict[str, Any] = {"color": figures.COLOURS[place % len(figures.COLOURS)]}
+            style["linestyle"] = ("-", "--", ":", "-.")[place // len(figures.COLOURS) % 4]
+            axes.plot(*curve, **style, linewidth=1.5, label=variant)
+        figures.finish(axes, number.replace("_", " "), "epoch", "", columns=0)
     figures.shared_legend(figure, panels, columns=3)
     return figure
 

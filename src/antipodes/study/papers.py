@@ -59,11 +59,11 @@ def _command(entry: Mapping[str, str]) -> str:
 
 
 def _status(entry: Mapping[str, str], evidence: Path) -> str:
-    """Measured, defined but not run, a command of the reader's own, or why it cannot be run."""
+    """Measured, defined but not run, a command for any run, or why it cannot be run."""
     note = f"; {entry['note']}" if "note" in entry else ""
     if "cannot" in entry:
         return f"cannot be run here: {entry['cannot']}"
     for name in (entry.get("study"), entry.get("seen in")):
         if name and (evidence / f"{name}.json").is_file():
             return f"[measured, in a small setting](evidence/{name}.md){note}"
-    return ("defined, not run yet" if "study" in entry else "a picture of any run") + note
+    return ("defined, not run yet" if "study" in entry else "for any run") + note

@@ -9,6 +9,7 @@ from typing import Any
 
 from antipodes.files import replacing
 from antipodes.study.definition import Paper
+from antipodes.study.figure import OVER_EPOCHS
 from antipodes.study.report import markdown
 from antipodes.study.statistics import Line, one_sided
 
@@ -31,6 +32,7 @@ def render(folder: Path, label: str) -> Path:
         for caption, name in (
             (report["title"], f"{label}.png"),
             ("Precision, recall and F1 of the flags over epochs", f"{label}-detection.png"),
+            (OVER_EPOCHS, f"{label}-curves.png"),
         )
         if (folder / name).is_file()
     }

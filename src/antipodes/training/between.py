@@ -11,6 +11,7 @@ from antipodes.functional.knn import knn
 from antipodes.methods import Method
 from antipodes.negatives import Policy
 from antipodes.negatives.policy import Hears, Space
+from antipodes.pairs import normalise
 from antipodes.runs.embedding import embed
 from antipodes.runs.views import plain_view
 
@@ -41,22 +42,32 @@ def tell(policies: list[Policy], value: float, progress: float) -> None:
 def fit_policies(method: Method, data: Samples, epoch: int, progress: float, fabric: Fabric) -> None:
     """Give the policies that are due the features of all training samples, without augmentation.
 
-    Features are those of the tower whose embeddings are the anchors of the policy's direction; of several ranks each
-    embeds its share.
+    Features are those of the tower whose embeddings are the anchors of the policy's direction, or of the towers that
+    the policy names, side by side; of several ranks each embeds its share.
+
+    Raises:
+        ValueError: if a policy names a tower that there is not.
     """
     ranks, here = fabric.world_size, fabric.global_rank
     share = data
     if ranks > 1:
         share = subset(data, torch.arange(len(data) * here // ranks, len(data) * (here + 1) // ranks))
-    known: dict[tuple[str, Space], Tensor | None] = {}
+    known: dict[tuple[str, Space], Tensor] = {}
     for direction, policy in method.policies():
         if not policy.due(epoch):
             continue
-        tower = method.anchor_tower(direction)
-        key = (tower, policy.space)
-        if key not in known:
-            known[key] = None if policy.space == "seen" else _features(method, share, tower, policy.space, fabric)
-        policy.fit(known[key], progress)
+        if policy.space == "seen":
+            policy.fit(None, progress)
+            continue
+        towers = [method.anchor_tower(direction)] if policy.towers == "anchor" else policy.towers.split("+")
+        for tower in towers:
+            if tower not in method.network.names():
+                there = ", ".join(method.network.names())
+                raise ValueError(f"there is no tower {tower!r} to cluster the features of: the method has {there}")
+            if (tower, policy.space) not in known:
+                known[tower, policy.space] = _features(method, share, tower, policy.space, fabric)
+        parts = [known[tower, policy.space] for tower in towers]
+        policy.fit(parts[0] if len(parts) == 1 else torch.cat([normalise(part) for part in parts], 1), progress)
 
 
 def _features(method: Method, data: Samples, tower: str, space: Space, fabric: Fabric) -> Tensor:

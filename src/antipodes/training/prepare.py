@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.optim import Optimizer
 
 from antipodes.data import Loader, Samples
 from antipodes.encoders import without_pretrained
-from antipodes.encoders.initial import initialise
+from antipodes.encoders.initial import initialise, initialise_head
 from antipodes.methods import Method
 from antipodes.objectives import Temperature
 from antipodes.runs.boards import BOARDS, require
@@ -263,12 +264,24 @@ def _nothing(_: str) -> None:
 
 
 def _initialise(method: Method, source: str, say: Callable[[str], None]) -> None:
-    """Give the encoder of the first tower, and its slowly moving copies, weights from elsewhere."""
-    first = method.network.names()[0]
-    report = initialise(method.network[first].encoder, source)
-    for copy in method.copies(first)[1:]:
-        copy.encoder.load_state_dict(method.network[first].encoder.state_dict())
-    say(f"tower {first}: {report}" if len(method.network.names()) > 1 else str(report))
+    """Give encoders, and their slowly moving copies, weights from elsewhere.
+
+    A run with the same several towers gives all of them, and their heads where these have the same shape, so that its
+    training goes on. Anything else goes into the encoder of the first tower.
+    """
+    names = method.network.names()
+    several = len(names) > 1 and all((Path(source) / f"encoder-{name}.safetensors").is_file() for name in names)
+    for name in names if several else names[:1]:
+        report = initialise(method.network[name].encoder, source, name if several else None)
+        head = Path(source) / f"head-{name}.safetensors"
+        told = str(report)
+        if several and head.is_file():
+            taken = initialise_head(method.network[name].head, head)
+            told += "; its head too" if taken else "; its head has another shape there and keeps its initial values"
+        for copy in method.copies(name)[1:]:
+            copy.encoder.load_state_dict(method.network[name].encoder.state_dict())
+            copy.head.load_state_dict(method.network[name].head.state_dict())
+        say(f"tower {name}: {told}" if len(names) > 1 else told)
 
 
 @torch.no_grad()

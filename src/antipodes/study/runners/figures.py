@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from antipodes.evaluation.figures import (
     BLUE,
@@ -108,7 +108,7 @@ def _is_ball(study: Study, variant: str) -> bool:
 
 
 def variance_figure(study: Study, lines: Sequence[Line]) -> Figure:
-    """A panel each for the variance of the gradient, that of the estimate, and the bias: a bar per variant."""
+    """A panel each for the variance of the gradient, that of the estimate (both as logarithms), and the bias."""
     panels = ("variance of the gradient", "variance of Z", "bias")
     figure = new_figure(1.4 + 0.3 * len(study.variants), study.title)
     row = figure.subplots(1, len(panels), sharey=True)
@@ -119,8 +119,46 @@ def variance_figure(study: Study, lines: Sequence[Line]) -> Figure:
             if variant in found:
                 line = found[variant]
                 colour = ORANGE if variant == study.baseline else BLUE
-                axes.barh(place, line.mean, xerr=line.deviation or 0.0, color=colour, height=0.6)
+                low = min(line.deviation or 0.0, 0.9 * abs(line.mean))  # a logarithm has no room for less than nothing
+                style: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 5, "capsize": 2}
+                axes.errorbar(line.mean, place, xerr=[[low], [line.deviation or 0.0]], **style)
         finish(axes, score, "nats" if score == "bias" else "", "", columns=0)
+        if score != "bias":
+            axes.set_xscale("log")
     row[0].set_yticks(range(len(variants)), variants, fontsize=8.5)
     row[0].set_ylim(len(variants) - 0.4, -0.6)
+    return figure
+
+
+def duplicates_figure(study: Study, lines: Sequence[Line]) -> Figure:
+    """Precision, recall and F1 of every detector, a dot for each; the best F1 of one threshold as a line."""
+    figure = new_figure(1.4 + 0.32 * len(study.variants), study.title)
+    axes = figure.subplots()
+    variants = list(study.variants)
+    styles = {
+        "precision": (BLUE, "o"),
+        "recall": (ORANGE, "s"),
+        "f1": (GREEN, "D"),
+        "best f1 of one threshold": (GREY, "|"),
+    }
+    for score, (colour, marker) in styles.items():
+        found = {line.variant: line for line in lines if line.score == score}
+        for place, variant in enumerate(variants):
+            if variant in found:
+                line = found[variant]
+                label = "F1" if score == "f1" else score.replace("f1", "F1")
+                axes.errorbar(
+                    line.mean,
+                    place,
+                    xerr=line.deviation or 0.0,
+                    color=colour,
+                    marker=marker,
+                    markersize=11 if marker == "|" else 5,
+                    linestyle="",
+                    capsize=2,
+                    label=label if place == 0 else None,
+                )
+    axes.set_yticks(range(len(variants)), variants, fontsize=8.5)
+    axes.set_ylim(len(variants) - 0.4, -0.6)
+    finish(axes, "of injected copies, mean and deviation over seeds", "%", "", columns=4)
     return figure

@@ -1,0 +1,67 @@
+"""Samples as tiles of a grid: the image, its label or caption, and whether a flag on it is right."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from antipodes.data import Samples
+from antipodes.data.captioned import CaptionedImages
+from antipodes.evaluation import figures
+
+CAPTION_WIDTH, CAPTION_LINES = 18, 4  # characters and lines of a caption below an image
+
+
+class Flags(NamedTuple):
+    """What one anchor flags: the ids of the samples, most similar first, and their similarities."""
+
+    anchor: int
+    ids: list[int]
+    similarities: list[float]
+
+
+def flagged_tiles(data: Samples, flags: Flags, most: int) -> list[figures.Tile]:
+    """The first of an anchor's flags as images, framed by whether they are right."""
+    tiles = []
+    for other, similarity in zip(flags.ids[:most], flags.similarities, strict=False):
+        right = None if data.labels is None else _same_label(data.labels, flags.anchor, other)
+        tiles.append(tile(data, other, f"{similarity:.2f}", right))
+    return tiles
+
+
+def tile(data: Samples, sample: int, words: str, right: bool | None = None) -> figures.Tile:
+    """A sample as an image with its label, some words, and its caption where it has one."""
+    written = f"{words}\n{_wrapped(_text(data, sample))}" if isinstance(data, CaptionedImages) else words
+    return figures.Tile(data.fetch(torch.tensor([sample]))[0], _name(data, sample) + written, right)
+
+
+def _text(data: CaptionedImages, sample: int) -> str:
+    """The caption that flags were judged by: what the row shows when nothing is drawn."""
+    return str(data.inputs(torch.tensor([sample]))["text"][0]) if "text" in data.modalities else ""
+
+
+def _wrapped(text: str) -> str:
+    """A caption in at most CAPTION_LINES lines of the width of an image."""
+    lines = textwrap.wrap(text, CAPTION_WIDTH, max_lines=CAPTION_LINES, placeholder=" …")
+    return "\n".join(lines)
+
+
+def caption_lines(data: Samples) -> int:
+    """How many lines of captions stand below every image of a dataset."""
+    return CAPTION_LINES if isinstance(data, CaptionedImages) and "text" in data.modalities else 0
+
+
+def _same_label(labels: Tensor, first: int, second: int) -> bool:
+    return bool(labels[first] == labels[second]) and bool(labels[first] >= 0)
+
+
+def _name(data: Samples, sample: int) -> str:
+    """A sample's label as a line, shortened to the width of an image; nothing where labels are unknown."""
+    if data.labels is None:
+        return ""
+    label = int(data.labels[sample])
+    name = data.classes[label] if data.classes is not None and label >= 0 else f"label {label}"
+    return (name if len(name) <= 16 else name[:15] + "…") + "\n"

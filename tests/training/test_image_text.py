@@ -1,0 +1,144 @@
+"""Image-text runs through the whole loop: fine-tuning with a late start, shared clusters, floors, shards, captions."""
+
+from __future__ import annotations
+
+import io
+import signal
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from antipodes.runs.folder import Run, load_checkpoint
+from antipodes.runs.opening import open_method
+from antipodes.runs.records import read_records
+from tests.cli.command import COMMAND, ENVIRONMENT, antipodes
+from tests.training.test_resume import equal
+from tests.training.test_towers import DIRECTIONS, cache, run, weights  # noqa: F401
+
+COLOURS = ("red", "green", "blue", "white")
+CLIP = ["--method", "clip", "--encoder", "resnet8-slim", "--encoders.text", "bag-of-words", "--data.size", 16]
+CLIP += ["--head.hidden", 8, "--head.dim", 6, "--batch_size", 8, "--log_every", 1, "--knn_every", 0, "--workers", 0]
+
+
+def test_a_trained_model_is_fine_tuned_with_a_late_start(tmp_path: Path) -> None:
+    """As in GloFND's Table 8: all towers and heads go on from a run, and nothing is flagged in the first part."""
+    first = run(tmp_path / "first", "--learning_rate", 1)
+    late = ["--negatives", "fnc", "--negatives.alpha", 0.2, "--negatives.start", 0.5]
+    second = run(tmp_path / "second", "--init", tmp_path / "first", "--learning_rate", 0, "--epochs", 2, *late)
+    before, after = weights(first), weights(second)
+    parts = [name for name in after if name.startswith("network.towers.")]
+    assert {name.split(".")[2] for name in parts} == {"image", "vector"}
+    assert {name.split(".")[3] for name in parts} == {"encoder", "head"}
+    assert all(torch.equal(before[name], after[name]) for name in parts)
+    steps = [line for line in read_records(second.folder) if line["kind"] == "step"]
+    assert [line["flagged_share"] > 0 for line in steps] == [False] * 4 + [True] * 4
+    third = run(tmp_path / "third", "--init", tmp_path / "first", "--learning_rate", 1, "--epochs", 1)
+    assert not all(torch.equal(before[name], weights(third)[name]) for name in parts)  # it goes on learning
+
+
+def test_a_head_of_another_shape_stays_as_it_was(tmp_path: Path) -> None:
+    run(tmp_path / "first")
+    second = run(tmp_path / "second", "--init", tmp_path / "first", "--head.dim", 5, "--learning_rate", 0)
+    given = load_file(tmp_path / "first" / "encoder-vector.safetensors")
+    assert all(torch.equal(weights(second)[f"network.towers.vector.encoder.{name}"], given[name]) for name in given)
+
+
+@pytest.mark.parametrize(("towers", "alike"), [("image", True), ("vector", True), ("image+vector", True)])
+def test_clusters_of_one_modality_or_of_both_serve_both_directions(towers: str, alike: bool, tmp_path: Path) -> None:
+    options = ["--negatives", "ifnd", "--negatives.clusters", "[4]", "--negatives.towers", towers, "--epochs", 2]
+    state = weights(run(tmp_path / "a", *options))
+    labels, centroids = (
+        [state[f"directions.{direction}.negatives.{name}"] for direction in DIRECTIONS]
+        for name in ("labels", "centroids")
+    )
+    assert torch.equal(*labels) == alike
+    assert int(labels[0].min()) >= 0
+    widths = {"image": 12, "vector": 10}
+    assert centroids[0].shape[1] == sum(widths[tower] for tower in towers.split("+"))
+
+
+def test_a_tower_to_cluster_that_there_is_not_is_one_sentence(tmp_path: Path) -> None:
+    options = ["--negatives", "ifnd", "--negatives.clusters", "[4]", "--negatives.towers", "sound", "--epochs", 2]
+    with pytest.raises(ValueError, match="there is no tower 'sound' to cluster the features of: the method has image"):
+        run(tmp_path / "a", *options)
+    with pytest.raises(ValueError, match="towers must be anchor, or names joined by"):
+        run(tmp_path / "b", *options[:-3], "image+", "--epochs", 1)
+
+
+def test_a_learned_temperature_reaches_its_floor_and_stays(tmp_path: Path) -> None:
+    """Clean pairs ask for ever colder softmaxes; the floor is where that ends, and training goes on there."""
+    learned = ["--objective.temperature", 0.2, "--temperature.floor", 0.1, "--temperature.rate", 1.0]
+    folder = run(tmp_path / "a", *learned, "--epochs", 30, "--learning_rate", 2, "--batch_size", 8)
+    steps = [line for line in read_records(folder.folder) if line["kind"] == "step"]
+    found = [line["temperature"] for line in steps]
+    assert found[0] == pytest.approx(0.2, rel=0.2)
+    assert min(found) == pytest.approx(0.1, rel=1e-5)
+    assert found[-1] == pytest.approx(0.1, rel=1e-5)
+    assert all(np.isfinite(line["loss"]) for line in steps)
+    method, _ = open_method(folder)
+    for objective in method.objectives().values():
+        assert objective.temperature.current() == pytest.approx(0.1, rel=1e-5)  # type: ignore[union-attr]
+
+
+def picture(colour: str, number: int) -> bytes:
+    """A small picture of a colour, with noise of its own."""
+    shade = {"red": (200, 0, 0), "green": (0, 200, 0), "blue": (0, 0, 200), "white": (220, 220, 220)}[colour]
+    noise = np.random.default_rng(number).integers(0, 30, (16, 16, 3))
+    file = io.BytesIO()
+    Image.fromarray((np.array(shade) + noise).clip(0, 255).astype(np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    """Two shards of twelve pictures each, every one with a caption."""
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    for part in range(2):
+        with tarfile.open(folder / f"{part:05d}.tar", "w") as file:
+            for number in range(12 * part, 12 * part + 12):
+                colour = COLOURS[number % 4]
+                for ending, content in (
+                    ("png", picture(colour, number)),
+                    ("txt", f"number {number}, {colour}".encode()),
+                ):
+                    member = tarfile.TarInfo(f"{number:06d}.{ending}")
+                    member.size = len(content)
+                    file.addfile(member, io.BytesIO(content))
+    return folder
+
+
+def step_losses(folder: Path) -> list[float]:
+    return [line["loss"] for line in read_records(folder) if line["kind"] == "step"]
+
+
+def test_shards_are_resumed_in_mid_epoch_bit_by_bit(shards: Path, tmp_path: Path) -> None:
+    """Killed after a checkpoint inside an epoch of three steps, and resumed: the weights of one that was not."""
+    call = [*CLIP, "--data", shards, "--epochs", 20, "--checkpoint_steps", 2, "--negatives", "glofnd"]
+    antipodes("train", *call, "--out", tmp_path / "whole")
+    broken = tmp_path / "broken"
+    process = subprocess.Popen(
+        list(map(str, [*COMMAND, "train", *call, "--out", broken])),
+        env=ENVIRONMENT,
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 200
+    while not (len(step_losses(broken)) >= 8 and Run(broken).last.exists()):
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline, "the run did not get far enough"
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    antipodes("train", "--resume", broken)
+    states: list[dict[str, Any]] = [load_checkpoint(Run(tmp_path / name).last) for name in ("whole", "broken")]
+    assert equal(states[0]["model"], states[1]["model"])
+    assert equal(states[0]["optimizer"], states[1]["optimizer"])
