@@ -55,11 +55,16 @@ def look(run: Run, name: str, samples: int, shown: int, album: Album) -> Seen:
         samples: how many samples are looked at.
         shown: how many pairs are shown.
         album: takes the pictures.
+
+    Raises:
+        ValueError: if the run was opened with another place of its data, and that cannot be read.
     """
     seen = Seen()
     try:
         method, data = open_method(run)
     except (ValueError, OSError) as error:  # moved data or a run that has not come far: the rest can be shown
+        if run.data is not None:
+            raise  # the call itself says where the data is
         seen.facts.append(("not looked at", str(error)))
         return seen
     seen.facts += _facts(data)
