@@ -19,7 +19,8 @@ bench: .venv/bench
 	set -e; for file in benchmarks/*.py; do echo "== $$file"; .venv/bin/python $$file; done
 
 docs: .venv/docs
-	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+	.venv/bin/python docs/links.py site
 
 # torch by itself first: the constraint then holds for everything that asks for torch;
 # the rest is what the commands of the README need beyond training: figures, pages, tables, a pretrained encoder

@@ -1,4 +1,4 @@
-"""How well `antipodes audit` finds injected duplicates, beside fastdup, cleanvision and perceptual hashes.
+"""How well `antipodes audit` finds injected duplicates, beside fastdup, cleanlab, cleanvision and perceptual hashes.
 
 Photos of a zip file are laid out in a folder; some get a second version: copied, recompressed, mirrored, brighter,
 cropped, or all of that. Every finder answers with pairs of files. Recall counts the injected pairs it found, by kind of
@@ -99,6 +99,23 @@ def cleanvision(folder: Path) -> Pairs:
     return {_pair(a, b) for each in sets for a in each for b in each if a < b}
 
 
+def cleanlab(folder: Path) -> Pairs:
+    """Datalab's near duplicates, by the vectors of the encoder that the audit uses."""
+    import torch
+    from cleanlab import Datalab
+
+    import antipodes
+
+    files = sorted(folder.glob("*.jpg"))
+    encoder = antipodes.load("efficientnet-lite0")
+    with torch.inference_mode():
+        parts = [encoder([str(file) for file in files[start : start + 32]]) for start in range(0, len(files), 32)]
+    lab = Datalab(data={"row": list(range(len(files)))}, verbosity=0)
+    lab.find_issues(features=torch.cat(parts).numpy(), issue_types={"near_duplicate": {}})
+    sets = lab.get_issues("near_duplicate")["near_duplicate_sets"]
+    return {_pair(files[row], files[other]) for row, others in enumerate(sets) for other in others}
+
+
 def fastdup(folder: Path) -> Pairs:
     import fastdup as package
 
@@ -114,6 +131,7 @@ FINDERS: dict[str, Callable[[Path], Pairs]] = {
     "antipodes": lambda folder: ours(folder, "efficientnet-lite0"),
     "antipodes, no encoder": lambda folder: ours(folder, "descriptor"),
     "fastdup": fastdup,
+    "cleanlab": cleanlab,
     "cleanvision": cleanvision,
     "phash": hashes,
 }

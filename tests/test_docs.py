@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from importlib import import_module
@@ -188,3 +189,19 @@ def test_the_version_is_one() -> None:
     assert f"\nversion: {project}\n" in (ROOT / "CITATION.cff").read_text()
     assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[0] == project
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", antipodes.__version__)
+
+
+def test_links_of_the_built_site_are_looked_at(tmp_path: Path) -> None:
+    broken = runpy.run_path(str(ROOT / "docs" / "links.py"))["broken"]
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.png").write_bytes(b"")
+    index = '<h1 id="top"></h1><a href="sub/#there">x</a><img src="a.png"><a href="https://else.where/x">y</a>'
+    (tmp_path / "index.html").write_text(index)
+    (tmp_path / "sub" / "index.html").write_text('<p id="there"></p><a href="..#top">up</a>')
+    assert broken(tmp_path) == []
+    (tmp_path / "sub" / "index.html").write_text('<p id="here"></p><a href="../#bottom">up</a><img src="b.png">')
+    assert broken(tmp_path) == [
+        "index.html: sub/#there has no such anchor",
+        "sub/index.html: ../#bottom has no such anchor",
+        "sub/index.html: b.png does not exist",
+    ]

@@ -1,17 +1,35 @@
-"""`SampleTable`: numbers that belong to a sample of the dataset, read and written by its id."""
+"""`SampleTable`: numbers that belong to a sample of the dataset, read and written by its id; `ByRow` says what does."""
 
 from __future__ import annotations
 
 import math
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from antipodes.distributed import gather
+
+
+@dataclass(frozen=True)
+class ByRow:
+    """How a tensor of a module's state depends on the rows of the dataset, for when the dataset grows.
+
+    A module says so in its class attribute `row_state`: the tensor's name -> this.
+
+    Args:
+        axis: Which dimension counts rows (or a fixed number of places for each); None where none does.
+        holds: `values` that belong to a row; numbers of `rows` or of `samples`, negative for none; or `data`, what the
+            dataset itself says, which is taken from it anew.
+    """
+
+    axis: int | None = 0
+    holds: Literal["values", "rows", "samples", "data"] = "values"
 
 
 class SampleTable(nn.Module):
@@ -36,6 +54,7 @@ class SampleTable(nn.Module):
         tensor([0.2500, 0.0000])
     """
 
+    row_state: ClassVar[Mapping[str, ByRow]] = {"rows": ByRow()}
     rows: Tensor
 
     def __init__(

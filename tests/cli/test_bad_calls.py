@@ -98,6 +98,8 @@ CALLS = [
     f"{SHAPES} --precision 8",
     f"{SHAPES} --accelerator cuda",
     f"{SHAPES} --devices 99",
+    f"{SHAPES} --layer_decay 0",
+    f"{SHAPES} --layer_decay 1.5",
     f"{SHAPES} --devices 0",
     f"{SHAPES} --workers -1",
     f"{SHAPES} --threads 0",
@@ -186,6 +188,9 @@ CALLS = [
     "baseline nowhere",
     "baseline empty",
     "baseline photos --limit 1",
+    "baseline photos --epochs -1",
+    "baseline photos --encoder nobody --simclr run",
+    "baseline photos --simclr run",
     "baseline photos --runs nowhere",
     "baseline photos --out new.txt",
     # report, compare, pictures, export

@@ -247,7 +247,9 @@ def test_baseline_of_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(vectors.antipodes, "load", lambda name: colours, raising=False)
     out = folder.with_name("baseline.csv")
-    code, text, errors = here("baseline", folder, "--limit", 12, "--runs", "mine", "--out", out, "--json")
+    code, text, errors = here(
+        "baseline", folder, "--limit", 12, "--epochs", 0, "--runs", "mine", "--out", out, "--json"
+    )
     assert code == 0, errors
     rows = json.loads(text)["encoders"]
     assert list(rows) == ["random weights", "descriptor", "efficientnet-lite0", "mine"]
@@ -256,3 +258,22 @@ def test_baseline_of_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(out.read_text().splitlines()) == 5
     assert "limit must be" in refused("baseline", folder, "--limit", 1)
     assert "should end in" in refused("baseline", folder, "--out", "x.txt")
+
+
+def test_baseline_trains_simclr_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    call = ["baseline", folder, "--encoder", "resnet8-slim", "--limit", 6, "--json", "--epochs"]
+    code, text, errors = here(*call, 1)
+    assert code == 0, errors
+    assert "epoch 1/1" in errors or "images" in errors
+    first = json.loads(text)["encoders"]
+    assert "simclr, 1 epochs" in first
+    run = tmp_path / "runs" / f"baseline-{folder.name}"
+    kept = (run / "checkpoints" / "last.pt").read_bytes()
+    assert json.loads(here(*call, 1)[1])["encoders"] == first  # nothing is trained again
+    assert (run / "checkpoints" / "last.pt").read_bytes() == kept
+    code, text, errors = here(*call, 2)  # it goes on
+    assert code == 0, errors
+    assert "simclr, 2 epochs" in json.loads(text)["encoders"]
+    assert "--simclr names another folder" in refused(*call[:3], "resnet18-slim", "--limit", 12)
+    assert "epochs must be" in refused(*call, -1)

@@ -9,6 +9,8 @@ from tests.audit.scenes import scene
 from tests.cli.command import here, refused
 from tests.report.browser import opened
 
+KINDS = ("bridges", "harbours", "meadows")
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
@@ -92,3 +94,43 @@ def test_groups_of_an_audit_are_read_by_the_loss(runs: list[Path], tmp_path: Pat
 
     assert here("audit", runs[0], "--encoder", "descriptor", "--out", tmp_path / "audit")[0] == 0
     assert len(Known.read(tmp_path / "audit" / "groups.parquet", num_samples=25).groups) == 25
+
+
+def test_flagged_pairs_of_images_and_texts_show_their_captions(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number in range(16):
+        scene(number).save(photos / f"{number}.png")
+    lines = "".join(f"{number}.png,a <b>scene</b> of {KINDS[number % 3]}\n" for number in range(16))
+    (photos / "captions.csv").write_text(f"image,caption\n{lines}")
+    run = tmp_path / "run"
+    options = ["--method", "clip", "--encoder", "resnet8-slim", "--negatives", "fnc", "--negatives.alpha", 0.2]
+    options += ["--batch_size", 8, "--epochs", 1, "--data", photos, "--data.size", 32, "--out", run]
+    code, _, errors = here("train", *options)
+    assert code == 0, errors
+    photos.rename(tmp_path / "moved")
+    out = tmp_path / "report.html"
+    code, text, errors = here("report", run, "--out", out, "--json")
+    assert json.loads(text)["sections"] == ["Runs", "Data", "Curves"]  # the photos are gone, the rest can be shown
+    code, text, errors = here("report", run, "--data", tmp_path / "moved", "--out", out, "--json", "--shown", 5)
+    assert code == 0, errors
+    titles = json.loads(text)["sections"]
+    assert {"Flagged by run, image to text", "Flagged by run, text to image", "Map of run"} <= set(titles)
+    with opened(out) as page:
+        card = page.locator("section.gallery .card:visible").first
+        assert card.locator("img").first.evaluate("image => image.naturalWidth") > 30
+        assert "a <b>scene</b> of" in card.locator(".caption").first.inner_text()
+        assert ".png" in card.locator(".name").first.inner_text()
+        page.locator("section.gallery .words").first.fill("bridges")
+        shown = page.locator("section.gallery").first.locator(".card:visible")
+        assert all("bridges" in words for words in shown.all_inner_texts())
+        page.locator("section.gallery .words").first.fill("mountains")
+        assert shown.count() == 0
+
+
+def test_one_place_for_the_data_of_several_runs(runs: list[Path], tmp_path: Path) -> None:
+    config = (runs[0] / "config.yaml").read_text()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.yaml").write_text(config.replace("/photos\n", "/others\n"))
+    assert "trained on several" in refused("report", runs[0], other, "--data", tmp_path, "--out", tmp_path / "x.html")

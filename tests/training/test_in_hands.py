@@ -77,18 +77,7 @@ def test_photos_may_be_added_where_no_table_knows_them(run: Path, tmp_path: Path
     shutil.copy(tmp_path / "photos" / "1.png", tmp_path / "photos" / "new.png")
     _, data = open_method(Run.open(run))
     assert len(data) == 17
-    code, _, errors = here("train", "--resume", run)  # the order of its samples would be another
-    assert code == 2
-    assert "the dataset has changed" in errors.splitlines()[-1]
-
-
-def test_photos_may_not_be_added_where_a_table_knows_them(tmp_path: Path) -> None:
-    photos(tmp_path / "photos")
-    policy = ["--negatives", "glofnd", "--negatives.alpha", 0.1]
-    done("train", "--data", tmp_path / "photos", *TINY, "--epochs", 1, *policy, "--out", tmp_path / "run")
-    shutil.copy(tmp_path / "photos" / "1.png", tmp_path / "photos" / "new.png")
-    with pytest.raises(ValueError, match="tables belong to other samples"):
-        open_method(Run.open(tmp_path / "run"))
+    assert "1 new ones start fresh" in done("train", "--resume", run, "--epochs", 3)
 
 
 def test_two_processes_do_not_train_one_run(run: Path) -> None:
@@ -217,3 +206,14 @@ def test_a_caller_keeps_its_generator(tmp_path: Path) -> None:
     before = torch.get_rng_state()
     train(config)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_lower_layers_learn_more_slowly(tmp_path: Path) -> None:
+    done("train", *SHAPES, "--out", tmp_path / "first")
+    options = ["--init", tmp_path / "first", "--layer_decay", 0.5]
+    done("train", *SHAPES, *options, "--out", tmp_path / "second")
+    groups = load_checkpoint(Run(tmp_path / "second").last)["optimizer"]["param_groups"]
+    head = max(group["lr"] for group in groups)
+    assert {round(group["lr"] / head, 6) for group in groups} == {1, 0.5, 0.25, 0.125, 0.0625}
+    done("train", "--resume", tmp_path / "second", "--epochs", 2)
+    assert "layer_decay must be in" in refused("train", *SHAPES, "--layer_decay", 0, "--out", tmp_path / "third")

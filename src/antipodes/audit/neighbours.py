@@ -5,8 +5,8 @@ In plain terms:
    bar that later candidates have to pass.
 2. Every other pair of blocks is one product. What passes the bar of its row is a candidate of the row; what passes the
    bar of its column is one of the column. So a product serves both, and no product is computed twice.
-3. Candidates are merged into the lists and the bars rise: soon next to nothing passes, and a product costs little more
-   than itself.
+3. Candidates are merged into the lists and the bars rise: soon next to nothing passes. Whether anything does is seen
+   from the highest of every row and column, so a product costs little more than itself.
 Memory is the vectors, the lists and one product of two blocks.
 """
 
@@ -75,8 +75,8 @@ def nearest(vectors: Tensor, k: int, progress: Progress | None = None, block: in
     for number, first in enumerate(blocks):
         for second in blocks[number + 1 :]:
             product = unit[first] @ unit[second].T
-            _merge(product, first, second.start, similarities, rows)
-            _merge(product.T, second, first.start, similarities, rows)
+            _merge(product, 0, first, second.start, similarities, rows)
+            _merge(product, 1, second, first.start, similarities, rows)
             done += 1
             if progress is not None:
                 progress(done, total)
@@ -152,20 +152,30 @@ def nearest_large(vectors: Tensor, k: int, progress: Progress | None = None) -> 
     return Neighbours(similarities, rows, exact=False)
 
 
-def _merge(product: Tensor, own: slice, offset: int, similarities: Tensor, rows: Tensor) -> None:
-    """Take what passes the bars of some rows into their lists, in place; `product` has their similarities."""
+def _merge(product: Tensor, axis: int, own: slice, offset: int, similarities: Tensor, rows: Tensor) -> None:
+    """Take what passes the bars of some rows into their lists, in place.
+
+    Args:
+        product: similarities of these rows to others.
+        axis: which dimension of it counts these rows.
+        own: which rows they are.
+        offset: the row of the first of the others.
+        similarities: (n, k) the lists of all rows.
+        rows: (n, k) whose they are.
+    """
     values, indices = similarities[own], rows[own]
     k = values.shape[1]
-    row, column = (product > values[:, -1:]).nonzero(as_tuple=True)  # sorted by row
-    if len(row) == 0:
+    touched = (product.amax(1 - axis) > values[:, -1]).nonzero().flatten()
+    if len(touched) == 0:
         return
-    touched, counts = torch.unique_consecutive(row, return_counts=True)
-    place = torch.arange(len(row)) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
-    line = torch.repeat_interleave(torch.arange(len(touched)), counts)
+    looked = product.index_select(axis, touched).movedim(axis, 0).contiguous()
+    line, column = (looked > values[touched, -1:]).nonzero(as_tuple=True)  # sorted by line
+    counts = torch.bincount(line, minlength=len(touched))
+    place = torch.arange(len(line)) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
     joined = values.new_full((len(touched), k + int(counts.max())), -torch.inf)
     names = torch.full(joined.shape, -1)
     joined[:, :k], names[:, :k] = values[touched], indices[touched]
-    joined[line, k + place] = product[row, column]
+    joined[line, k + place] = looked[line, column]
     names[line, k + place] = column + offset
     best = joined.topk(k)
     values[touched], indices[touched] = best.values, names.gather(1, best.indices)

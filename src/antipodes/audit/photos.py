@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from antipodes.data import Folder, Samples, open_dataset
+from antipodes.data import Captions, Folder, Samples, open_dataset
+from antipodes.data.image_files import ImageFiles
 
 SIZE = 64
 
@@ -109,11 +111,16 @@ def photos_of(dataset: Samples, name: str | None = None) -> Photos:
     parts = (dataset,) if held_out is None else (dataset, held_out)
     paths, splits, skipped = [], [], []
     for part, split in zip(parts, ("train", "test"), strict=False):
-        files = [os.path.join(part.base, file) for file in part.files] if isinstance(part, Folder) else None
+        files = part.paths if _has_files(part) else None
         paths += files or [f"{name or part.name}/{row}" for row in range(len(part))]
         splits += [split] * len(part)
         skipped += [(str(file), str(why)) for file, why in getattr(part, "skipped", ())]
-    return Photos(parts, tuple(paths), tuple(splits), isinstance(dataset, Folder), tuple(skipped))
+    return Photos(parts, tuple(paths), tuple(splits), _has_files(dataset), tuple(skipped))
+
+
+def _has_files(dataset: Samples) -> TypeGuard[ImageFiles | Captions]:
+    """Whether every row is an image file of its own."""
+    return isinstance(dataset, ImageFiles) or (isinstance(dataset, Captions) and dataset.rows == "image")
 
 
 def read_image(path: str) -> Image.Image:

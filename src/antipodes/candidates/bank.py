@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
 from antipodes.pairs import normalise
 from antipodes.seeding import generator
-from antipodes.state import SampleTable
+from antipodes.state import ByRow, SampleTable
 
 
 class MemoryBank(nn.Module):
@@ -27,6 +30,7 @@ class MemoryBank(nn.Module):
         (torch.Size([16, 8]), torch.Size([16]))
     """
 
+    row_state: ClassVar[Mapping[str, ByRow]] = {"samples": ByRow(holds="data")}
     draws: Tensor
     samples: Tensor | None
 

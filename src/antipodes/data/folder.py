@@ -1,27 +1,23 @@
 """A folder of images (or a zip or tar file of one), with or without class subfolders."""
 
-import os
 import warnings
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from antipodes.data.archives import is_archive, unpacked
 from antipodes.data.classes import Classes, choose_classes
 from antipodes.data.dataset import DataError, ImageDataset, Split, check_split, limited
-from antipodes.data.decode import Source
 from antipodes.data.describe import printable
+from antipodes.data.image_files import ImageFiles
 from antipodes.data.listing import list_images, natural
-from antipodes.data.pictures import decode_all
-from antipodes.data.sizes import decode_size
 
 _HELD_OUT = ("test", "val", "validation")
 
 
-class Folder(ImageDataset):
+class Folder(ImageFiles):
     """All images below a folder, in natural order (img2 before img10) of their paths.
 
     - ``train`` beside ``test``, ``val`` or ``validation`` (the first that exists) are the splits. Without them the
@@ -86,21 +82,15 @@ class Folder(ImageDataset):
         if (kept := limited(len(files), limit)) is not None:
             files, numbers = [files[i] for i in kept.tolist()], [numbers[i] for i in kept.tolist()]
 
-        sources = [Source(os.path.join(self.base, file)) for file in files]
-        self.image_size, self.decode = decode_size(sources, size, decode)
-        self.pictures = decode_all(
-            self.base, files, sources, self.decode, workers=workers, memory_limit=memory_limit, cache=cache
-        )
-        self.in_memory = self.pictures.in_memory
-        self.skipped = [*listing.skipped, *((files[i], why) for i, why in self.pictures.problems.items())]
+        shared: dict[str, Any] = {"cache": cache, "workers": workers, "memory_limit": memory_limit}
+        problems = self._decode(self.base, files, size=size, decode=decode, part="", **shared)
+        self.skipped = [*listing.skipped, *problems]
         self._others, self._looked_at = listing.others, len(files)
         self._warn(strict)
-        self.files = tuple(files[i] for i in self.pictures.readable)
         if names:
             self.classes = tuple(names)
             self.labels = torch.tensor([numbers[i] for i in self.pictures.readable])
-        self._options: dict[str, Any] = {"labels": labels, "classes": classes, "strict": strict, "cache": cache}
-        self._options |= {"workers": workers, "memory_limit": memory_limit}
+        self._options: dict[str, Any] = {"labels": labels, "classes": classes, "strict": strict, **shared}
 
     def _class_names(self, splits: dict[str, Path], files: list[str]) -> list[str]:
         """The classes of both splits together, so that a label means the same in each; none for a flat folder."""
@@ -125,17 +115,6 @@ class Folder(ImageDataset):
         warnings.warn(
             f"left out {len(self.skipped)} damaged of {self._looked_at} images in {self.path}: {some}", stacklevel=3
         )
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def _images(self, ids: Tensor) -> Tensor:
-        return self.pictures.fetch(ids)
-
-    @property
-    def paths(self) -> list[str]:
-        """The path of every row's file."""
-        return [os.path.join(self.base, file) for file in self.files]
 
     @cached_property
     def fingerprint(self) -> str:

@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from antipodes.data.classes import Classes, choose_classes
-from antipodes.data.dataset import DataError, ImageDataset, Split, limited
-from antipodes.data.decode import Source
-from antipodes.data.pictures import decode_all
-from antipodes.data.sizes import decode_size
+from antipodes.data.dataset import DataError, Split, limited
+from antipodes.data.image_files import ImageFiles
 
 
 class Listed(NamedTuple):
@@ -26,14 +23,8 @@ class Listed(NamedTuple):
     classes: list[str]
 
 
-class ListedImages(ImageDataset):
-    """Image files that a list names; made by the classes that know the list.
-
-    Attributes:
-        base: the folder in which all of them are.
-        files: their paths within it.
-        decode: side of the decoded images, from which views are cut.
-    """
+class ListedImages(ImageFiles):
+    """Image files that a list names; made by the classes that know the list."""
 
     split: Split
 
@@ -60,43 +51,28 @@ class ListedImages(ImageDataset):
             files, labels = [files[i] for i in kept.tolist()], labels[kept]
         if not files:
             raise DataError(f"{self.name} lists no images: get it again")
-        self.base = Path(os.path.commonpath([file.parent for file in files]))
-        sources = [Source(str(file)) for file in files]
-        shown = [os.path.relpath(file, self.base) for file in files]
-        self.image_size, self.decode = decode_size(sources, size, decode)
-        self.pictures = decode_all(
-            self.base,
+        base = Path(os.path.commonpath([file.parent for file in files]))
+        shown = [os.path.relpath(file, base) for file in files]
+        self.skipped = self._decode(
+            base,
             shown,
-            sources,
-            self.decode,
+            size=size,
+            decode=decode,
             part=self.split,
+            cache=cache,
             workers=workers,
             memory_limit=memory_limit,
-            cache=cache,
         )
-        good = self.pictures.readable
-        self.skipped = [(shown[i], why) for i, why in self.pictures.problems.items()]
-        if not good:
+        if not self.files:
+            path, reason = self.skipped[0]
             raise DataError(
-                f"none of the {len(files)} images of {self.name} can be read, the first is {shown[0]} "
-                f"({self.pictures.problems[0]}): get it again"
+                f"none of the {len(files)} images of {self.name} can be read, the first is {path} ({reason}): "
+                "get it again"
             )
-        self.in_memory, self.classes = self.pictures.in_memory, tuple(names)
-        self.files = tuple(shown[i] for i in good)
-        self.labels = labels[good]
+        self.classes = tuple(names)
+        self.labels = labels[self.pictures.readable]
         if labels.ndim == 2:
             self.metric = "mAP"
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def _images(self, ids: Tensor) -> Tensor:
-        return self.pictures.fetch(ids)
-
-    @property
-    def paths(self) -> list[str]:
-        """The path of every row's file."""
-        return [os.path.join(self.base, file) for file in self.files]
 
     @cached_property
     def fingerprint(self) -> str:

@@ -20,7 +20,7 @@ import re
 import tarfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -101,8 +101,6 @@ class Tars(CaptionedImages):
         if not has_text:
             self.modalities = {"image": "image"}
         texts = [(sample.captions or [""]) if has_text else ["-"] for sample in samples]
-        self._options: dict[str, Any] = {"rows": rows, "longest": longest, "strict": strict, "cache": cache}
-        self._options |= {"workers": workers, "memory_limit": memory_limit}
         self._open(
             base,
             names,
@@ -112,7 +110,12 @@ class Tars(CaptionedImages):
             decode=decode,
             limit=limit,
             skipped=skipped,
-            **self._options,
+            rows=rows,
+            longest=longest,
+            strict=strict,
+            cache=cache,
+            workers=workers,
+            memory_limit=memory_limit,
         )
         labels = [samples[i].label for i in self._positions]
         if all(label is not None for label in labels):

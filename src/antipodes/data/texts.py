@@ -13,6 +13,7 @@ from torch import Tensor
 from antipodes.data.classes import Classes, choose_classes
 from antipodes.data.dataset import DataError, Raw, Samples, Split, _check_ids, check_split, limited
 from antipodes.data.describe import printable
+from antipodes.data.keys import row_keys
 from antipodes.data.listing import natural
 from antipodes.data.tables import LABEL_COLUMNS, TABLES, Row, find_column, has_column, read_table
 
@@ -98,6 +99,11 @@ class Texts(Samples):
         """Return the texts of these rows by input, a list of b strings each."""
         _check_ids(rows, len(self))
         return {name: [column[i] for i in rows.tolist()] for name, column in self._texts.items()}
+
+    def keys(self) -> Tensor:
+        """Return digests of every row's texts, which are its name and its content."""
+        rows = ["\0".join(texts) for texts in zip(*self._texts.values(), strict=True)]
+        return row_keys(rows, rows)
 
     @cached_property
     def fingerprint(self) -> str:

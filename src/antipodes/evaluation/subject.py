@@ -180,7 +180,7 @@ class Subject:
         """How images of another dataset are normalised: None is as the run's, else by their own statistics."""
         if self.other_statistics == "run" or self.method is None or not self.method.normalised:
             return None
-        mean, std = channel_statistics(data)
+        mean, std = data.statistics()
         size = data.image_size if self.data is None else self.data.image_size
         recipe = build_augmentation({"name": "plain", "mean": mean, "std": std}, size, normalised=True)
         return lambda images: recipe(cast(Tensor, images), torch.Generator())
@@ -191,24 +191,3 @@ class Subject:
             return self.given
         assert self.data is not None
         return self.features_of(self.data)
-
-
-def channel_statistics(data: Samples, most: int = 10_000) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of every channel of a dataset's images, scaled to [0, 1], of at most so many images.
-
-    Raises:
-        ValueError: if a channel never varies, so that nothing can be divided by its deviation.
-    """
-    count = min(len(data), most)
-    ids = torch.arange(count) * len(data) // count
-    total, squares, pixels = torch.zeros(3).double(), torch.zeros(3).double(), 0
-    for chunk in ids.split(512):
-        images = cast(Tensor, data.inputs(chunk)["image"]).double() / 255
-        total += images.sum((0, 2, 3))
-        squares += images.square().sum((0, 2, 3))
-        pixels += len(chunk) * images.shape[2] * images.shape[3]
-    mean = total / pixels
-    std = (squares / pixels - mean.square()).clamp(min=0).sqrt()
-    if not bool((std > 1e-6).all()):
-        raise ValueError(f"the images of {data.name} have a channel that never varies: normalise them as the run's")
-    return tuple(mean.tolist()), tuple(std.tolist())

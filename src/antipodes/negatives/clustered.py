@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from antipodes.distributed import gather, rank, world_size
 from antipodes.negatives.clustering import Clustering, spherical_kmeans, summed
 from antipodes.negatives.policy import Policy, Space
 from antipodes.pairs import Group, Pairs, Rule, normalise
-from antipodes.state import check_rows
+from antipodes.state import ByRow, check_rows
 
 
 class Clustered(Policy):
@@ -33,6 +33,7 @@ class Clustered(Policy):
         ValueError: for more clusters than samples, and for numbers out of their range.
     """
 
+    row_state: ClassVar[Mapping[str, ByRow]] = {"labels": ByRow(1), "seen": ByRow()}
     fits = True
     num_samples: int
     labels: Tensor
@@ -99,7 +100,7 @@ class Clustered(Policy):
         if not 0 <= progress <= 1:
             raise ValueError(f"progress must be in [0, 1], got {progress}: it is the share of training done")
         rows = features[share] if len(features) == n else features
-        last = [labels[share].long() for labels in self.labels] if self.fitted_at >= 0 else None
+        last = self._last(rows, share) if self.fitted_at >= 0 else None
         levels = spherical_kmeans(rows, self.clusters, labels=last, seed=self.seed, progress=report)
         for level, found in enumerate(levels):
             labels = self.labels[level].zero_()
@@ -108,6 +109,15 @@ class Clustered(Policy):
             self.keep_more(level, found, rows, share)
         self.centroids = torch.cat([found.centroids for found in levels]).to(self.centroids)
         self.fitted_at.fill_(progress)
+
+    def _last(self, rows: Tensor, share: slice) -> list[Tensor]:
+        """The labels of the last time; a sample that came since then has that of the most similar centroid."""
+        found = [labels[share].long() for labels in self.labels]
+        for labels, centroids in zip(found, self.centroids.split(self.clusters), strict=True):
+            new = labels < 0
+            if new.any():
+                labels[new] = (rows[new].to(centroids) @ centroids.T).argmax(1)
+        return found
 
     def keep_more(self, level: int, found: Clustering, rows: Tensor, share: slice) -> None:
         """Keep more of a clustering than its labels and centroids.

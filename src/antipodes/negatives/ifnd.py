@@ -16,8 +16,8 @@ Labels are looked up by row at use, since a queue outlives a clustering.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from antipodes.negatives.clustered import Clustered
 from antipodes.negatives.clustering import BLOCK, Clustering, summed
 from antipodes.negatives.policy import Space
 from antipodes.pairs import Group, Pairs, Rule, normalise
+from antipodes.state import ByRow
 
 Acceptance = Literal["linear", "step", "constant"]
 
@@ -65,6 +66,7 @@ class IFND(Clustered):
         ([0, 0, 1, 1], 0.5)
     """
 
+    row_state: ClassVar[Mapping[str, ByRow]] = {**Clustered.row_state, "confidence": ByRow(1), "standing": ByRow(1)}
     confidence: Tensor
     standing: Tensor
 

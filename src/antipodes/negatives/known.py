@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from antipodes.negatives.matching import match_partners
 from antipodes.negatives.policy import Policy
 from antipodes.pairs import Group, Pairs, Rule
-from antipodes.state import check_rows
+from antipodes.state import ByRow, check_rows
 
 
 class Known(Policy):
@@ -33,6 +34,7 @@ class Known(Policy):
         [0, 0, -1, 1, 1]
     """
 
+    row_state: ClassVar[Mapping[str, ByRow]] = {name: ByRow(holds="data") for name in ("groups", "partners", "firsts")}
     groups: Tensor
     partners: Tensor
     firsts: Tensor

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from antipodes.negatives.clustering import summed
 from antipodes.negatives.matching import match_partners
 from antipodes.negatives.policy import Policy, Space
 from antipodes.pairs import Pairs, Rule, normalise
-from antipodes.state import check_rows
+from antipodes.state import ByRow, check_rows
 
 
 class Neighbours(Policy):
@@ -45,6 +45,7 @@ class Neighbours(Policy):
 
     fits = True
     num_samples: int
+    row_state: ClassVar[Mapping[str, ByRow]] = {"table": ByRow(0, "rows")}
     table: Tensor
     fitted_at: Tensor
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from antipodes.negatives.chance import random_group
 from antipodes.negatives.policy import Policy
 from antipodes.pairs import Group, Pairs, Rule
 from antipodes.seeding import generator
-from antipodes.state import check_rows
+from antipodes.state import ByRow, check_rows
 
 
 class Oracle(Policy):
@@ -33,6 +34,7 @@ class Oracle(Policy):
         Oracle()
     """
 
+    row_state: ClassVar[Mapping[str, ByRow]] = {"labels": ByRow(holds="data")}
     labels: Tensor
 
     def __init__(self, labels: Tensor, known: float = 1.0, seed: int = 0, wrong: float = 0.0) -> None:

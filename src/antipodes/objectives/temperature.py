@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, cast, get_args
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import torch
 import torch.distributed as dist
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from antipodes.distributed import world_size
 from antipodes.schedules import Schedule
-from antipodes.state import check_ids
+from antipodes.state import ByRow, check_ids
 
 Form = Literal["log", "linear"]
 
@@ -43,6 +44,7 @@ class Temperature(nn.Module):
         0.07
     """
 
+    row_state: ClassVar[Mapping[str, ByRow]] = {"parameter": ByRow()}  # where it has one for every sample
     parameter: nn.Parameter | None
 
     def __init__(

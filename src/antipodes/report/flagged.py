@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
@@ -12,11 +13,12 @@ from torch import Tensor
 from antipodes.audit.embeddings import Embeddings
 from antipodes.audit.findings import FALSE_NEGATIVE, find
 from antipodes.audit.photos import Photos, photos_of
-from antipodes.data import ImageDataset, Samples
+from antipodes.data import Samples
 from antipodes.data.dataset import subset
+from antipodes.evaluation.judged import judge, judged_embeddings
 from antipodes.methods import Method
 from antipodes.negatives.flags import find_flags
-from antipodes.pairs import Pairs, normalise
+from antipodes.pairs import Pairs
 from antipodes.report.album import Album
 from antipodes.report.page import Card, Cell, Gallery, Picture, Section
 from antipodes.report.plane import choose, map_of
@@ -53,31 +55,37 @@ def look(run: Run, name: str, samples: int, shown: int, album: Album) -> Seen:
         samples: how many samples are looked at.
         shown: how many pairs are shown.
         album: takes the pictures.
+
+    Raises:
+        ValueError: if the run was opened with another place of its data, and that cannot be read.
     """
     seen = Seen()
     try:
         method, data = open_method(run)
     except (ValueError, OSError) as error:  # moved data or a run that has not come far: the rest can be shown
+        if run.data is not None:
+            raise  # the call itself says where the data is
         seen.facts.append(("not looked at", str(error)))
         return seen
     seen.facts += _facts(data)
-    if not isinstance(data, ImageDataset):
+    if data.modalities.get("image") != "image" or not method.network.seeing("image"):
         seen.facts.append(("pictures", f"none, the data has {' and '.join(data.modalities)}"))
         return seen
     rows = torch.from_numpy(choose(len(data), samples))
     part = subset(data, rows)
-    view = plain_view(method, data.image_size)
-    features = embed(method.backbone(), part, preprocess=view)
+    view = plain_view(method, data.image_size, "image")
+    features = embed(method.backbone("image"), part, preprocess=view, input_name="image")
     photos = photos_of(data)
     embeddings = _embeddings(features, data, photos, rows)
-    pairs, how = _flagged(method, part, rows, embeddings)
-    if pairs:
-        cards = [_card(pair, embeddings, rows, photos, album, name) for pair in pairs[:shown]]
+    texts = _texts(part)
+    for where, pairs, how in _flagged(method, part, rows, embeddings):
+        cards = [_card(pair, embeddings, rows, photos, album, name, texts) for pair in pairs[:shown]]
         labelled = [card.right for card in cards if card.right is not None]
         note = f"{how} {len(pairs):,} pairs of {len(rows):,} samples, the {len(cards):,} most similar are shown."
         if labelled:
             note += f" {100 * sum(labelled) / len(labelled):.0f} % of these have one label."
-        seen.sections.append(Gallery(f"Flagged by {name}", cards, note))
+        if cards:
+            seen.sections.append(Gallery(f"Flagged by {name}{where}", cards, note))
     images = album.add_pixels([(name, int(row)) for row in rows], part.fetch(torch.arange(len(rows))))
     seen.sections.append(map_of(f"Map of {name}", embeddings, np.arange(len(rows)), images, "Point at one to see it."))
     return seen
@@ -94,33 +102,63 @@ def _facts(data: Samples) -> list[tuple[str, Cell]]:
     return facts
 
 
-def _embeddings(features: Tensor, data: ImageDataset, photos: Photos, rows: Tensor) -> Embeddings:
+def _texts(part: Samples) -> list[str] | None:
+    """A text of every sample, where the data has texts beside its images."""
+    name = next((name for name, modality in part.modalities.items() if modality == "text"), None)
+    return None if name is None else list(cast("list[str]", part.inputs(torch.arange(len(part)))[name]))
+
+
+def _embeddings(features: Tensor, data: Samples, photos: Photos, rows: Tensor) -> Embeddings:
     paths = tuple(photos.paths[row] for row in rows.tolist())
     labels = None if data.labels is None else data.labels[rows].numpy()
     return Embeddings(features.numpy(), paths, labels, data.classes)
 
 
-def _flagged(method: Method, part: ImageDataset, rows: Tensor, embeddings: Embeddings) -> tuple[list[_Flag], str]:
-    """What the run's policy flags among some samples, or without a policy what an audit of its features does."""
-    direction, policy = next(iter(method.policies()), (None, None))
-    tower = None if direction is None else method.anchor_tower(direction)
-    if policy is not None and tower is not None and tower == method.candidate_tower(str(direction)):
-        view = plain_view(method, part.image_size)
-        vectors = normalise(embed(method.evaluated(tower, head=True), part, preprocess=view))
-        pairs = Pairs(vectors, rows, torch.ones(len(rows)))
+def _flagged(
+    method: Method, part: Samples, rows: Tensor, embeddings: Embeddings
+) -> Iterator[tuple[str, list[_Flag], str]]:
+    """What the run's policies flag among some samples, or without a policy what an audit of its features does.
+
+    Yields:
+        Which direction, where there are several; the pairs; and a sentence about them.
+    """
+    judged = False
+    for direction, objective in method.objectives().items():
+        if objective.negatives is None:
+            continue
         try:
-            flags = find_flags(pairs, policy.judge(pairs, 1.0, learn=False))
+            pairs = _pairs(method, part, rows, direction)
+            flags = find_flags(pairs, judge(objective.negatives, pairs))
         except ValueError:  # a policy that needs a guide, or more than embeddings
-            flags = None
-        if flags is not None:
-            bounds = flags.thresholds[flags.rules, flags.anchors]
-            found = _strongest(flags.anchors, flags.candidates, flags.similarities, bounds)
-            return found, f"{type(policy).__name__} calls these false negatives, judged on plain images:"
-    findings = find(embeddings)
-    likely = [
-        _Flag(pair.a, pair.b, pair.similarity, pair.threshold) for pair in findings.pairs if pair.kind == FALSE_NEGATIVE
-    ]
-    return likely, "An audit of the features calls these likely false negatives:"
+            continue
+        judged = True
+        bounds = flags.thresholds[flags.rules, flags.anchors]
+        found = _strongest(flags.anchors, flags.candidates, flags.similarities, bounds)
+        where = f", {direction.replace('_', ' ')}" if len(method.objectives()) > 1 else ""
+        who = type(objective.negatives).__name__
+        yield where, found, f"{who} calls these false negatives, judged on plain images:"
+    if not judged:
+        findings = find(embeddings)
+        likely = [
+            _Flag(pair.a, pair.b, pair.similarity, pair.threshold)
+            for pair in findings.pairs
+            if pair.kind == FALSE_NEGATIVE
+        ]
+        yield "", likely, "An audit of the features calls these likely false negatives:"
+
+
+def _pairs(method: Method, part: Samples, rows: Tensor, direction: str) -> Pairs:
+    """The samples that are looked at as one batch of a direction, each an anchor among all of them."""
+    seen = judged_embeddings(method, part, None, 0, direction)
+    candidates = seen.candidates if len(seen.candidates) == len(rows) else seen.candidates[rows]  # a bank of all
+    positives, ids = (seen.anchors * candidates).sum(1), part.sample_ids(torch.arange(len(rows)))
+    if part.samples is None:
+        ids = rows
+    if seen.candidates is seen.anchors:
+        return Pairs(seen.anchors, ids, positives, supports=seen.supports, anchor_rows=rows)
+    return Pairs(
+        seen.anchors, ids, positives, candidates, ids, supports=seen.supports, anchor_rows=rows, candidate_rows=rows
+    )
 
 
 def _strongest(anchors: Tensor, candidates: Tensor, similarities: Tensor, thresholds: Tensor) -> list[_Flag]:
@@ -133,12 +171,21 @@ def _strongest(anchors: Tensor, candidates: Tensor, similarities: Tensor, thresh
     return list(found.values())
 
 
-def _card(pair: _Flag, embeddings: Embeddings, rows: Tensor, photos: Photos, album: Album, name: str) -> Card:
+def _card(
+    pair: _Flag,
+    embeddings: Embeddings,
+    rows: Tensor,
+    photos: Photos,
+    album: Album,
+    name: str,
+    texts: list[str] | None,
+) -> Card:
     pictures = []
     for place in (pair.a, pair.b):
         row = int(rows[place])
         image = album.add((name, "large", row), lambda row=row: photos.image(row))  # type: ignore[misc]
-        pictures.append(Picture(image, embeddings.paths[place], embeddings.class_of(place)))
+        caption = embeddings.class_of(place) if texts is None else texts[place]
+        pictures.append(Picture(image, embeddings.paths[place], caption))
     text = f"similarity {pair.similarity:.3f}"
     if pair.threshold < torch.inf:
         text += f", threshold {pair.threshold:.3f}"

@@ -30,7 +30,11 @@ _UNSEEN = ("kind", "step", "epoch")
 
 
 def run_page(
-    folders: Sequence[Path], samples: int = 1000, shown: int = 100, progress: Callable[[int, int], None] | None = None
+    folders: Sequence[Path],
+    samples: int = 1000,
+    shown: int = 100,
+    progress: Callable[[int, int], None] | None = None,
+    data: str | None = None,
 ) -> Page:
     """The page of one or several runs.
 
@@ -39,11 +43,13 @@ def run_page(
         samples: of every run's training data that are looked at for flags and for the map; 0 leaves both out.
         shown: flagged pairs of every run.
         progress: called with (runs done, runs in all).
+        data: where the files of the runs' data are now, if they have moved.
 
     Raises:
-        ValueError: if a folder is not a run, two are the same, or a file in it is broken.
+        ValueError: if a folder is not a run, two are the same, a file in it is broken, or runs on several data were
+            given one place for them.
     """
-    runs = _named(folders)
+    runs = _named(folders, data)
     configs = {name: run.config() for name, run in runs.items()}
     sections: list[Section] = [_settings(configs)]
     scores = {name: _scores(run) for name, run in runs.items()}
@@ -68,12 +74,16 @@ def run_page(
     return Page(title, ", ".join(runs), sections, album.pictures)
 
 
-def _named(folders: Sequence[Path]) -> dict[str, Run]:
+def _named(folders: Sequence[Path], data: str | None) -> dict[str, Run]:
     """Runs by the shortest ends of their paths that tell them apart."""
     paths = [Path(folder).resolve() for folder in folders]
     if len(set(paths)) < len(paths):
         raise ValueError("a run is named twice: name every run once")
     opened = [Run.open(folder) for folder in folders]
+    if data is not None:
+        if len({str(run.config().get("data", {}).get("name")) for run in opened}) > 1:
+            raise ValueError("--data is where the data of all runs is now, and these were trained on several")
+        opened = [Run.open(folder, data) for folder in folders]
     depth = 1
     while len({path.parts[-depth:] for path in paths}) < len(paths):
         depth += 1

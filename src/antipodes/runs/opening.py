@@ -10,25 +10,26 @@ from antipodes.data import Samples
 from antipodes.encoders import without_pretrained
 from antipodes.methods import Method
 from antipodes.objectives import Temperature
-from antipodes.runs.build import build_data, build_method
+from antipodes.runs.build import build_method
 from antipodes.runs.folder import Run, load_checkpoint
+from antipodes.runs.growth import Growth, grown_model, growth_since, open_data
 from antipodes.state import SampleTable
 
 
 def open_method(run: Run, which: Literal["last", "best"] = "last") -> tuple[Method, Samples]:
     """The method of a run with the weights of a checkpoint, and the data it was trained on.
 
+    Where files were added or removed since, tables know the others by name and content (`Growth`).
+
     Raises:
-        ValueError: if the checkpoint is missing or damaged, or the data has changed and the method has tables of it.
+        ValueError: if the checkpoint is missing or damaged, or the method has tables of other data.
     """
     config = run.config()
     state = load_checkpoint(run.last if which == "last" else run.best)
-    data = build_data(config["data"])
+    data = open_data(config["data"], state)
     with torch.random.fork_rng(), without_pretrained():
         method = build_method(config, data)
-    if state["identity"]["fingerprint"] != data.fingerprint and has_tables(method):
-        raise ValueError(f"the dataset has changed since {run.folder} was trained: its tables belong to other samples")
-    load_model(method, state, run)
+    load_model(method, state, run, growth_since(state, data) if has_tables(method) else None)
     return method, data
 
 
@@ -40,10 +41,18 @@ def has_tables(method: Method) -> bool:
     )
 
 
-def load_model(method: Method, state: dict[str, Any], run: Run) -> None:
-    """Give a method the weights and tables of a checkpoint; refuses one of another shape with one sentence."""
+def load_model(method: Method, state: dict[str, Any], run: Run, growth: Growth | None = None) -> None:
+    """Give a method the weights and tables of a checkpoint; refuses one of another shape with one sentence.
+
+    Args:
+        method: As it was built for the data of today.
+        state: The checkpoint.
+        run: Whose it is.
+        growth: How the data has changed since; None for not at all.
+    """
+    model = state["model"] if growth is None else grown_model(method, state["model"], growth)
     try:
-        method.load_state_dict(state["model"])
+        method.load_state_dict(model)
     except RuntimeError as error:
         first = str(error).strip().splitlines()[-1].strip()
         raise ValueError(f"the checkpoint of {run.folder} does not fit its config.yaml: {first}") from error

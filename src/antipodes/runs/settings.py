@@ -29,6 +29,8 @@ class Settings:
         momentum: Of sgd and lars.
         schedule: How the learning rate falls after the warm-up.
         milestones: Shares of training at which the step schedule multiplies the rate by 0.1.
+        layer_decay: Learning rate of an encoder's layer over that of the next, for training on from --init: 0.75 lets
+            the first layers move least; 1 is one rate for all.
         warmup: Share of training over which the learning rate rises from zero.
         clip_gradient: Largest norm of the gradient, by default what the method's paper uses; none does not clip.
         accumulate: Batches per optimiser step; only for methods whose negatives do not come from the batch.
@@ -62,6 +64,7 @@ class Settings:
     momentum: float = 0.9
     schedule: Literal["cosine", "step", "constant"] = "cosine"
     milestones: tuple[float, ...] = (0.6, 0.8)
+    layer_decay: float = 1.0
     warmup: float = 0.05
     clip_gradient: float | None = None
     accumulate: int = 1
@@ -95,6 +98,10 @@ class Settings:
             )
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup must be in [0, 1), got {self.warmup}: it is a share of training")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(
+                f"layer_decay must be in (0, 1], got {self.layer_decay}: it is a layer's rate over the next's"
+            )
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads must be at least 1, got {self.threads}; leave it out for torch's choice")
         if self.clip_gradient is not None and not self.clip_gradient > 0:

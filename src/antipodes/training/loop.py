@@ -96,17 +96,18 @@ def _lock(stack: ExitStack, fabric: Fabric, run: Run) -> None:
 
 def _loop(training: Training) -> Run:
     """Every epoch: fit the policies that are due, take the steps, score, write down, checkpoint."""
-    settings, method, steps = training.settings, training.method, training.steps
+    settings, method, calendar = training.settings, training.method, training.calendar
     if training.done == 0:
         _snapshot(training, 0)
     with training.bar:
-        for epoch in range(training.done // steps, settings.epochs):
-            if training.done % steps == 0:
+        for epoch in range(calendar.epoch(training.done), settings.epochs):
+            begun = calendar.within(training.done)
+            if begun == 0:
                 fit_policies(method, training.data, epoch, training.progress, training.fabric)
-            batches = training.loader.epoch(epoch, start=training.done % steps * settings.accumulate)
+            batches = training.loader.epoch(epoch, start=begun * settings.accumulate)
             started, seen = time.perf_counter(), 0
-            for _ in range(training.done % steps, steps):
-                rate = rate_of(settings, training.done, steps)
+            for _ in range(begun, calendar.steps):
+                rate = rate_of(settings, training.done, calendar)
                 numbers = _step(training, batches, rate)
                 seen += settings.batch_size * settings.accumulate
                 speed = seen / (time.perf_counter() - started)
@@ -115,7 +116,7 @@ def _loop(training: Training) -> Run:
                     line = {**numbers, "learning_rate": rate, "images_per_second": speed}
                     training.records.write("step", training.done, line)
                 every = settings.checkpoint_steps
-                if every and training.done % every == 0 and training.done % steps:
+                if every and training.done % every == 0 and calendar.within(training.done):
                     training.checkpoint()
             row = _end_of_epoch(training, epoch + 1, seen / (time.perf_counter() - started))
             training.bar.say(_sentence(row, settings.epochs))
@@ -131,7 +132,7 @@ def _step(training: Training, batches: Iterator[Loaded], rate: float) -> dict[st
     """One step of the optimiser, of one batch or of several accumulated ones; returns the numbers for the log."""
     settings, fabric, method = training.settings, training.fabric, training.method
     optimizer, done = training.optimizer, training.done
-    training.watch.active = (done + 1) % settings.log_every == 0 or (done + 1) % training.steps == 0
+    training.watch.active = (done + 1) % settings.log_every == 0 or training.calendar.within(done + 1) == 0
     for group in optimizer.param_groups:
         group["lr"] = training.rate_of_group(group, rate)
     loss = 0.0

@@ -1,6 +1,6 @@
 """Optimisers by name, with biases and normalisation kept apart; and LARS, which torch does not have."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -70,7 +70,11 @@ class LARS(Optimizer):
 
 
 def parameter_groups(
-    parameters: nn.Module | Iterable[nn.Parameter], weight_decay: float, *, decay_vectors: bool = False
+    parameters: nn.Module | Iterable[nn.Parameter],
+    weight_decay: float,
+    *,
+    decay_vectors: bool = False,
+    shares: Mapping[nn.Parameter, float] | None = None,
 ) -> list[dict[str, Any]]:
     """Split trainable parameters into matrices, which decay, and vectors (biases, normalisation), which do not.
 
@@ -78,21 +82,28 @@ def parameter_groups(
         parameters: a module, or parameters; each is taken once and frozen ones are left out.
         weight_decay: of the first group.
         decay_vectors: let parameters of at most one dimension decay too, as MoCo's code does.
+        shares: what share of the learning rate a parameter gets; all of it, if it is not named. Every share has groups
+            of its own, whose `share` it is: who sets the rate of a step multiplies by it.
 
     Raises:
         ValueError: nothing is trainable.
     """
+    shares = {} if shares is None else shares
     given = parameters.parameters() if isinstance(parameters, nn.Module) else parameters
     trainable = [parameter for parameter in dict.fromkeys(given) if parameter.requires_grad]
     if not trainable:
         raise ValueError("there is nothing to optimise: every parameter is frozen, or there is none")
-    matrices = [parameter for parameter in trainable if parameter.ndim > 1]
-    vectors = [parameter for parameter in trainable if parameter.ndim <= 1]
-    groups = [
-        {"params": matrices, "weight_decay": weight_decay},
-        {"params": vectors, "weight_decay": weight_decay if decay_vectors else 0.0},
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for parameter in trainable:
+        groups.setdefault((shares.get(parameter, 1.0), parameter.ndim > 1), []).append(parameter)
+    return [
+        {
+            "params": members,
+            "weight_decay": weight_decay if matrices or decay_vectors else 0.0,
+            **({"share": share} if share != 1 else {}),
+        }
+        for (share, matrices), members in sorted(groups.items(), key=lambda each: (-each[0][0], not each[0][1]))
     ]
-    return [group for group in groups if group["params"]]
 
 
 def optimizer(
@@ -106,6 +117,7 @@ def optimizer(
     betas: tuple[float, float] = (0.9, 0.999),
     trust: float = 0.001,
     decay_vectors: bool = False,
+    shares: Mapping[nn.Parameter, float] | None = None,
 ) -> Optimizer:
     """Build an optimiser over a module or its parameters.
 
@@ -119,6 +131,7 @@ def optimizer(
         betas: decay rates of AdamW's two moments.
         trust: LARS's trust coefficient.
         decay_vectors: see `parameter_groups`.
+        shares: see `parameter_groups`; the groups begin with that share of `learning_rate`.
 
     Raises:
         ValueError: the name is unknown, a number is out of range, or nothing is trainable.
@@ -133,7 +146,9 @@ def optimizer(
         raise ValueError(f"learning_rate and weight_decay must be at least 0, got {learning_rate} and {weight_decay}")
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum must be in [0, 1), got {momentum}")
-    groups = parameter_groups(parameters, weight_decay, decay_vectors=decay_vectors)
+    groups = parameter_groups(parameters, weight_decay, decay_vectors=decay_vectors, shares=shares)
+    for group in groups:
+        group["lr"] = learning_rate * group.get("share", 1.0)
     if name == "sgd":
         return SGD(groups, learning_rate, momentum=momentum, nesterov=nesterov)
     if name == "adamw":

@@ -6,23 +6,27 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.utilities.exceptions import MisconfigurationException
+from torch import nn
 from torch.optim import Optimizer
 
 from antipodes.data import Loader, Samples
 from antipodes.encoders import without_pretrained
 from antipodes.encoders.initial import initialise, initialise_head
+from antipodes.encoders.layers import decayed_rates
 from antipodes.methods import Method
 from antipodes.objectives import Temperature
 from antipodes.runs.boards import BOARDS, require
-from antipodes.runs.build import build_data, build_method
+from antipodes.runs.build import build_method
 from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint
+from antipodes.runs.growth import described, grown_optimizer, growth_since, open_data
 from antipodes.runs.locked import lookup_locked
 from antipodes.runs.opening import load_model
 from antipodes.runs.records import Records, Totals
@@ -31,6 +35,7 @@ from antipodes.runs.snapshots import discard_snapshots
 from antipodes.runs.views import Views, with_statistics
 from antipodes.schedules import learning_rate
 from antipodes.training.between import listeners
+from antipodes.training.calendar import Calendar
 from antipodes.training.optimizers import optimizer as build_optimizer
 from antipodes.training.progress import TrainingProgress
 from antipodes.training.watch import Watch
@@ -42,7 +47,7 @@ class Training:
 
     Attributes:
         done: Steps of the optimiser so far.
-        steps: Steps in an epoch.
+        calendar: Which epoch a step belongs to.
         best: The best score so far.
         totals: Sums of the numbers of this epoch's steps.
     """
@@ -61,7 +66,7 @@ class Training:
     records: Records | None
     bar: TrainingProgress
     identity: Mapping[str, Any]
-    steps: int
+    calendar: Calendar
     done: int = 0
     best: float = -math.inf
     totals: Totals = field(default_factory=Totals)
@@ -74,16 +79,21 @@ class Training:
     @property
     def progress(self) -> float:
         """The share of training that is done."""
-        return self.done / (self.settings.epochs * self.steps)
+        return self.done / self.calendar.total(self.settings.epochs)
+
+    @cached_property
+    def rows(self) -> dict[str, Any]:
+        """What checkpoints hold of the data, so that its rows are known again when it has grown."""
+        return described(self.data)
 
     def rate_of_group(self, group: Mapping[str, Any], rate: float) -> float:
-        """The learning rate of a group of parameters: the step's, or that share of a rate of its own.
+        """The learning rate of a group of parameters: a share of the step's, or the step's share of a rate of its own.
 
         What objectives learn (a temperature) may have one, which is a third of it below 0.03, as in FastCLIP.
         """
         own = group.get("own_rate")
         if own is None:
-            return rate
+            return rate * float(group.get("share", 1.0))
         share = rate / max(
             self.settings.learning_rate * self.settings.batch_size * self.settings.accumulate / 256, 1e-30
         )
@@ -96,6 +106,8 @@ class Training:
             return
         state = {
             "identity": dict(self.identity),
+            "data": self.rows,
+            "calendar": asdict(self.calendar),
             "model": self.method.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "precision": self.fabric.strategy.precision.state_dict(),
@@ -130,7 +142,7 @@ def prepare(
     tell = say if say is not None and fabric.is_global_zero else _nothing
     run = resume or Run.free(settings.out)  # refused by every rank alike, so that none waits for another
     saved = load_checkpoint(run.last) if resume is not None and run.last.exists() else None
-    data = build_data(config["data"])
+    data = open_data(config["data"], saved)
     config = config if resume is not None else with_statistics(config, data)
     with nullcontext() if saved is None else without_pretrained():  # what was saved replaces all weights
         method = build_method(config, data)
@@ -149,8 +161,8 @@ def prepare(
         world_size=fabric.world_size,
         workers=settings.workers,
     )
-    steps = len(loader) // settings.accumulate  # of the optimiser, in an epoch
-    if steps == 0:
+    calendar = Calendar(len(loader) // settings.accumulate)
+    if calendar.steps == 0:
         raise ValueError(f"accumulate {settings.accumulate} needs that many batches, an epoch has {len(loader)}")
     method.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     method.precision = fabric.autocast
@@ -160,19 +172,28 @@ def prepare(
         settings.learning_rate,
         weight_decay=settings.weight_decay,
         momentum=settings.momentum,
+        shares=_shares(method, settings.layer_decay),
     )
     if learnable := [parameter for parameter in method.directions.parameters() if parameter.requires_grad]:
         optimizer.add_param_group({"params": learnable, "weight_decay": 0.0, "own_rate": config["temperature"]["rate"]})
-    rate_of(settings, 0, steps)  # an impossible schedule is refused before anything is written
+    rate_of(settings, 0, calendar)  # an impossible schedule is refused before anything is written
     identity = {"fingerprint": data.fingerprint, "world_size": fabric.world_size, "method": config["method"]["name"]}
-    done, best, totals = 0, -math.inf, Totals()
+    done, best, totals, growth = 0, -math.inf, Totals(), None
     if saved is not None:
         _refuse_changes(saved["identity"], identity, run)
-        load_model(method, saved, run)
-        optimizer.load_state_dict(saved["optimizer"])
+        growth, since = growth_since(saved, data), Calendar(**saved.get("calendar", asdict(calendar)))
+        load_model(method, saved, run, growth)
+        learned = saved["optimizer"]
+        optimizer.load_state_dict(learned if growth is None else grown_optimizer(optimizer, method, learned, growth))
         fabric.strategy.precision.load_state_dict(saved["precision"])
         torch.set_rng_state(saved["rng"])
         done, best, totals = saved["step"], saved["best"], Totals(saved["totals"])
+        if growth is None:
+            calendar = since
+        else:  # an epoch that was begun with the old data begins anew
+            calendar, totals = Calendar(calendar.steps, done, since.epoch(done)), Totals()
+            over = done >= calendar.total(settings.epochs)
+            tell(f"{growth}{'; the run is over, a larger number of --epochs goes on' if over else ''}")
     watch = Watch(method, data)
     network, optimizer = fabric.setup(method.network, optimizer)
     method.train()
@@ -188,8 +209,8 @@ def prepare(
             data.write_skipped(run.folder / "skipped.csv")
     records = Records(run.folder, done, boards) if fabric.is_global_zero else None
     if fabric.is_global_zero:
-        discard_snapshots(run, done // steps)
-    bar = TrainingProgress(settings.epochs * steps, done, enabled=fabric.is_global_zero)
+        discard_snapshots(run, calendar.epoch(done) if growth is None else -1)  # they go by rows
+    bar = TrainingProgress(calendar.total(settings.epochs), done, enabled=fabric.is_global_zero)
     lookup_locked(views, method, data, config, bar.say)
     return Training(
         config,
@@ -206,7 +227,7 @@ def prepare(
         records,
         bar,
         identity,
-        steps,
+        calendar,
         done,
         best,
         totals,
@@ -246,9 +267,9 @@ def peak_rate(settings: Settings) -> float:
     return settings.learning_rate * settings.batch_size * settings.accumulate / 256
 
 
-def rate_of(settings: Settings, step: int, steps: int) -> float:
+def rate_of(settings: Settings, step: int, calendar: Calendar) -> float:
     """The learning rate of a step: scaled to the effective batch, warmed up, then falling."""
-    total = settings.epochs * steps
+    total = calendar.total(settings.epochs)
     return learning_rate(
         step,
         total,
@@ -257,6 +278,16 @@ def rate_of(settings: Settings, step: int, steps: int) -> float:
         settings.schedule,
         settings.milestones,
     )
+
+
+def _shares(method: Method, decay: float) -> dict[nn.Parameter, float]:
+    """What share of the learning rate the parameters of encoders get; heads get all of it."""
+    if decay == 1:
+        return {}
+    rates: dict[nn.Parameter, float] = {}
+    for name in method.network.names():
+        rates |= decayed_rates(method.network[name].encoder, decay)
+    return rates
 
 
 def _nothing(_: str) -> None:
@@ -339,16 +370,11 @@ def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data:
 
 
 def _refuse_changes(saved: Mapping[str, Any], now: Mapping[str, Any], run: Run) -> None:
-    """A checkpoint continues only with the data, the method and the number of processes it was written with."""
+    """A checkpoint continues only with the method and the number of processes it was written with."""
     if saved["method"] != now["method"]:
         raise ValueError(f"{run.folder} was trained with method {saved['method']}, not {now['method']}")
     if saved["world_size"] != now["world_size"]:
         raise ValueError(
             f"{run.folder} was trained by {saved['world_size']} process(es), this is {now['world_size']}: "
             f"resume it with as many"
-        )
-    if saved["fingerprint"] != now["fingerprint"]:
-        raise ValueError(
-            f"the dataset has changed since {run.folder} was started (fingerprint {saved['fingerprint']}, now "
-            f"{now['fingerprint']}): ids would mean other samples; restore the data or start a new run"
         )

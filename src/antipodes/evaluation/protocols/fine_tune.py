@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from antipodes.data import Samples, subset
+from antipodes.encoders.layers import decayed_rates
 from antipodes.evaluation.accuracy import Accuracy, accuracy
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.splits import class_balanced_subset, stratified_split
 from antipodes.evaluation.subject import Subject
 from antipodes.evaluation.towers import tower_network
 from antipodes.functional.checks import number_classes
+from antipodes.methods.towers import Joined
 from antipodes.runs.embedding import embed
 from antipodes.runs.views import build_augmentation, plain_view
 from antipodes.seeding import generator
@@ -42,6 +44,7 @@ class FineTune(Protocol):
         min_steps: At least so many steps, for shares of few batches.
         batch_size: Labelled images per step.
         weight_decay: Of all weights.
+        layer_decay: Learning rate of an encoder's layer over that of the next; 1 is one rate for all.
     """
 
     name = "fine-tune"
@@ -55,12 +58,15 @@ class FineTune(Protocol):
     min_steps: int = 200
     batch_size: int = 128
     weight_decay: float = 1e-4
+    layer_decay: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
             raise ValueError(f"fractions must be shares in (0, 1], got {list(self.fractions)}")
         if not self.rates or not all(rate > 0 for rate in self.rates):
             raise ValueError(f"rates must be above 0, got {list(self.rates)}: they are learning rates")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay must be in (0, 1], got {self.layer_decay}")
         if self.epochs < 1 or self.min_steps < 0 or self.batch_size < 2:
             raise ValueError("epochs must be at least 1, min_steps at least 0 and batch_size at least 2")
 
@@ -133,10 +139,14 @@ class FineTune(Protocol):
         batch = max(2, min(self.batch_size, len(ids)))
         steps = max(self.min_steps, self.epochs * math.ceil(len(ids) / batch))
         scaled = rate * batch / 256
+        shares = dict.fromkeys(network[0].parameters(), 1.0)
+        for part in network[0].encoders if isinstance(network[0], Joined) else [network[0]]:
+            shares |= decayed_rates(part, self.layer_decay) if self.layer_decay < 1 else {}
         groups = [
-            {"params": list(network[0].parameters()), "lr": scaled},
-            {"params": list(network[1].parameters()), "lr": scaled * self.head_factor},
+            {"params": [each for each, own in shares.items() if own == share], "lr": scaled * share}
+            for share in sorted(set(shares.values()), reverse=True)
         ]
+        groups.append({"params": list(network[1].parameters()), "lr": scaled * self.head_factor})
         optimiser = torch.optim.SGD(groups, momentum=0.9, nesterov=True, weight_decay=self.weight_decay)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: (1 + math.cos(math.pi * step / steps)) / 2)
         network.train()

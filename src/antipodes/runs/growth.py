@@ -1,0 +1,194 @@
+"""Data that has grown since a checkpoint was written: old rows keep what was learned about them, new ones start fresh.
+
+1. A checkpoint holds two digests for every row, of its name and of its content, and the sample that the row shows.
+2. Rows are known again by both, else by their content alone: a file may have been renamed.
+3. Every module says which tensors of its state go by rows (`row_state`). Those are put together anew: entries of old
+   rows move to where the rows are now, the others are as in a module that has seen nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from antipodes.data import Samples
+from antipodes.methods import Method
+from antipodes.negatives import Known
+from antipodes.registry import find
+from antipodes.runs.build import Spec, build_data
+from antipodes.state import ByRow
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Which rows of a dataset were there before.
+
+    Args:
+        sources: (n,) int64, the row that every row was before; -1 for a new one.
+        before: How many rows there were.
+        places: (before,) int64, the row that each of those is now; -1 for one that is gone.
+        samples: The same for samples, by their numbers before.
+    """
+
+    sources: Tensor
+    before: int
+    places: Tensor
+    samples: Tensor
+
+    @property
+    def new(self) -> int:
+        """How many rows were not there before."""
+        return int((self.sources < 0).sum())
+
+    @property
+    def gone(self) -> int:
+        """How many rows are not there any more."""
+        return int((self.places < 0).sum())
+
+    def __str__(self) -> str:
+        kept = len(self.sources) - self.new
+        gone = f"; {self.gone:,} are gone, with what was learned about them" if self.gone else ""
+        return f"the data has changed: {kept:,} rows keep their tables, {self.new:,} new ones start fresh{gone}"
+
+    def moved(self, saved: Tensor, fresh: Tensor, how: ByRow) -> Tensor:
+        """A tensor of a checkpoint as it has to be for the rows of today.
+
+        Args:
+            saved: As it was.
+            fresh: As it is in a module that has seen nothing.
+            how: How it depends on rows.
+        """
+        if how.holds == "data":
+            return fresh
+        if how.holds in ("rows", "samples"):
+            table = self.places if how.holds == "rows" else self.samples
+            saved = torch.where(saved < 0, -1, table.to(saved)[saved.clamp(min=0).long()])
+        if how.axis is None or saved.dim() <= how.axis or saved.shape[how.axis] % self.before:
+            return saved  # such as one threshold for all
+        each = saved.shape[how.axis] // self.before
+        old = saved.movedim(how.axis, 0).unflatten(0, (self.before, each))
+        start = fresh.movedim(how.axis, 0)
+        if start.shape[1:] != saved.movedim(how.axis, 0).shape[1:]:  # its width is known from the first step on
+            start = old.new_zeros(len(self.sources) * each, *old.shape[2:])
+        new = start.to(old).unflatten(0, (len(self.sources), each)).clone()
+        kept = self.sources >= 0
+        new[kept] = old[self.sources[kept]]
+        moved: Tensor = new.flatten(0, 1).movedim(0, how.axis)
+        return moved
+
+
+def described(data: Samples) -> dict[str, Any]:
+    """What a checkpoint holds of its data, by which rows are known again."""
+    return {
+        "keys": data.keys(),
+        "samples": data.samples,
+        "sizes": {"size": data.image_size, "decode": getattr(data, "decode", None)},
+    }
+
+
+def open_data(spec: Spec, saved: Mapping[str, Any] | None) -> Samples:
+    """The training split, its images as large as they were when a checkpoint was written.
+
+    Args:
+        spec: The data of the configuration.
+        saved: The checkpoint; None for a run that begins.
+    """
+    sizes = {} if saved is None else saved.get("data", {}).get("sizes", {})
+    takes = inspect.signature(find("data", spec["name"]).target).parameters
+    wanted = {name: side for name, side in sizes.items() if side and name in takes and spec.get(name) is None}
+    return build_data({**spec, **wanted})
+
+
+def growth_since(saved: Mapping[str, Any], data: Samples) -> Growth | None:
+    """How data differs from that of a checkpoint; None if it is the same.
+
+    Raises:
+        ValueError: if it is another one whose rows cannot be known again, or none of them is.
+    """
+    if saved["identity"]["fingerprint"] == data.fingerprint:
+        return None
+    before = saved.get("data", {})
+    old, now = before.get("keys"), data.keys()
+    growth = None if old is None or now is None else _match(old, now, before["samples"], data.samples)
+    if growth is None or growth.new == len(data):
+        raise ValueError(
+            f"the dataset has changed (fingerprint {saved['identity']['fingerprint']}, now {data.fingerprint}): "
+            "ids would mean other samples; restore the data or start a new run"
+        )
+    return growth
+
+
+def grown_model(method: Method, saved: Mapping[str, Tensor], growth: Growth) -> dict[str, Tensor]:
+    """The state of a method from a checkpoint, for the rows of today.
+
+    Raises:
+        ValueError: if groups that the user gave still speak of the rows of before.
+    """
+    state = dict(saved)
+    for prefix, module in method.named_modules():
+        if isinstance(module, Known):
+            _refuse_old_groups(module, saved[f"{prefix}.groups"], growth)
+        for name, how in _declared(module).items():
+            key, fresh = f"{prefix}.{name}", getattr(module, name)
+            if key in state and isinstance(fresh, Tensor):
+                state[key] = growth.moved(state[key], fresh.detach(), how)
+    return state
+
+
+def grown_optimizer(optimizer: Optimizer, method: Method, saved: Mapping[str, Any], growth: Growth) -> dict[str, Any]:
+    """The state of an optimiser from a checkpoint, for parameters that have an entry for every row."""
+    by_row = {id(getattr(module, name)): how for module in method.modules() for name, how in _declared(module).items()}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state = dict(saved["state"])
+    for number, parameter in enumerate(parameters):
+        if id(parameter) in by_row and number in state:
+            state[number] = {
+                name: growth.moved(value, torch.zeros_like(parameter), by_row[id(parameter)])
+                if isinstance(value, Tensor) and value.dim()
+                else value
+                for name, value in state[number].items()
+            }
+    return {**saved, "state": state}
+
+
+def _declared(module: nn.Module) -> Mapping[str, ByRow]:
+    """The tensors of a module's own state that go by rows."""
+    declared: Mapping[str, ByRow] = getattr(type(module), "row_state", {})
+    return declared
+
+
+def _match(before: Tensor, now: Tensor, old_samples: Tensor | None, new_samples: Tensor | None) -> Growth:
+    sources = torch.full((len(now),), -1)
+    taken = torch.zeros(len(before), dtype=torch.bool)
+    for columns in (slice(0, 2), slice(1, 2)):  # by name and content, then by content alone
+        waiting: dict[tuple[int, ...], list[int]] = {}
+        for row in (~taken).nonzero()[:, 0].flip(0).tolist():
+            waiting.setdefault(tuple(before[row, columns].tolist()), []).append(row)
+        for row in (sources < 0).nonzero()[:, 0].tolist():
+            if rows := waiting.get(tuple(now[row, columns].tolist())):
+                sources[row] = rows.pop()
+                taken[sources[row]] = True
+    kept = sources >= 0
+    places = torch.full((len(before),), -1)
+    places[sources[kept]] = kept.nonzero()[:, 0]
+    if old_samples is None or new_samples is None:
+        return Growth(sources, len(before), places, places)
+    samples = torch.full((int(old_samples.max()) + 1,), -1)
+    samples[old_samples[sources[kept]]] = new_samples[kept]
+    return Growth(sources, len(before), places, samples)
+
+
+def _refuse_old_groups(policy: Known, saved: Tensor, growth: Growth) -> None:
+    grouped = (saved >= 0).nonzero()[:, 0]
+    stale = len(policy.groups) >= len(saved) and torch.equal(policy.groups[: len(saved)].cpu(), saved)
+    if stale and not torch.equal(growth.places[grouped], grouped):
+        raise ValueError(
+            "the groups that the policy known was given speak of rows by the numbers that they had before the data "
+            "changed: audit the data again, then resume"
+        )
