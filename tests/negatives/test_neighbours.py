@@ -127,7 +127,7 @@ def test_due_start_and_refusals() -> None:
     for arguments, sentence in (
         ({"k": N}, r"k must be in 1\.\.12"),
         ({"every": 0}, "every must be at least 1"),
-        ({"space": "seen"}, "space must be features or embeddings"),
+        ({"space": "seen"}, "space must be features, embeddings or guide"),
         ({"start": 2.0}, "start must be in"),
     ):
         with pytest.raises(ValueError, match=sentence):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -109,6 +109,8 @@ def _flagged(method: Method, part: ImageDataset, rows: Tensor, embeddings: Embed
         vectors = normalise(embed(method.evaluated(tower, head=True), part, preprocess=view))
         pairs = Pairs(vectors, rows, torch.ones(len(rows)))
         try:
+            if (look := method.objectives()[str(direction)].look) is not None:
+                pairs = replace(pairs, guide=look(pairs))
             flags = find_flags(pairs, policy.judge(pairs, 1.0, learn=False))
         except ValueError:  # a policy that needs a guide, or more than embeddings
             flags = None

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from antipodes.data import Samples, subset
 from antipodes.functional.knn import knn
+from antipodes.guides import RunGuide
 from antipodes.methods import Method
 from antipodes.negatives import Policy
 from antipodes.negatives.policy import Hears, Space
@@ -42,7 +43,7 @@ def fit_policies(method: Method, data: Samples, epoch: int, progress: float, fab
     """Give the policies that are due the features of all training samples, without augmentation.
 
     Features are those of the tower whose embeddings are the anchors of the policy's direction; of several ranks each
-    embeds its share.
+    embeds its share. A policy that is fitted in the guide's space gets the guide's vectors, once if these never move.
     """
     ranks, here = fabric.world_size, fabric.global_rank
     share = data
@@ -53,6 +54,12 @@ def fit_policies(method: Method, data: Samples, epoch: int, progress: float, fab
         if not policy.due(epoch):
             continue
         tower = method.anchor_tower(direction)
+        if policy.space == "guide":
+            assert isinstance(method.guide, RunGuide)
+            fitted = getattr(policy, "fitted_at", None)
+            if method.guide.moves or fitted is None or fitted < 0:
+                policy.fit(method.guide.vectors(tower), progress)
+            continue
         key = (tower, policy.space)
         if key not in known:
             known[key] = None if policy.space == "seen" else _features(method, share, tower, policy.space, fabric)

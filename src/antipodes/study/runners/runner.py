@@ -18,6 +18,7 @@ RUNNERS = {
     "mutual-information": "antipodes.study.runners.mutual_information.MutualInformation",
     "label-recovery": "antipodes.study.runners.label_recovery.LabelRecovery",
     "gradient-variance": "antipodes.study.runners.gradient_variance.GradientVariance",
+    "detectors": "antipodes.study.runners.detectors.Detectors",
 }
 
 
