@@ -77,8 +77,8 @@ class Detectors(Runner):
     detector: Detector = "own"
     data: str = "cifar10"
     limit: int | None = None
-    steps: int = 1560
-    measured: tuple[int, ...] = (156, 390, 780, 1170, 1560)
+    steps: int = 780
+    measured: tuple[int, ...] = (78, 195, 390, 585, 780)
     batch: int = 256
     alpha: float = 0.01
     k: int = 5
