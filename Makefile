@@ -1,14 +1,21 @@
 # make demo and make test work on a fresh clone: they build .venv once, with the versions of constraints.txt.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
+ORACLES = tests/objectives/test_other_libraries.py tests/objectives/test_gist_embed.py tests/encoders/test_text.py
+ORACLES_PIP = .venv-oracles/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+TOOLS = pytest pytest-xdist pytest-timeout hypothesis
 PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test test-oracles lint bench docs clean
 
 demo: .venv/ready
 	.venv/bin/antipodes demo
 
 test: .venv/dev
 	.venv/bin/python -m pytest --numprocesses 2
+
+# the tests that compare with other libraries' own code, in an environment of their own
+test-oracles: .venv-oracles/ready
+	.venv-oracles/bin/python -m pytest $(ORACLES)
 
 lint: .venv/dev
 	.venv/bin/ruff check .
@@ -38,9 +45,18 @@ docs: .venv/docs
 	$(PIP) --editable '.[bench]'
 	touch $@
 
+# open_clip alone: it asks for torchvision, which cannot be imported beside torch's CPU build, and neither can
+# transformers where it is installed; its losses need neither
+.venv-oracles/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-oracles
+	$(ORACLES_PIP) torch
+	$(ORACLES_PIP) --editable '.[text]' $(TOOLS) sentence-transformers
+	$(ORACLES_PIP) --no-deps open_clip_torch
+	touch $@
+
 .venv/docs: .venv/ready
 	$(PIP) --editable '.[docs]'
 	touch $@
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-oracles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -199,7 +199,7 @@ class Pairs:
         if supports is None:
             return self
         mean = normalise(supports.detach()).mean(0)
-        return replace(self, supports=mean.repeat(len(self.anchors) // len(mean), 1))
+        return self._with(supports=mean.repeat(len(self.anchors) // len(mean), 1))
 
     def refine(
         self,
@@ -236,11 +236,18 @@ class Pairs:
     def detached(self) -> Pairs:
         """The same pairs without gradient, for those who only look."""
         keys = None if self.candidates is None else self.candidates.detach()
-        plain = replace(self, anchors=self.anchors.detach(), positives=self.positives.detach(), candidates=keys)
-        found = self.same_sample  # who looks there finds it for both
+        return self._with(anchors=self.anchors.detach(), positives=self.positives.detach(), candidates=keys)
+
+    def with_guide(self, guide: Guide) -> Pairs:
+        """The same pairs as a guide sees them besides."""
+        return self._with(guide=guide)
+
+    def _with(self, **changes: Any) -> Pairs:
+        """The same numbers in other fields: what was found out about them stays known."""
+        other = replace(self, **changes)
         known = {name: value for name, value in self.__dict__.items() if name in ("extent", "row_span", "product")}
-        plain.__dict__.update(known, same_sample=found)
-        return plain
+        other.__dict__.update(known, same_sample=self.same_sample)
+        return other
 
     def available(self) -> Tensor:
         """How many candidates every anchor has before any rule, (A,): filled slots of other samples."""

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["method", "objective", "negatives", "data", "encoder", "augmentation"]
+Kind = Literal["method", "objective", "negatives", "guide", "data", "encoder", "augmentation"]
 
 _BASES: dict[Kind, str] = {
     "method": "antipodes.methods.method.Method",
     "objective": "antipodes.objectives.objective.Objective",
     "negatives": "antipodes.negatives.policy.Policy",
+    "guide": "antipodes.guides.guide.GuideSource",
     "data": "antipodes.data.dataset.Samples",
     "encoder": "torch.nn.Module",
     "augmentation": "antipodes.data.augment.base.Augmentation",
@@ -203,6 +204,12 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "chance": Entry("antipodes.negatives.chance.Chance"),
         "oracle": Entry("antipodes.negatives.oracle.Oracle"),
     },
+    "guide": {
+        "table": Entry("antipodes.runs.guides.table_guide"),
+        "network": Entry("antipodes.runs.guides.network_guide"),
+        "history": Entry("antipodes.runs.guides.history_guide"),
+        "momentum": Entry("antipodes.runs.guides.momentum_guide"),
+    },
     "data": {
         "cifar10": Entry("antipodes.data.cifar.CIFAR10"),
         "cifar100": Entry("antipodes.data.cifar.CIFAR100"),
@@ -235,6 +242,7 @@ ELSE: dict[Kind, str] = {
     "method": "the dotted path of a Method",
     "objective": "the dotted path of an Objective",
     "negatives": "the dotted path of a Policy",
+    "guide": "the dotted path of a GuideSource that goes by rows",
     "encoder": "timm:<model>, hf:<text model>, or the dotted path of an nn.Module",
     "data": "the path of a folder or archive of images, with or without captions, of a table or of .npz, .npy or .tar "
     "files, or the dotted path of a dataset",

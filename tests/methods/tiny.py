@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from antipodes import DCL, FNC, HCL, IFND, Cave, GloFND, Hardest, Oracle, Ring
+from antipodes import DCL, FNC, HCL, IFND, Cave, GloFND, Guided, Hardest, HistoryGuide, Oracle, Ring, TableGuide
 from antipodes.encoders.heads import Head
+from antipodes.guides import MomentumKeys, RowGuides, RunGuide
 from antipodes.methods import (
     CLIP,
     CMC,
@@ -29,9 +30,11 @@ from antipodes.methods import (
 from antipodes.negatives import Clustered
 from antipodes.objectives import GlobalContrastive, HardPairs, InfoNCE, LocalAggregation, SoftLabel
 from antipodes.objectives.local_aggregation import local_aggregation
+from antipodes.runs.guides import attach_guide
 
 N, BATCH, SIZE, DIM, VECTOR = 24, 8, 4, 5, 9
 LABELS = torch.arange(N) % 5
+VECTORS = torch.randn(N, 3, generator=torch.Generator().manual_seed(9), dtype=torch.float64)  # a guide's
 
 
 class Tiny(nn.Module):
@@ -116,7 +119,19 @@ POLICIES: dict[str, dict[str, Any]] = {
     "dcl": {"negatives": lambda: DCL(0.02)},
     "hcl": {"negatives": lambda: Ring((0.9, 0.5)) & HCL(0.02, beta=0.5)},
     "cave": {"negatives": lambda: _fitted(Cave(N, (3,)))},
+    "table": {"negatives": lambda: Guided(margin=0.8), "guide": lambda method: by_row(method, TableGuide(VECTORS))},
+    "history": {
+        "negatives": lambda: Guided(alpha=0.5),
+        "treatment": "attract",
+        "guide": lambda method: RowGuides({name: HistoryGuide(N, DIM, 0.5) for name in method.network.names()}),
+    },
+    "momentum": {"negatives": lambda: Guided(alpha=0.5), "guide": lambda method: MomentumKeys()},
 }
+
+
+def by_row(method: Method, source: TableGuide) -> RowGuides:
+    """One source for all towers."""
+    return RowGuides(dict.fromkeys(method.network.names(), source))
 
 
 def _fitted(policy: Clustered) -> Clustered:
@@ -132,21 +147,30 @@ SOME = {
     "hnssl": ("none",),
     "hnssl-lesion": ("none",),
     "instance-once": ("none", "ring"),
-    "instance-expected": ("none", "ring", "attract", "refine"),
-    "la": ("none", "ring", "cave", "supports"),
+    "instance-expected": ("none", "ring", "attract", "refine", "table"),
+    "la": ("none", "ring", "cave", "supports", "table"),
     "cmc-la": ("none", "ring"),
-    "clip-global": ("none", "glofnd", "attract"),
+    "clip-global": ("none", "glofnd", "attract", "table"),
 }
-CASES = [(method, policy) for method in METHODS for policy in SOME.get(method, POLICIES)]
+ONLY = {"momentum": ("moco", "moco-v1")}  # policies that not every method takes
+CASES = [
+    (method, policy)
+    for method in METHODS
+    for policy in SOME.get(method, POLICIES)
+    if method in ONLY.get(policy, METHODS)
+]
 
 
 def build(name: str, policy: str = "none", seed: int = 0) -> Method:
     arguments = dict(POLICIES[policy])
     if "negatives" in arguments:
         arguments["negatives"] = arguments["negatives"]()
+    guide: Callable[[Method], RunGuide] | None = arguments.pop("guide", None)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return METHODS[name](**arguments).train()
+        method = METHODS[name](**arguments).train()
+    attach_guide(method, None if guide is None else guide(method), {"guide": policy, "negatives": policy})
+    return method
 
 
 def batch(step: int, method: Method, part: slice = slice(None), dtype: torch.dtype = torch.float32) -> Batch:
@@ -191,6 +215,8 @@ class Training:
         loss.backward()
         self.optimizer.step()
         self.method.after_step()
+        if isinstance(self.method.guide, RunGuide):
+            self.method.guide.take()
         return loss.detach()
 
     def state(self) -> bytes:

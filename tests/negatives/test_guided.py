@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -132,17 +133,59 @@ def one_step(rank: int, world_size: int, name: str) -> tuple[Tensor, Tensor]:
     part = slice(8 * rank // world_size, 8 * (rank + 1) // world_size)
     z1, z2 = (z[part].clone().requires_grad_() for z in noise(2, 8, 5))
     g1, g2 = (g[part] for g in noise(2, 8, 3, seed=1))
-    policy: Policy = Guided(0.1) if name == "guided" else PositiveAware(0.1)
+    policies: dict[str, Policy] = {"guided": Guided(0.1), "share": Guided(alpha=0.2), "positive": PositiveAware(0.1)}
+    policy = policies[name]
     loss = InfoNCE(0.1, policy, "attract")(z1, z2, torch.arange(8)[part], guide=(g1, g2))
     return loss.detach() / world_size, torch.stack(torch.autograd.grad(loss, (z1, z2))) / world_size
 
 
-@pytest.mark.parametrize("name", ["guided", "positive"])
+@pytest.mark.parametrize("name", ["guided", "share", "positive"])
 def test_two_ranks_equal_one(two_ranks: Ranks, name: str) -> None:
     loss, gradient = one_step(0, 1, name)
     (first_loss, first), (second_loss, second) = two_ranks(one_step, name)
     torch.testing.assert_close(first_loss + second_loss, loss)
     torch.testing.assert_close(torch.cat((first, second), dim=1), gradient)
+
+
+def test_a_share_is_what_the_guide_finds_nearest() -> None:
+    """Of ten candidates three, by the guide's angles; what it does not know, or finds opposite, is never near."""
+    seen = circle(*(14.0 * number for number in range(10)))  # 0 to 126 degrees
+    pairs = Pairs(
+        circle(0.0), torch.tensor([99]), torch.tensor([0.5]), circle(*range(10)), torch.arange(10),
+        guide=Guide(circle(0.0), torch.ones(1), seen.flip(0)),
+    )  # fmt: skip
+    assert flagged(Guided(alpha=0.3), pairs) == [7, 8, 9]
+    unknown = replace(pairs, guide=Guide(circle(0.0), torch.ones(1), torch.cat((-seen[:8], torch.zeros(2, 2)))))
+    assert unknown.guide is not None
+    assert flagged(Guided(alpha=0.3), unknown) == [7]  # -cos 98 > 0; the zero vectors come next and are nobody's
+    stranger = replace(pairs, guide=Guide(torch.zeros(1, 2), torch.ones(1), seen))
+    assert flagged(Guided(alpha=0.3), stranger) == []
+    with pytest.raises(ValueError, match="alpha takes the place of the margin"):
+        Guided(margin=0.1, alpha=0.1)
+    with pytest.raises(ValueError, match=r"alpha must be in \(0, 1\)"):
+        Guided(alpha=1.5)
+
+
+@pytest.mark.parametrize("treatment", ["eliminate", "attract"])
+def test_a_share_by_loops(treatment: Treatment) -> None:
+    z, keys = noise(B, 5), noise(11, 5, seed=2)
+    g, guide_keys = noise(B, 3, seed=1), noise(11, 3, seed=3)
+    leaf, other = z.clone().requires_grad_(), z.clone().requires_grad_()
+    positive, ids = noise(B, 5, seed=4), torch.arange(B)
+    more: dict[str, Any] = {"candidates": keys, "candidate_ids": torch.arange(20, 31), "candidate_guide": guide_keys}
+    loss = InfoNCE(0.3, Guided(alpha=0.25), treatment)(leaf, positive, ids, guide=(g, g), **more)
+    seen = normalise(g) @ normalise(guide_keys).T
+    losses = []
+    for i in range(B):
+        false = [k for k in seen[i].argsort(descending=True).tolist()[:3] if seen[i, k] > 0]  # round(0.25 * 11)
+        own = normalise(other)[i] @ normalise(positive)[i]
+        similarities = normalise(keys) @ normalise(other)[i]
+        kept = [k for k in range(11) if k not in false or treatment == "attract"]
+        pulled = torch.stack([own, *(similarities[k] for k in false)]).mean() if treatment == "attract" else own
+        losses.append((torch.stack([own, *(similarities[k] for k in kept)]) / 0.3).logsumexp(0) - pulled / 0.3)
+    expected = torch.stack(losses).mean()
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(torch.autograd.grad(loss, leaf), torch.autograd.grad(expected, other))
 
 
 def test_there_is_nothing_to_save() -> None:

@@ -116,8 +116,18 @@ def test_save_load_continue_is_bit_equal() -> None:
     assert resumed.fitted_at == pytest.approx(0.4)
 
 
+def test_a_sample_without_a_vector_has_no_neighbours() -> None:
+    vectors = noise(N, 4)
+    vectors[[2, 5]] = 0
+    policy = Neighbours(N, k=3)
+    policy.fit(vectors)
+    assert bool((policy.table[[2, 5]] == -1).all())
+    assert not bool(torch.isin(policy.table, torch.tensor([2, 5])).any())
+
+
 def test_due_start_and_refusals() -> None:
     assert [epoch for epoch in range(9) if Neighbours(N, every=3).due(epoch)] == [3, 6]
+    assert [epoch for epoch in range(9) if Neighbours(N, every=3, space="guide").due(epoch)] == [0, 3, 6]
     pairs = Pairs(torch.eye(4), torch.arange(4), torch.ones(4))
     with pytest.warns(UserWarning, match="Neighbours has no neighbours yet"):
         Neighbours(N).judge(pairs, 1.0)
@@ -127,7 +137,7 @@ def test_due_start_and_refusals() -> None:
     for arguments, sentence in (
         ({"k": N}, r"k must be in 1\.\.12"),
         ({"every": 0}, "every must be at least 1"),
-        ({"space": "seen"}, "space must be features or embeddings"),
+        ({"space": "seen"}, "space must be features, embeddings or guide"),
         ({"start": 2.0}, "start must be in"),
     ):
         with pytest.raises(ValueError, match=sentence):

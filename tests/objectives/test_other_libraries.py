@@ -61,9 +61,9 @@ def test_open_clip() -> None:
 
 def test_sentence_transformers() -> None:
     try:
-        from sentence_transformers.losses import MultipleNegativesRankingLoss
-    except ImportError as error:
-        pytest.skip(f"sentence-transformers cannot be imported: {error}")
+        from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"sentence-transformers cannot be imported (make test-oracles): {error}")
     first, second = embeddings()
     theirs = MultipleNegativesRankingLoss(torch.nn.Identity(), scale=20.0)
     expected = theirs.compute_loss_from_embeddings([first, second], None)

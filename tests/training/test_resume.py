@@ -24,6 +24,8 @@ SHAPES = ["--data", "shapes", "--data.count", 512]
 ACCUMULATING_IFND = ["--accumulate", 2, "--negatives", "ifnd", "--negatives.clusters", "[4, 8]"]
 ACCUMULATING_IFND += ["--negatives.space", "seen"]
 RING = ["--negatives", "ring", "--negatives.anneal"]
+NEIGHBOURS = ["--negatives", "guided+neighbours", "--negatives.guided.alpha", 0.05]
+NEIGHBOURS += ["--negatives.neighbours.space", "guide", "--negatives.neighbours.mutual", "true"]
 METHODS = {
     "simclr": ["--head.hidden", 32, "--knn_every", 1, "--negatives", "glofnd", "--negatives.alpha", 0.1],
     "moco": ["--method", "moco", "--method.queue_size", 200, "--head.hidden", 32, "--epochs", 6, *ACCUMULATING_IFND],
@@ -33,6 +35,7 @@ METHODS = {
     "ring by loss": ["--method", "instance", "--method.samples", 50, *RING, "loss"],
     "ring by score": ["--head.hidden", 32, "--knn_every", 1, *RING, "validation"],
     "sane": ["--method", "sane", "--method.queue_size", 200, "--head.hidden", 32],
+    "history": ["--head.hidden", 32, "--guide", "history", *NEIGHBOURS],
 }
 
 

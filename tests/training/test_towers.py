@@ -28,6 +28,7 @@ PAIRED = ["--method", "clip", "--data", "tests.training.paired.Paired", "--encod
 PAIRED += ["--encoders.vector", "tests.training.paired.Dense", "--head.hidden", 8, "--head.dim", 6]
 PAIRED += ["--batch_size", 16, "--epochs", 3, "--log_every", 1, "--knn_every", 0]
 GLOFND = ["--negatives", "glofnd", "--negatives.alpha", 0.2]
+HISTORY: list[object] = ["--guide", "history", "--negatives", "guided", "--negatives.alpha", 0.2]
 FROZEN = ["--freeze", "image", "--augmentation", "plain"]
 DIRECTIONS = ["image_to_vector", "vector_to_image"]
 
@@ -133,6 +134,7 @@ CASES: dict[str, list[object]] = {
     "both towers": [*MANY, *GLOFND],
     "global": [*MANY, "--objective", "global-contrastive"],
     "a frozen tower": [*MANY, *FROZEN],
+    "histories": [*MANY, *HISTORY],
 }
 
 
@@ -152,7 +154,7 @@ def test_killed_and_resumed_is_bit_equal(name: str, tmp_path: Path) -> None:
         assert equal(load_file(tmp_path / "whole" / file), load_file(tmp_path / "killed" / file))
 
 
-@pytest.mark.parametrize("options", [GLOFND, FROZEN], ids=["glofnd", "a frozen tower"])
+@pytest.mark.parametrize("options", [GLOFND, FROZEN, HISTORY], ids=["glofnd", "a frozen tower", "histories"])
 def test_two_processes_train_one_run(options: list[object], tmp_path: Path) -> None:
     for devices in (1, 2):
         result = antipodes("train", *PAIRED, *options, "--devices", devices, "--out", tmp_path / str(devices))

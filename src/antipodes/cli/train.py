@@ -27,12 +27,14 @@ DEFAULTS: dict[Kind, str] = {
     "method": "simclr",
     "objective": "info-nce",
     "negatives": "none",
+    "guide": "none",
     "data": "shapes",
     "encoder": "resnet18-slim",
     "augmentation": "simclr",
 }
 CHOICES: dict[Kind, str] = {kind: f"{', '.join(names)}, {ELSE[kind]}" for kind, names in NAMES.items()} | {
     "negatives": f"none, {', '.join(NAMES['negatives'])}, several joined by +, or {ELSE['negatives']}",
+    "guide": f"none, {', '.join(NAMES['guide'])}, a .npy, .npz or .safetensors file, or {ELSE['guide']}",
     "augmentation": f"{', '.join(NAMES['augmentation'])}; by default what the method's paper uses",
 }
 # on resume: they do not change what is learned
@@ -127,6 +129,8 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
     for extra in ("config", "resume", "strict"):
         config.pop(extra, None)
     config["data"]["name"] = absolute(config["data"]["name"])
+    if config["guide"].get("path") is not None:
+        config["guide"]["path"] = str(Path(config["guide"]["path"]).expanduser().absolute())
     if config["init"] is not None and Path(config["init"]).expanduser().exists():
         config["init"] = str(Path(config["init"]).expanduser().absolute())
     return {**config, "encoders": config.get("encoders") or {}}
@@ -180,8 +184,8 @@ def _hide(parser: jsonargparse.ArgumentParser, option: str) -> None:
 
 
 def _long_form(arguments: list[str]) -> list[str]:
-    """`--method moco` as `--method.name moco`, `--freeze image,text` as a list, `--strict` as `--data.strict true`,
-    configurations in full."""
+    """`--method moco` as `--method.name moco`, `--guide file.npy` as a table, `--freeze image,text` as a list,
+    `--strict` as `--data.strict true`, configurations in full."""
     out: list[str] = []
     for argument in arguments:
         if argument.startswith("--") and "=" in argument and not argument.startswith("--print_config"):
@@ -197,6 +201,11 @@ def _long_form(arguments: list[str]) -> list[str]:
             out[place + 1] = json.dumps(_read_config(out[place + 1]))
         elif argument == "--freeze" and place + 1 < len(out) and not out[place + 1].startswith(("[", "--")):
             out[place + 1] = json.dumps(out[place + 1].split(","))
+    while "--guide.name" in out and out[-1] != "--guide.name":
+        place = out.index("--guide.name")
+        if not out[place + 1].endswith((".npy", ".npz", ".safetensors")):
+            break
+        out[place : place + 2] = ["--guide.name", "table", "--guide.path", out[place + 1]]
     while "--strict" in out:
         place = out.index("--strict")
         out[place : place + 1] = ["--data.strict", "true"]

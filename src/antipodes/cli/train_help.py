@@ -13,7 +13,7 @@ from antipodes.registry import NAMES, Kind
 
 WIDTH = 118
 COLUMN = 30
-KINDS: tuple[Kind, ...] = ("data", "method", "negatives", "encoder", "augmentation", "objective")
+KINDS: tuple[Kind, ...] = ("data", "method", "negatives", "guide", "encoder", "augmentation", "objective")
 SETTINGS = (
     "out",
     "epochs",
@@ -86,6 +86,7 @@ def _choices(kind: Kind) -> str:
     what = {
         "data": "path to a folder, archive, table or .npz, or: ",
         "negatives": "which negatives are false, several joined by +: none, ",
+        "guide": "other eyes for policies that ask, or a file of vectors by row: none, ",
         "augmentation": "by default what the method's paper uses: ",
         "objective": "by default the method's: ",
     }.get(kind, "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple, cast
 
@@ -14,7 +14,7 @@ from antipodes.data import Raw, Samples
 from antipodes.data.augment import Augmentation
 from antipodes.methods import Method
 from antipodes.negatives import Policy
-from antipodes.pairs import Group, Pairs, Rule, normalise
+from antipodes.pairs import Group, Guide, Pairs, Rule, normalise
 from antipodes.runs.embedding import embed
 from antipodes.runs.views import plain_view
 from antipodes.seeding import generator
@@ -28,19 +28,24 @@ class Judged:
         anchors: (n, D) of length 1.
         candidates: (n, D) of length 1: of the key network, of the bank, or the anchors themselves.
         supports: (n, D) mean of further views, where the policy asks for some.
+        look: Pairs to the same in the space of the run's guide, where it has one.
     """
 
     anchors: Tensor
     candidates: Tensor
     supports: Tensor | None = None
+    look: Callable[..., Guide] | None = None
 
     def pairs(self, ids: Tensor) -> Pairs:
         """The samples ids (b,) as one batch: each is an anchor among all of them."""
         positives = (self.anchors[ids] * self.candidates[ids]).sum(1)
         supports = None if self.supports is None else self.supports[ids]
+        keys = self.candidates[ids]
         if self.candidates is self.anchors:
-            return Pairs(self.anchors[ids], ids, positives, supports=supports)
-        return Pairs(self.anchors[ids], ids, positives, self.candidates[ids], ids, supports=supports)
+            pairs = Pairs(self.anchors[ids], ids, positives, teachers=keys, supports=supports)
+        else:
+            pairs = Pairs(self.anchors[ids], ids, positives, keys, ids, teachers=keys, supports=supports)
+        return pairs if self.look is None else replace(pairs, guide=self.look(pairs))
 
 
 class AnchorCounts(NamedTuple):
@@ -88,7 +93,7 @@ def judged_embeddings(
         maker = query if isinstance(other, Tensor) else other
         views = [embedded(maker, towers[0], 2 + number) for number in range(method.supports)]
         supports = torch.stack(views).mean(0)
-    return Judged(anchors, candidates, supports)
+    return Judged(anchors, candidates, supports, method.objectives()[name].look)
 
 
 def _same(one: nn.Module, other: nn.Module) -> bool:

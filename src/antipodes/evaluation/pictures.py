@@ -220,7 +220,9 @@ def strongest_flags(subject: Subject, batch_size: int | None = None, direction: 
     found = []
     for row in range(min(subject.anchors, len(ids))):
         similarity = pairs.keys()[0] @ pairs.anchors[row]
-        flags = [flagged_block(rule, similarity[None], slice(row, row + 1))[0] for rule in rules]
+        guided = None if pairs.guide is None else (pairs.guide.keys() @ pairs.guide.anchors[row])[None]
+        place = slice(row, row + 1)
+        flags = [flagged_block(rule, similarity[None], place, guide_similarities=guided)[0] for rule in rules]
         chosen = torch.stack(flags).any(0)
         chosen &= samples != samples[row]
         ranked = similarity.masked_fill(~chosen, -torch.inf).argsort(descending=True, stable=True)[: int(chosen.sum())]

@@ -4,5 +4,16 @@ from antipodes.guides.guide import GuideSource
 from antipodes.guides.history import HistoryGuide
 from antipodes.guides.network import MomentumGuide, NetworkGuide
 from antipodes.guides.table import TableGuide
+from antipodes.guides.towers import LaterGuide, MomentumKeys, RowGuides, RunGuide
 
-__all__ = ["GuideSource", "HistoryGuide", "MomentumGuide", "NetworkGuide", "TableGuide"]
+__all__ = [
+    "GuideSource",
+    "HistoryGuide",
+    "LaterGuide",
+    "MomentumGuide",
+    "MomentumKeys",
+    "NetworkGuide",
+    "RowGuides",
+    "RunGuide",
+    "TableGuide",
+]

@@ -59,8 +59,10 @@ def _mapped(path: Path, name: str | None) -> Tensor:
     if not path.is_file():
         raise ValueError(f"the guide's table {path} does not exist: give a .npy or .safetensors file")
     if path.suffix == ".npy":
-        # copy-on-write: torch wants memory that it may write to, and nothing ever does
-        return torch.from_numpy(np.load(path, mmap_mode="c"))
+        try:  # copy-on-write: torch wants memory that it may write to, and nothing ever does
+            return torch.from_numpy(np.load(path, mmap_mode="c"))
+        except (ValueError, OSError, EOFError, TypeError) as error:
+            raise ValueError(f"the guide's table {path} cannot be read as a .npy array of numbers") from error
     if path.suffix == ".safetensors":
         from safetensors import safe_open
 

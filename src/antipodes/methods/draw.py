@@ -79,6 +79,7 @@ def against_bank(
             generator=bank.generator(),
             rank=rank(),
             world_size=world_size(),
+            guide=None if pairs.guide is None else (pairs.guide.anchors, pairs.guide.keys()),
         )
 
     return objective.evaluate(pairs, progress, contrast)

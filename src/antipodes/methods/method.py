@@ -42,6 +42,7 @@ class Method(nn.Module, ABC):
         super().__init__()
         self.network = network
         self.directions = nn.ModuleDict(dict(directions))
+        self.guide: nn.Module | None = None  # what the directions' policies look through, if a run has one
 
     @classmethod
     def plan(cls, modalities: Mapping[str, str]) -> dict[str, TowerPlan]:

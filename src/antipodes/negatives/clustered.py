@@ -57,6 +57,7 @@ class Clustered(Policy):
         self.clusters = tuple(clusters)
         self.every = every
         self.space = space
+        self.uses_guide = space == "guide"
         self.seed = seed
         self.register_buffer("labels", torch.full((len(self.clusters), num_samples), -1, dtype=torch.int32))
         self.register_buffer("centroids", torch.zeros(sum(self.clusters), 0))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antipodes.negatives.policy import Policy
+from antipodes.functional.select import top_share
+from antipodes.negatives.policy import Policy, check_shares
 from antipodes.negatives.positive_aware import below, check_margin, required
 from antipodes.pairs import Bounds, Pairs, Rule
 
@@ -17,9 +18,12 @@ class Guided(Policy):
     What the young encoder itself thinks of the pair does not matter. `Ring() & Guided()` is "hard, but not false".
 
     Args:
-        margin: How much less similar than the guide's positive a negative must be; GISTEmbed takes 0.
+        margin: How much less similar than the guide's positive a negative must be; GISTEmbed takes 0. A guide that
+            knows one vector of a sample (a table, say) has a positive of similarity 1: 0.3 flags what exceeds 0.7 then.
         relative: Whether the margin is a share of the similarity of the guide's positive.
         start: Share of training before the first flag.
+        alpha: In the place of the margin: flag this share of the candidates, those that the guide finds nearest, as
+            far as their similarity there is above 0.
 
     Example:
         >>> from antipodes import InfoNCE
@@ -29,10 +33,16 @@ class Guided(Policy):
     by_row = False
     uses_guide = True
 
-    def __init__(self, margin: float = 0.0, relative: bool = False, start: float = 0.0) -> None:
+    def __init__(
+        self, margin: float = 0.0, relative: bool = False, start: float = 0.0, alpha: float | None = None
+    ) -> None:
         super().__init__()
         check_margin(margin, start)
-        self.margin, self.relative, self.start = margin, relative, start
+        if alpha is not None:
+            check_shares(alpha, start)
+            if margin or relative:
+                raise ValueError("alpha takes the place of the margin: leave margin and relative out")
+        self.margin, self.relative, self.start, self.alpha = margin, relative, start, alpha
 
     @property
     def uses_progress(self) -> bool:
@@ -40,8 +50,13 @@ class Guided(Policy):
         return self.start > 0
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
-        """Flag what the guide finds more similar than its positive allows."""
+        """Flag what the guide finds more similar than its positive allows, or the share that it finds nearest."""
         if progress < self.start:
             return [Rule()]
         guide = required(pairs, self)
+        if self.alpha is not None:
+            ids = pairs.anchor_ids, pairs.keys()[1]
+            ceiling = top_share(guide.anchors, guide.keys(), *ids, self.alpha)
+            # a sample that the guide does not know has the zero vector: near to nobody, though it may be nearest
+            return [Rule(guide=Bounds(ceiling=ceiling.clamp(min=0.0)))]
         return [Rule(guide=Bounds(ceiling=below(guide.positives, self.margin, self.relative)))]

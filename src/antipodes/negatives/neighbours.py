@@ -33,7 +33,8 @@ class Neighbours(Policy):
         k: How many neighbours.
         mutual: Keep only those that are each other's neighbours.
         every: Epochs between two fits.
-        space: What `fit` takes in a training run: `features` of the encoder or `embeddings` of its head.
+        space: What `fit` takes in a training run: `features` of the encoder, `embeddings` of its head, or the vectors
+            of the run's `guide`, which are there before the first epoch.
         start: Share of training before the first flag.
 
     Example:
@@ -64,7 +65,7 @@ class Neighbours(Policy):
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}: it counts epochs")
         if space not in get_args(Space) or space == "seen":
-            raise ValueError(f"space must be features or embeddings, got {space!r}")
+            raise ValueError(f"space must be features, embeddings or guide, got {space!r}")
         if not 0 <= start <= 1:
             raise ValueError(f"start must be in [0, 1], got {start}: it is the share of training before the first flag")
         self.num_samples, self.k, self.mutual, self.every, self.space, self.start = (
@@ -72,6 +73,7 @@ class Neighbours(Policy):
         )  # fmt: skip
         self.register_buffer("table", torch.full((num_samples, k), -1, dtype=torch.int32))
         self.register_buffer("fitted_at", torch.tensor(-1.0))
+        self.uses_guide = space == "guide"
         self._asked = False
 
     @property
@@ -80,9 +82,12 @@ class Neighbours(Policy):
         return self.start > 0
 
     def due(self, epoch: int) -> bool:
-        """Whether it wants `fit` before this epoch, counted from 0; not before the first, as nothing is learned yet."""
+        """Whether it wants `fit` before this epoch, counted from 0.
+
+        Not before the first, as nothing is learned yet; what a guide knows does not wait.
+        """
         self._asked = True
-        return epoch > 0 and epoch % self.every == 0
+        return (epoch > 0 or self.space == "guide") and epoch % self.every == 0
 
     @torch.no_grad()
     def fit(
@@ -118,6 +123,8 @@ class Neighbours(Policy):
             # is a row among the neighbours of its neighbour? one column at a time: (n, k) numbers in memory
             back = [(table[column.long()] == rows[:, None]).any(1) for column in table.unbind(1)]
             table = torch.where(torch.stack(back, dim=1), table, -1)
+        known = vectors.any(1)  # the zero vector of a sample without a history is as near to all as to any
+        table = torch.where(known[:, None] & known[table.clamp(min=0).long()], table, -1)
         self.table.copy_(table)
         self.fitted_at.fill_(progress)
         if report is not None:

@@ -15,7 +15,7 @@ from antipodes.functional.sums import Sums
 from antipodes.negatives.flags import Flags, find_flags
 from antipodes.pairs import Pairs, Rule
 
-Space = Literal["features", "embeddings", "seen"]
+Space = Literal["features", "embeddings", "seen", "guide"]
 Hears = Literal["loss", "score"]
 Numbers = dict[str, float | Tensor]
 """Numbers for a log by name; a tensor is read when somebody asks for it."""
@@ -28,7 +28,7 @@ class Policy(nn.Module, ABC):
     it serves. It is not part of the module that data-parallel training wraps.
     """
 
-    space: Space = "features"  # what `fit` takes: the encoder's features, the projected embeddings, or nothing
+    space: Space = "features"  # what `fit` takes: the encoder's features, its embeddings, nothing, a guide's vectors
     towers: str = "anchor"  # whose features `fit` takes: of the anchors' tower, or of those named, joined by +
     supports: int = 0  # further views of every anchor's sample that it wants to see in the pairs
     ranks: bool = False  # whether it goes by the order of similarities, which means nothing in a narrow cone

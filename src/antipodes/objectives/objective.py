@@ -25,7 +25,7 @@ from antipodes.objectives.inputs import Ids, check_shapes, own_numbers, queue_pa
 from antipodes.objectives.observation import FlaggedPairs
 from antipodes.objectives.step import Step, statistics
 from antipodes.objectives.temperature import Temperature, check_temperature
-from antipodes.pairs import Pairs, Rule, normalise
+from antipodes.pairs import Guide, Pairs, Rule, normalise
 
 TreatmentName = Literal["eliminate", "attract", "refine"]
 Reduction = Literal["mean", "none"]
@@ -107,6 +107,8 @@ class Objective(LossModule, ABC):
         self.temperature = temperature
         self.negatives = negatives
         self.reduction, self.total_steps = reduction, total_steps
+        # a run's guide: pairs, and whether it may learn from them, to the same pairs in its space
+        self.look: Callable[..., Guide] | None = None
         if total_steps is not None:
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self._local_ids = 0  # calls in a row whose ids were 0..B-1
@@ -238,6 +240,8 @@ class Objective(LossModule, ABC):
         progress, learn = self._progress(progress), self.learning
         if not 0 <= progress <= 1:
             raise ValueError(f"progress must be in [0, 1], got {progress}: it is the share of training done")
+        if self.look is not None and pairs.guide is None:
+            pairs = pairs.with_guide(self.look(pairs, learn=learn))
         with torch.no_grad():
             rules = self.judge(pairs, progress, learn)
         if self.negatives is not None:
@@ -282,6 +286,12 @@ class Objective(LossModule, ABC):
         """Whether the loss depends on the share of training done."""
         by_policy = any(policy.uses_progress for policy in self.policies())
         return by_policy or (isinstance(self.temperature, Temperature) and self.temperature.uses_progress)
+
+    @property
+    def uses_guide(self) -> bool:
+        """Whether a policy, or the treatment, looks at the guide's space."""
+        refined = self.treatment == "refine" and self.refinery.space == "guide"
+        return refined or any(policy.uses_guide for policy in self.policies())
 
     @abstractmethod
     def value(self, step: Step, sums: Sums) -> Tensor:

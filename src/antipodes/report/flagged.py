@@ -128,6 +128,8 @@ def _flagged(
             continue
         try:
             pairs = _pairs(method, part, rows, direction)
+            if objective.look is not None:
+                pairs = pairs.with_guide(objective.look(pairs))
             flags = find_flags(pairs, judge(objective.negatives, pairs))
         except ValueError:  # a policy that needs a guide, or more than embeddings
             continue

@@ -15,10 +15,12 @@ from antipodes import encoders
 from antipodes.data import Samples
 from antipodes.encoders.encoder import Encoder
 from antipodes.encoders.heads import Head
+from antipodes.guides import RowGuides, RunGuide
 from antipodes.methods import Method, Tower, TowerPlan, Towers
 from antipodes.negatives import Policy
 from antipodes.objectives import Objective, Refine, Temperature
 from antipodes.registry import Kind, find
+from antipodes.runs.guides import attach_guide
 
 Spec = Mapping[str, Any]
 """A component in a configuration: its name and its constructor's arguments."""
@@ -27,6 +29,7 @@ GIVEN: dict[Kind, frozenset[str]] = {
     "method": frozenset({"network", "objective", "num_samples", "identities", "dim", "seed"}),
     "objective": frozenset({"num_samples", "negatives", "treatment", "seed", "reduction", "total_steps"}),
     "negatives": frozenset({"num_samples", "labels", "seed"}),
+    "guide": frozenset({"data", "method", "num_samples"}),
     "data": frozenset({"split"}),
     "encoder": frozenset({"in_channels", "in_features", "model"}),
     "augmentation": frozenset({"size"}),
@@ -86,6 +89,9 @@ def build_method(config: Spec, data: Samples) -> Method:
     given |= {"network": network, "objective": objective, "dim": head.dim, "identities": data.samples}
     method: Method = _call("method", config["method"], given)
     method.pixels = {name: config["augmentation"][name] for name in ("mean", "std") if name in config["augmentation"]}
+    guide = config.get("guide", {"name": "none"})  # a run from before there were guides has none
+    names = {"guide": guide["name"], "negatives": config["negatives"]["name"]}
+    attach_guide(method, _build_guide(guide, method, data), names)
     return method
 
 
@@ -124,6 +130,14 @@ def _build_policy(spec: Spec, given: Spec) -> Policy | None:
     return reduce(and_, parts)
 
 
+def _build_guide(spec: Spec, method: Method, data: Samples) -> RunGuide | None:
+    if spec["name"] == "none":
+        return None
+    found = _call("guide", spec, {"data": data, "method": method, "num_samples": len(data)})
+    # a source of the user's own serves all towers
+    return found if isinstance(found, RunGuide) else RowGuides(dict.fromkeys(method.network.names(), found))
+
+
 def _build_objective(config: Spec, given: Spec, policy: Policy | None, trains: Sequence[str]) -> Objective:
     name = config["objective"]["name"]
     target = find("objective", name).target
@@ -138,7 +152,8 @@ def _build_objective(config: Spec, given: Spec, policy: Policy | None, trains: S
     if treatment != "eliminate" and "treatment" not in takes:
         raise ValueError(f"objective {name} decides itself whom it pulls: leave --treatment out")
     if treatment == "refine":
-        treatment = Refine(config["refine_mu"], config["refine_tau_prime"])
+        space = config.get("refine_space", Refine.space)
+        treatment = Refine(config["refine_mu"], config["refine_tau_prime"], space)
     spec = _with_temperature(config, target, given["num_samples"])
     objective: Objective = _call("objective", spec, {**given, "negatives": policy, "treatment": treatment})
     return objective

@@ -23,6 +23,7 @@ class Settings:
         treatment: What happens to the false negatives that a policy finds.
         refine_mu: Of treatment refine: confidence in what the positive says; 0 pulls the positive alone.
         refine_tau_prime: Of treatment refine: sharpens what it says, in (0, 1].
+        refine_space: Of treatment refine: who says it, the positive's own embedding or the run's guide.
         optimizer: The optimiser; lars is for batches of thousands.
         learning_rate: At a batch of 256; it scales linearly with the batch. By default what the method bears.
         weight_decay: Not applied to biases and normalisation.
@@ -58,6 +59,7 @@ class Settings:
     treatment: TreatmentName = "eliminate"
     refine_mu: float = Refine.mu
     refine_tau_prime: float = Refine.tau_prime
+    refine_space: Literal["own", "guide"] = Refine.space
     optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
     learning_rate: float = 0.12
     weight_decay: float = 5e-4
@@ -92,9 +94,10 @@ class Settings:
             raise ValueError("out is empty: name the folder of the run")
         if self.seed >= 2**63:
             raise ValueError(f"seed must be below 2**63, got {self.seed}")
-        if Refine(self.refine_mu, self.refine_tau_prime) != Refine() and self.treatment != "refine":
+        refined = Refine(self.refine_mu, self.refine_tau_prime, self.refine_space)
+        if refined != Refine() and self.treatment != "refine":
             raise ValueError(
-                "refine_mu and refine_tau_prime are numbers of --treatment refine: add it or leave them out"
+                "refine_mu, refine_tau_prime and refine_space belong to --treatment refine: add it or leave them out"
             )
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup must be in [0, 1), got {self.warmup}: it is a share of training")

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from antipodes.data import Samples, subset
 from antipodes.functional.knn import knn
+from antipodes.guides import RunGuide
 from antipodes.methods import Method
 from antipodes.negatives import Policy
 from antipodes.negatives.policy import Hears, Space
@@ -43,7 +44,8 @@ def fit_policies(method: Method, data: Samples, epoch: int, progress: float, fab
     """Give the policies that are due the features of all training samples, without augmentation.
 
     Features are those of the tower whose embeddings are the anchors of the policy's direction, or of the towers that
-    the policy names, side by side; of several ranks each embeds its share.
+    the policy names, side by side; of several ranks each embeds its share. A policy that is fitted in the guide's space
+    gets the guide's vectors, once if these never move.
 
     Raises:
         ValueError: if a policy names a tower that there is not.
@@ -58,6 +60,12 @@ def fit_policies(method: Method, data: Samples, epoch: int, progress: float, fab
             continue
         if policy.space == "seen":
             policy.fit(None, progress)
+            continue
+        if policy.space == "guide":
+            assert isinstance(method.guide, RunGuide)
+            fitted = getattr(policy, "fitted_at", None)
+            if method.guide.moves or fitted is None or fitted < 0:
+                policy.fit(method.guide.vectors(method.anchor_tower(direction)), progress)
             continue
         towers = [method.anchor_tower(direction)] if policy.towers == "anchor" else policy.towers.split("+")
         for tower in towers:

@@ -22,6 +22,7 @@ from torch import Tensor
 from antipodes.data.loader import Loaded
 from antipodes.distributed import gather
 from antipodes.functional.errors import NotFinite
+from antipodes.guides import RunGuide
 from antipodes.methods import Batch
 from antipodes.negatives.judging import summarise_flags
 from antipodes.runs.exporting import export_encoders, facts
@@ -148,6 +149,8 @@ def _step(training: Training, batches: Iterator[Loaded], rate: float) -> dict[st
     optimizer.step()
     optimizer.zero_grad()
     method.after_step()
+    if isinstance(method.guide, RunGuide):
+        method.guide.take()
     training.done += 1
     numbers = {"loss": loss, **method.statistics(), **training.watch.take()}
     training.totals.add(numbers)

@@ -21,6 +21,7 @@ from antipodes.data import Loader, Samples
 from antipodes.encoders import without_pretrained
 from antipodes.encoders.initial import initialise, initialise_head
 from antipodes.encoders.layers import decayed_rates
+from antipodes.guides import RunGuide
 from antipodes.methods import Method
 from antipodes.objectives import Temperature
 from antipodes.runs.boards import BOARDS, require
@@ -152,6 +153,8 @@ def prepare(
         if settings.init is not None:
             _initialise(method, settings.init, tell)
     _try_encoders(method, data)
+    if isinstance(method.guide, RunGuide):
+        method.guide.open(tell)
     views = Views(config, data, method, fabric.device, fabric.global_rank, fabric.world_size)
     loader = Loader(
         data,

@@ -19,6 +19,7 @@ RUNNERS = {
     "label-recovery": "antipodes.study.runners.label_recovery.LabelRecovery",
     "gradient-variance": "antipodes.study.runners.gradient_variance.GradientVariance",
     "injected-duplicates": "antipodes.study.runners.injected_duplicates.InjectedDuplicates",
+    "detectors": "antipodes.study.runners.detectors.Detectors",
 }
 
 
