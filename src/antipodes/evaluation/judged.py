@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple, cast
 
@@ -45,7 +45,7 @@ class Judged:
             pairs = Pairs(self.anchors[ids], ids, positives, teachers=keys, supports=supports)
         else:
             pairs = Pairs(self.anchors[ids], ids, positives, keys, ids, teachers=keys, supports=supports)
-        return pairs if self.look is None else replace(pairs, guide=self.look(pairs))
+        return pairs if self.look is None else pairs.with_guide(self.look(pairs))
 
 
 class AnchorCounts(NamedTuple):

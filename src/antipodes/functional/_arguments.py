@@ -103,6 +103,8 @@ def check_rules(rules: Sequence[Rule], anchors: int, candidates: int, questions:
             _check_positions("Listed.candidates", listed.candidates, len(listed.anchors), candidates, questions)
             if listed.act not in ("drop", "pull"):
                 raise ValueError(f'Listed.act must be "drop" or "pull", got {listed.act!r}')
+            if listed.weights is not None:
+                _check_weights(listed.weights, listed.act, len(listed.anchors), questions)
         for ranks in rule.ranks:
             if ranks.space not in ("own", "guide"):
                 raise ValueError(f'Ranks.space must be "own" or "guide", got {ranks.space!r}')
@@ -190,6 +192,18 @@ def _check_bound(name: str, bound: Tensor, anchors: int, questions: Questions) -
         raise ValueError(f"{name} must hold one bound per anchor, ({anchors},), got shape {tuple(bound.shape)}")
     questions.refuse(
         bound.isnan().any(), lambda: ValueError(f"{name} holds NaN: use -inf or inf, or None, where there is no bound")
+    )
+
+
+def _check_weights(weights: Tensor, act: str, count: int, questions: Questions) -> None:
+    if act != "pull":
+        raise ValueError('Listed.weights say how much pairs are pulled: give act="pull", or no weights to drop pairs')
+    if weights.shape != (count,) or not weights.is_floating_point():
+        what = f"{tuple(weights.shape)} of {weights.dtype}"
+        raise ValueError(f"Listed.weights must be one floating number per pair, ({count},), got {what}")
+    questions.refuse(
+        ~((weights >= 0) & (weights <= 1)).all(),
+        lambda: ValueError("Listed.weights must be in [0, 1]: they say how much a pair is pulled"),
     )
 
 

@@ -35,6 +35,7 @@ class Factor(NamedTuple):
 
 
 Positions = dict[int, Tensor]  # the number of a tile to flat positions in it
+Shares = dict[int, Tensor]  # the number of a tile to the share that is left of the pairs at these positions
 
 
 class Mask(NamedTuple):
@@ -45,6 +46,7 @@ class Mask(NamedTuple):
         free: what a pair must pass not to be pulled.
         dropped: positions of listed pairs that leave the denominator, by tile.
         pulled: those of listed pairs that are pulled.
+        left: how much of each of these is not pulled, where they have weights.
         mutual: whether pair (i, k) and pair (k, i) get the same answer, so that one mask serves both.
         kept: (A,) the number of pairs that pass `keep`, where it is known without looking at similarities.
     """
@@ -55,6 +57,7 @@ class Mask(NamedTuple):
     pulled: Positions
     mutual: bool
     kept: Tensor | None
+    left: Shares = {}
 
     @property
     def pulls(self) -> bool:
@@ -115,8 +118,9 @@ def compile_rule(
         candidates, anchors = (numbers.to(dtype) for numbers in group_numbers(group))
         compare = torch.eq if group.same == "only" else torch.ne
         (free if group.same == "pull" else keep).append(Factor(compare, "group", candidates, anchors))
-    dropped, pulled = (_listed(rule, act, tiles, mirror) for act in ("drop", "pull"))
-    return Mask(tuple(keep), tuple(free), dropped, pulled, mutual, None)
+    dropped, _ = _listed(rule, "drop", tiles, mirror, dtype)
+    pulled, left = _listed(rule, "pull", tiles, mirror, dtype)
+    return Mask(tuple(keep), tuple(free), dropped, pulled, mutual, None, left)
 
 
 def _compare_bounds(
@@ -138,14 +142,20 @@ def _compare_bounds(
         factors.append(Factor(torch.ge if name == "low" else torch.le, source, None, scale(limit)))
 
 
-def _listed(rule: Rule, act: str, tiles: Sequence[Tile], mirror: bool) -> Positions:
+def _listed(rule: Rule, act: str, tiles: Sequence[Tile], mirror: bool, dtype: torch.dtype) -> tuple[Positions, Shares]:
+    """Sort listed pairs into tiles; with what is left of each, if any has a weight."""
     lists = [listed for listed in rule.lists if listed.act == act and len(listed.anchors)]
     if not lists:
-        return {}
+        return {}, {}
     rows, columns = (torch.cat(part) for part in zip(*((each.anchors, each.candidates) for each in lists), strict=True))
     listing = Listing(columns, rows) if mirror else Listing(rows, columns)
-    found = ((tile.number, listing.within(tile.rows, tile.columns)) for tile in tiles)
-    return {number: positions for number, positions in found if positions is not None}
+    found = {tile.number: places for tile in tiles if (places := listing.places(tile.rows, tile.columns)) is not None}
+    positions = {number: places[0] for number, places in found.items()}
+    if all(each.weights is None for each in lists):
+        return positions, {}
+    weights = [torch.ones_like(each.anchors) if each.weights is None else each.weights.detach() for each in lists]
+    left = 1 - torch.cat([each.to(dtype) for each in weights])
+    return positions, {number: left[places[1]] for number, places in found.items()}
 
 
 def group_numbers(group: Group) -> tuple[Tensor, Tensor]:
@@ -173,8 +183,11 @@ def keep_mask(mask: Mask, block: Block, mirror: bool, name: str, buffers: Buffer
 def pull_mask(mask: Mask, block: Block, mirror: bool, keep: Tensor, buffers: Buffers) -> Tensor:
     """Return ones where a pair of the block is pulled, among those of the mask `keep`."""
     free = _passes(mask.free, block, mirror, "pull", buffers)
-    listed = mask.pulled.get(block.tile.number)
-    if listed is not None:
+    listed, left = mask.pulled.get(block.tile.number), mask.left.get(block.tile.number)
+    if left is not None:
+        flat = free.view(-1)
+        flat[listed] = flat[listed] * left
+    elif listed is not None:
         free.view(-1).index_fill_(0, listed, 0.0)
     return torch.addcmul(keep, keep, free, value=-1, out=free)
 

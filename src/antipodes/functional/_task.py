@@ -85,6 +85,11 @@ class Task:
         return max((tile.shape[0] * tile.shape[1] for tile in self.tiles), default=0)
 
     @property
+    def weighted(self) -> bool:
+        """Whether numbers of pulled pairs are sums of weights."""
+        return any(mask.left for direction in self.directions for mask in direction.masks)
+
+    @property
     def pulls(self) -> bool:
         """Whether any rule pulls."""
         return any(mask.pulls for direction in self.directions for mask in direction.masks)

@@ -36,12 +36,17 @@ class Listing:
     """Single pairs, sorted by row, from which every tile takes its own."""
 
     def __init__(self, rows: Tensor, columns: Tensor) -> None:
-        order = np.argsort(rows.cpu().numpy(), kind="stable")
-        self.rows, self.columns = rows.cpu().numpy()[order], columns.cpu().numpy()[order]
+        self.order = np.argsort(rows.cpu().numpy(), kind="stable")
+        self.rows, self.columns = rows.cpu().numpy()[self.order], columns.cpu().numpy()[self.order]
         self.device = rows.device
 
     def within(self, rows: slice, columns: slice) -> Tensor | None:
         """Return the flat positions of the pairs in a tile, or None if there are none."""
+        found = self.places(rows, columns)
+        return None if found is None else found[0]
+
+    def places(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor] | None:
+        """Return the flat positions of the pairs in a tile and their places in the list, or None."""
         start, stop = np.searchsorted(self.rows, (rows.start, rows.stop))
         if start == stop:
             return None
@@ -51,7 +56,7 @@ class Listing:
             return None
         row = self.rows[start:stop][inside] - rows.start
         flat = row * (columns.stop - columns.start) + column[inside] - columns.start
-        return torch.from_numpy(flat).to(self.device)
+        return torch.from_numpy(flat).to(self.device), torch.from_numpy(self.order[start:stop][inside]).to(self.device)
 
 
 def cut(

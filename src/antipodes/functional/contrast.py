@@ -183,5 +183,6 @@ def _run(anchors: Tensor, candidates: Tensor, tau: Tensor, task: Task) -> list[S
     every = []
     for place in range(0, len(outputs), 4):
         log_sum, kept, pulled_sum, pulled = outputs[place : place + 4]
-        every.append(Sums(log_sum, as_dtype(kept, torch.int64), pulled_sum, as_dtype(pulled, torch.int64)))
+        pulled = pulled if task.weighted else as_dtype(pulled, torch.int64)
+        every.append(Sums(log_sum, as_dtype(kept, torch.int64), pulled_sum, pulled))
     return every

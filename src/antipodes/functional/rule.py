@@ -53,11 +53,19 @@ class Listed:
         anchors: (L,) int64 positions of anchors.
         candidates: (L,) int64 positions of candidates.
         act: what happens to these pairs, `"drop"` or `"pull"`.
+        weights: (L,) numbers in [0, 1]: how much each is pulled, where the positive is pulled by 1; None pulls each
+            like the positive. A pair that is listed with a weight is listed once.
     """
 
     anchors: Tensor
     candidates: Tensor
     act: Literal["drop", "pull"] = "drop"
+    weights: Tensor | None = None
+
+    def chosen(self, which: Tensor) -> Listed:
+        """Return those pairs of the list, by a mask (L,)."""
+        weights = None if self.weights is None else self.weights[which]
+        return Listed(self.anchors[which], self.candidates[which], self.act, weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,9 +204,8 @@ class Rule:
         groups = tuple(replace(group, candidates=group.candidates[positions]) for group in self.groups)
         lists = []
         for listed in self.lists:
-            place = torch.searchsorted(positions, listed.candidates)
-            found = torch.isin(listed.candidates, positions)
-            lists.append(replace(listed, anchors=listed.anchors[found], candidates=place[found]))
+            left = listed.chosen(torch.isin(listed.candidates, positions))
+            lists.append(replace(left, candidates=torch.searchsorted(positions, left.candidates)))
         return replace(self, groups=groups, lists=tuple(lists))
 
     def of_anchors(self, rows: slice) -> Rule:
@@ -214,9 +221,8 @@ class Rule:
         groups = tuple(replace(group, anchors=group.anchors[rows]) for group in self.groups)
         lists = []
         for listed in self.lists:
-            inside = (listed.anchors >= rows.start) & (listed.anchors < rows.stop)
-            here = replace(listed, anchors=listed.anchors[inside] - rows.start, candidates=listed.candidates[inside])
-            lists.append(here)
+            here = listed.chosen((listed.anchors >= rows.start) & (listed.anchors < rows.stop))
+            lists.append(replace(here, anchors=here.anchors - rows.start))
         return Rule(own.low, own.high, own.ceiling, own.above, groups, tuple(lists), self.ranks, guide)
 
     @property
@@ -225,6 +231,11 @@ class Rule:
         by_bound = self.bounds.pulls or (self.guide is not None and self.guide.pulls)
         by_list = any(listed.act == "pull" for listed in self.lists)
         return by_bound or by_list or any(group.same == "pull" for group in self.groups)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether there are pairs that are pulled by weights."""
+        return any(listed.weights is not None for listed in self.lists)
 
     @property
     def ignores(self) -> bool:

@@ -157,7 +157,8 @@ def _sums(
     every = []
     for place in range(0, len(outputs), 4):
         loss_sum, kept, pulled_loss, pulled = outputs[place : place + 4]
-        every.append(SigmoidSums(loss_sum.to(dtype), kept.long(), pulled_loss.to(dtype), pulled.long()))
+        pulled = pulled if task.weighted else pulled.long()
+        every.append(SigmoidSums(loss_sum.to(dtype), kept.long(), pulled_loss.to(dtype), pulled))
     return every
 
 

@@ -15,7 +15,7 @@ class Sums(NamedTuple):
         log_sum: the log of the sum of exp(s / temperature) over kept pairs; -inf with zero gradient if there are none.
         kept: the number of kept pairs, int64.
         pulled_sum: the sum of the similarities (not divided by the temperature) of pulled pairs.
-        pulled: the number of pulled pairs, int64.
+        pulled: the number of pulled pairs, int64; the sum of their weights where listed pairs have some.
     """
 
     log_sum: Tensor
