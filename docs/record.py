@@ -3,8 +3,9 @@
     python docs/record.py record FOLDER docs/images/terminal.cast 'antipodes audit photos --out audit' ...
     python docs/record.py draw docs/images/terminal.cast docs/images/terminal.svg
 
-The recording is an asciicast (version 2) of what the commands wrote into a terminal of their own, at the time at which
-they wrote it. The picture shows every line from the moment on at which it last changed; waiting is shortened.
+The recording is an asciicast (version 2) of what the commands wrote into a terminal of their own: every line as it was
+left, at the time at which it last changed, so that of a progress bar only its end is kept. In the picture the lines
+appear one after the other; waiting is shortened.
 """
 
 import codecs
@@ -29,11 +30,12 @@ CODE = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|\x1b[()][A-Z0-9]|\x1b[=>]|([\x00-\
 
 
 def record(folder: Path, out: Path, commands: list[str]) -> None:
-    """Run commands one after the other in a folder, as typed, and write down what they say."""
-    began, events = time.monotonic(), []
+    """Run commands one after the other in a folder, as typed, and write down what they say, with paths within it."""
+    began = time.monotonic()
+    events: list[tuple[float, str]] = []
 
     def say(text: str) -> None:
-        events.append([round(time.monotonic() - began, 3), "o", text])
+        events.append((time.monotonic() - began, text.replace(f"{folder.resolve()}/", "")))
 
     for command in commands:
         say(f"\x1b[1;32m$\x1b[0m \x1b[1m{command}\x1b[0m\r\n")
@@ -54,8 +56,23 @@ def record(folder: Path, out: Path, commands: list[str]) -> None:
             say(decoder.decode(chunk))
         if status := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
             sys.exit(f"{command} ended with {status}")
-    header = {"version": 2, "width": COLUMNS, "height": ROWS, "title": "antipodes"}
-    out.write_text("".join(json.dumps(line) + "\n" for line in (header, *events)))
+    out.write_text(settled(events))
+
+
+def settled(events: list[tuple[float, str]]) -> str:
+    """An asciicast with every line as it was left."""
+    header = {"version": 2, "width": COLUMNS, "height": ROWS, "title": "antipodes", "idle_time_limit": PAUSE}
+    lines: list[object] = [header]
+    latest = 0.0
+    for moment, line in screen(events):
+        latest = max(latest, moment)
+        text, before = "", ""
+        for character, style in line:
+            text += ("" if style == before else f"\x1b[0m{style}") + character
+            before = style
+        if text.strip():
+            lines.append([round(latest, 2), "o", f"{text.rstrip()}\x1b[0m\r\n"])
+    return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 def screen(events: list[tuple[float, str]]) -> list[tuple[float, list[tuple[str, str]]]]:

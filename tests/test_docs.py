@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shlex
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
+from xml.etree import ElementTree
 
 import jsonargparse
 import pytest
@@ -205,3 +207,19 @@ def test_links_of_the_built_site_are_looked_at(tmp_path: Path) -> None:
         "sub/index.html: ../#bottom has no such anchor",
         "sub/index.html: b.png does not exist",
     ]
+
+
+def test_a_recording_shows_what_was_left_on_the_screen(tmp_path: Path) -> None:
+    record = runpy.run_path(str(ROOT / "docs" / "record.py"))
+    cast, picture = tmp_path / "x.cast", tmp_path / "x.svg"
+    record["record"](tmp_path, cast, [r"printf 'half\rdone <b>\n\033[31mred\033[0m\ngone\n\033[1A\033[2Klast\n'", "pwd"])
+    header, *events = map(json.loads, cast.read_text().splitlines())
+    assert header["version"] == 2
+    shown = [re.sub(r"\x1b\[[\d;]*m|\r\n", "", text) for _, _, text in events]
+    assert shown[1:4] == ["done <b>", "red", "last"]
+    assert [moment for moment, _, _ in events] == sorted(moment for moment, _, _ in events)
+    record["draw"](cast, picture)
+    text = picture.read_text()
+    assert "done &lt;b&gt;" in text
+    assert "fill=" in text
+    ElementTree.fromstring(text)  # well-formed

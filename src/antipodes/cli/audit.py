@@ -205,7 +205,9 @@ def _of_photos(photos: Photos, findings: Findings) -> dict[str, int]:
 
 def _show(summary: dict[str, Any]) -> None:
     """The summary as a table."""
-    table = Table("", title=f"audit of {os.path.basename(os.path.normpath(str(summary['subject'])))}")
+    table = Table(
+        "", title=f"audit of {os.path.basename(os.path.normpath(str(summary['subject'])))}", show_header=False
+    )
     table.add_column("", justify="right")
     for name, value in summary.items():
         if name != "subject":

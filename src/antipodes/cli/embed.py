@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> None:
     if call.json:
         print(json.dumps(facts))
         return
-    table = Table("", title="embedded")
+    table = Table("", title="embedded", show_header=False)
     table.add_column("", justify="right")
     for key, value in facts.items():
         table.add_row(key, f"{value:,}" if isinstance(value, int) else str(value))
