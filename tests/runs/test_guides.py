@@ -194,13 +194,15 @@ def test_files_that_do_not_fit_are_refused_before_the_first_step(tmp_path: Path)
     np.save(tmp_path / "short.npy", noise(N - 1, 4).numpy())
     np.save(tmp_path / "broken.npy", broken.numpy())
     np.savez(tmp_path / "other.npz", vectors=broken.numpy())
-    (tmp_path / "text.npy").write_text("no array")
+    for ending in ("npy", "npz"):
+        (tmp_path / f"text.{ending}").write_text("no array")
     for name, sentence in {
         "nowhere.npy": "does not exist",
         "short.npy": "has 63 rows and the data 64",
         "broken.npy": "holds NaN or infinite numbers, first in row 7",
         "other.npz": "holds vectors, and no embeddings",
-        "text.npy": "cannot be read",
+        "text.npy": "cannot be read as a .npy array of numbers",
+        "text.npz": "cannot be read as an .npz of numbers",
     }.items():
         method, *_ = made("--method", "simclr", *GUIDED, "--guide", tmp_path / name)  # it may only be looked at later
         assert isinstance(method.guide, RunGuide)

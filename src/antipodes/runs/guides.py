@@ -3,6 +3,7 @@ network; and how a method gets to look through one."""
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -206,25 +207,25 @@ def _by_path(file: Path, data: Samples) -> Tensor:
     """The vectors of an .npz that `antipodes embed` wrote, in the order of the data's rows where both have paths."""
     try:
         with np.load(file, allow_pickle=False) as archive:
-            if "embeddings" not in archive.files:
-                raise ValueError(f"the guide's table {file} holds {', '.join(archive.files)}, and no embeddings")
-            vectors = torch.from_numpy(archive["embeddings"])
-            paths = archive["paths"].tolist() if "paths" in archive.files else None
-    except (OSError, EOFError, AttributeError) as error:
-        raise ValueError(f"the guide's table {file} cannot be read as an .npz ({error})") from error
+            found = {name: archive[name] for name in archive.files if name in ("embeddings", "paths")}
+            names = ", ".join(archive.files)
+    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+        raise ValueError(f"the guide's table {file} cannot be read as an .npz of numbers") from error
+    if "embeddings" not in found:
+        raise ValueError(f"the guide's table {file} holds {names or 'nothing'}, and no embeddings")
+    vectors = torch.from_numpy(found["embeddings"])
+    paths = found["paths"].tolist() if "paths" in found else None
     wanted: list[str] | None = getattr(data, "paths", None)
     if paths is None or wanted is None or list(map(str, wanted)) == paths:
         return vectors
     places = {Path(name).name: place for place, name in enumerate(paths)}
+    rows = [Path(name).name for name in wanted]
     if len(places) < len(paths):  # names are not unique: only the whole path tells
-        places = {name: place for place, name in enumerate(paths)}
-        names = list(map(str, wanted))
-    else:
-        names = [Path(name).name for name in wanted]
-    missing = next((name for name in names if name not in places), None)
+        places, rows = {name: place for place, name in enumerate(paths)}, list(map(str, wanted))
+    missing = next((name for name in rows if name not in places), None)
     if missing is not None:
         raise ValueError(f"the guide's table {file} has no vector of {missing}: embed the whole training data")
-    return vectors[torch.tensor([places[name] for name in names])]
+    return vectors[torch.tensor([places[name] for name in rows])]
 
 
 def _flags_nothing(policy: Policy) -> bool:
