@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from PIL import Image
 
 from antipodes.cli.study import complete
 from antipodes.study.claims import judge_claims
@@ -146,6 +147,19 @@ def test_other_data_makes_it_another_grid(write: Any) -> None:
     study = load(write(), data={"name": "cifar10", "limit": 5})
     assert {str(options["data"]) for options in study.variants.values()} == {str({"name": "cifar10", "limit": 5})}
     assert not study.is_own
+
+
+def test_other_data_keeps_the_options_of_the_studys_own_that_it_takes(write: Any, tmp_path: Path) -> None:
+    images = tmp_path / "photos"
+    for name in ("a", "b"):
+        (images / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(images / name / "one.png")
+    own = {"name": "flickr8k", "path": "elsewhere", "size": 64, "decode": 96, "rows": "caption"}
+    path = write(common={"data": own, "epochs": 1})
+    found = load(path, data={"name": str(images)}).variants["plain"]["data"]
+    assert found == {"name": str(images), "size": 64, "decode": 96}  # a folder has no captions, and a path of its own
+    assert load(path, data={"name": str(images), "size": 32}).variants["plain"]["data"]["size"] == 32
+    assert load(path, data={"name": "cifar10"}).variants["plain"]["data"] == {"name": "cifar10", "size": 64}
 
 
 def test_claims_are_judged_over_seeds(write: Any) -> None:

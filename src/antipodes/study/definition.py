@@ -37,6 +37,7 @@ and records; common and variants then hold the runner's options.
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,7 +170,8 @@ def load(name: str, budget: str = FULL, seeds: list[int] | None = None, data: Op
         name: Of a study that comes with the package, or the path of a YAML file.
         budget: Which of its budgets; `full` is the study as it stands.
         seeds: Instead of its own.
-        data: Instead of its own: a name or path with options, for all variants.
+        data: Instead of its own: a name or path with options, for all variants. Options of the study's data stay, as
+            far as the new data takes them.
 
     Raises:
         ValueError: if there is no such study or budget, or the file is not a study.
@@ -225,7 +227,7 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
             raise ValueError(f"{variant} is to be compared with {against[variant]!r}, which is not a variant")
         options[variant] = merge(merge(merge(common, own), cut), _options(single.get(variant, {}), variant))
         if data is not None:
-            options[variant] = options[variant] | {"data": data}
+            options[variant] = options[variant] | {"data": _on(data, options[variant].get("data"))}
     if not seeds[content["baseline"]]:
         raise ValueError(f"the baseline {content['baseline']!r} runs with none of the seeds")
     transfer = _names(content.get("transfer", []), "transfer")
@@ -287,6 +289,16 @@ def flatten(config: Options, prefix: str = "") -> dict[str, Any]:
     for key, value in config.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
+
+
+def _on(data: Options, studied: Any) -> Options:
+    """Other data with those options of the study's own (decode, limit, ...) that it takes, too."""
+    from antipodes.registry import find
+
+    component = find("data", data["name"])
+    takes = set(inspect.signature(component.target).parameters) - set(component.preset)
+    kept = {key: value for key, value in _component(studied).items() if key != "name" and key in takes}
+    return {**kept, **data}
 
 
 def _component(value: Any) -> Options:
