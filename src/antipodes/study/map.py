@@ -147,7 +147,7 @@ def map_figure(gains: Sequence[Gain]) -> Figure:
     panels[0].minorticks_off()
     words = "gain, points, with two standard errors (logarithmic above 3)"
     figures.finish(panels[0], "where labels can judge the flags", "precision of the flags, %", words, columns=0)
-    figures.finish(panels[1], "all", "score of the baseline's features, %", "", columns=0)
+    figures.finish(panels[1], "all", "score of the baseline, % (accuracy, or recall of retrieval)", "", columns=0)
     figures.shared_legend(figure, panels, columns=4)
     return figure
 
