@@ -46,6 +46,21 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Preset:
+    """Options of a run that won somewhere, under a name.
+
+    Args:
+        what: What it is for and what it does, in a few words.
+        evidence: The page that shows it.
+        run: The options, as a configuration would have them.
+    """
+
+    what: str
+    evidence: str
+    run: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Component:
     """An entry whose class has been imported."""
 
@@ -238,6 +253,20 @@ NAMES: dict[Kind, dict[str, Entry]] = {
     "augmentation": _AUGMENTATIONS,
 }
 
+PRESETS: dict[str, Preset] = {
+    "clean-pairs": Preset(
+        "image and text: CLIP without the 5 % most similar pairs of every anchor, from 30 % of training on",
+        "docs/evidence/image-text.md",
+        {
+            "method": "clip",
+            "objective": {"temperature": 0.03},
+            "temperature": {"learnable": False},
+            "negatives": {"name": "glofnd", "alpha": 0.05, "start": 0.3, "initial": "quantile", "decay": True},
+        },
+    ),
+}
+"""Options of a run that go together, by name (`antipodes train --preset NAME`); what a call says itself wins."""
+
 ELSE: dict[Kind, str] = {
     "method": "the dotted path of a Method",
     "objective": "the dotted path of an Objective",
@@ -277,6 +306,21 @@ def find(kind: Kind, name: str) -> Component:
             raise ValueError(f"{name} cannot be the {kind}: it is not a subclass of {base.__module__}.{base.__name__}")
         return Component(target, run=getattr(target, "run", {}))
     return Component(target, entry.preset, merged(getattr(target, "run", {}), entry.run))
+
+
+def find_preset(name: str) -> Preset:
+    """Look a preset up by its name.
+
+    Raises:
+        ValueError: if there is none; the sentence lists the names that exist.
+
+    Example:
+        >>> find_preset("clean-pairs").run["method"]
+        'clip'
+    """
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]
 
 
 def merged(options: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from PIL import Image
 
 from antipodes.cli.study import complete
 from antipodes.study.claims import judge_claims
@@ -152,11 +153,11 @@ def test_other_data_makes_it_another_grid(write: Any) -> None:
 def test_other_data_keeps_a_variants_classes_and_a_budgets_limit(write: Any) -> None:
     few = {"plain": {"data": {"classes": 3}}, "fnc": {"negatives": "fnc"}}
     budgets = {"quick": {"common": {"data": {"limit": 9}}}, "paper": {"common": {"data": {"limit": None}}}}
-    path, data = write(variants=few, budgets=budgets), {"name": "photos"}
-    assert load(path, data=data).variants["plain"]["data"] == {"classes": 3, "name": "photos"}
-    assert load(path, data=data).variants["fnc"]["data"] == {"name": "photos"}
-    assert load(path, "quick", data=data).variants["plain"]["data"] == {"classes": 3, "limit": 9, "name": "photos"}
-    assert load(path, "paper", data=data).variants["fnc"]["data"] == {"name": "photos"}
+    path, data = write(variants=few, budgets=budgets), {"name": "cifar100"}
+    assert load(path, data=data).variants["plain"]["data"]["classes"] == 3
+    assert "classes" not in load(path, data=data).variants["fnc"]["data"]
+    assert load(path, "quick", data=data).variants["plain"]["data"]["limit"] == 9
+    assert load(path, "paper", data=data).variants["fnc"]["data"]["limit"] is None
 
 
 def test_every_entry_of_the_papers_page_names_a_study_with_both_budgets_or_says_why_not() -> None:
@@ -169,6 +170,19 @@ def test_every_entry_of_the_papers_page_names_a_study_with_both_budgets_or_says_
     for name in named - {"mutual-information", "label-recovery", "gradient-variance"}:  # toys, and no paper's setting
         budgets = yaml.safe_load((SHIPPED / f"{name}.yaml").read_text())["budgets"]
         assert {"quick", "paper"} <= set(budgets), name
+
+
+def test_other_data_keeps_the_options_of_the_studys_own_that_it_takes(write: Any, tmp_path: Path) -> None:
+    images = tmp_path / "photos"
+    for name in ("a", "b"):
+        (images / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(images / name / "one.png")
+    own = {"name": "flickr8k", "path": "elsewhere", "size": 64, "decode": 96, "rows": "caption"}
+    path = write(common={"data": own, "epochs": 1})
+    found = load(path, data={"name": str(images)}).variants["plain"]["data"]
+    assert found == {"name": str(images), "size": 64, "decode": 96}  # a folder has no captions, and a path of its own
+    assert load(path, data={"name": str(images), "size": 32}).variants["plain"]["data"]["size"] == 32
+    assert load(path, data={"name": "cifar10"}).variants["plain"]["data"] == {"name": "cifar10", "size": 64}
 
 
 def test_claims_are_judged_over_seeds(write: Any) -> None:

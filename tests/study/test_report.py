@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
+from antipodes.cli.study import _without_seed
 from antipodes.study.definition import Paper, Study, load
 from antipodes.study.report import differences, markdown, shown, study_report, tables
 from antipodes.study.statistics import summarise
@@ -130,3 +131,22 @@ def test_options_that_only_one_has_tell_it_apart() -> None:
     common, apart = differences({"a": {"x": {"y": 1}, "z": [1]}, "b": {"x": {"y": 1, "w": 2}, "z": [2]}})
     assert common == {"x.y": 1}
     assert apart == {"a": {"z": [1]}, "b": {"x.w": 2, "z": [2]}}
+
+
+def test_a_page_opens_with_one_table_one_figure_and_what_it_shows(tmp_path: Path) -> None:
+    lines = summarise(RESULTS, "plain")
+    stale = {"plain, seed 0": "methods changed since", "plain, seed 1": "methods changed since"}
+    of = study(tmp_path)
+    report = study_report(of, {variant: {} for variant in RESULTS}, {}, RESULTS, lines, {}, "It pays.", stale)
+    first, _, rest = markdown(report, lines, PAPER, {"Scores": "a.png", "Flags": "b.png"}).partition("<details>")
+    assert first.count("| --- |") == 1
+    assert first.count("![") == 1
+    assert "## What it shows\n\nIt pays." in first
+    assert "2 of the runs were made by older code than the others" in first
+    assert "- plain, seed 1: methods changed since" in rest
+    assert "![Flags](b.png)" in rest
+
+
+def test_a_report_does_not_tell_where_data_lies() -> None:
+    kept = _without_seed({"data": {"name": "/home/me/photos.zip", "size": 64}, "seed": 3, "out": "x", "epochs": 2})
+    assert kept == {"data": {"name": "photos.zip", "size": 64}, "epochs": 2}

@@ -33,9 +33,10 @@ side by side, each on one thread. Stopped or killed, the same call goes on where
 paired difference to the baseline with its t-test, and the published figures beside them, as tables and as pictures (if
 matplotlib is there: pip install antipodes[plots]). Some studies are small experiments with a runner of their own
 instead of training runs (mutual-information, label-recovery): they take minutes and run one trial after the other.
-`antipodes study list` names the studies that come with the package, `antipodes study papers` writes docs/papers.md, the
-list of every table and figure that they stand for; a YAML file of your own is a study too (antipodes.study.definition
-explains its format). Runs that another study in the same folder has trained with the same settings, seed and code are
+`antipodes study list` names the studies that come with the package; `antipodes study papers` writes docs/papers.md, the
+list of every table and figure that they stand for, and `antipodes study claims` and `map` write docs/evidence/claims.md
+and map.md from what studies have found. A YAML file of your own is a study too (antipodes.study.definition explains its
+format). Runs that another study in the same folder has trained with the same settings, seed and code are
 taken over. The report goes to docs/evidence in a checkout only if the grid is the study's own: all its seeds, no other
 budget."""
 
@@ -43,7 +44,7 @@ budget."""
 def main(arguments: list[str]) -> None:
     """Parse, then list the studies or run one."""
     parser = ArgumentParser(prog="antipodes study", description=DESCRIPTION, allow_abbrev=False)
-    parser.add_argument("name", metavar="NAME", help="list, papers, the name of a study or a YAML file.")
+    parser.add_argument("name", metavar="NAME", help="list, papers, claims, map, the name of a study or a YAML file.")
     parser.add_argument("--budget", type=str, default=FULL, help="full, or a smaller one of the study, such as quick.")
     parser.add_argument("--out", type=str | None, default=None, help="Folder; runs/studies/NAME by default.")
     parser.add_argument("--seeds", type=int, nargs="+", default=None, help="Instead of the study's.")
@@ -64,8 +65,8 @@ def main(arguments: list[str]) -> None:
             study = load(name)
             print(f"{name:<28} {study.title}")
         return
-    if call.name == "papers":
-        _papers()
+    if call.name in PAGES:
+        PAGES[call.name](Path(call.evidence) if call.evidence else Path("docs/evidence"))
         return
     if call.render:
         study = load(call.name, call.budget, call.seeds)
@@ -97,7 +98,9 @@ def _run(study: Study, call: Namespace) -> None:
         return
     grid.refuse_changes(configurations)
     facts = (
-        _facts(study, configurations, call.parallel) if study.runner is None else _runner_facts(study, configurations)
+        _facts(study, configurations, call.parallel, call.data)
+        if study.runner is None
+        else _runner_facts(study, configurations, call.data)
     )
 
     with locked(out) as lock, _stoppable():
@@ -154,17 +157,46 @@ def _status(grid: Grid | InProcess, configurations: Mapping[Trial, Options], out
             console.print(table)
 
 
-def _papers() -> None:
+def _papers(evidence: Path) -> None:
     """Write docs/papers.md of a checkout, or print it elsewhere."""
     from antipodes.files import replacing
     from antipodes.study.papers import page
 
     if not _is_checkout():
-        print(page(Path("docs/evidence")))
+        print(page(evidence))
         return
     with replacing(Path("docs/papers.md")) as file:
-        file.write_text(page(Path("docs/evidence")))
+        file.write_text(page(evidence))
     print("docs/papers.md")
+
+
+def _claims(evidence: Path) -> None:
+    """Write claims.md, the ledger of what the papers claim, into the folder of evidence."""
+    from antipodes.files import replacing
+    from antipodes.study.ledger import ledger_page
+
+    _require_reports(evidence)
+    with replacing(evidence / "claims.md") as file:
+        file.write_text(ledger_page(evidence))
+    print(evidence / "claims.md")
+
+
+def _map(evidence: Path) -> None:
+    """Write map.md and its figure into the folder of evidence."""
+    from antipodes.study.map import write_map
+
+    _require_reports(evidence)
+    for file in write_map(evidence):
+        print(file)
+
+
+def _require_reports(evidence: Path) -> None:
+    if not any(evidence.glob("*.json")):
+        raise ValueError(f"{evidence} holds no reports of studies: give their folder with --evidence")
+
+
+PAGES = {"papers": _papers, "claims": _claims, "map": _map}
+"""Pages about all studies, by the name that writes them."""
 
 
 def _notes(study: Study, folder: Path) -> str:
@@ -241,7 +273,7 @@ def complete(trial: Trial, runner: str | None = None) -> Options:
     return plain
 
 
-def _facts(study: Study, configurations: Mapping[Trial, Options], parallel: int) -> dict[str, str]:
+def _facts(study: Study, configurations: Mapping[Trial, Options], parallel: int, data: str | None) -> dict[str, str]:
     """What the numbers were measured with, after looking at data and protocols: what is missing is refused here."""
     from antipodes.evaluation.protocol import find_protocol
     from antipodes.evaluation.protocols.transfer import open_others
@@ -262,25 +294,26 @@ def _facts(study: Study, configurations: Mapping[Trial, Options], parallel: int)
         "batch": _all(every, "batch_size"),
         "protocols": ", ".join(study.protocols),
         "threads": f"1 a run, {parallel} runs side by side, on a machine with {os.cpu_count()}",
-        **_made_by(study),
+        **_made_by(study, data),
     }
 
 
-def _runner_facts(study: Study, configurations: Mapping[Trial, Options]) -> dict[str, str]:
+def _runner_facts(study: Study, configurations: Mapping[Trial, Options], data: str | None) -> dict[str, str]:
     """What a study with a runner of its own was measured with; where variants differ, every value."""
     from antipodes.study.runners.runner import build
 
     facts = [build(str(study.runner), options).facts() for options in _different(configurations.values())]
     joined = {name: "; ".join(_different(some[name] for some in facts)) for name in facts[0]}
-    return {**joined, "threads": "1", **_made_by(study)}
+    return {**joined, "threads": "1", **_made_by(study, data)}
 
 
-def _made_by(study: Study) -> dict[str, str]:
+def _made_by(study: Study, data: str | None) -> dict[str, str]:
     seeds = _different(tuple(seeds) for seeds in study.seeds.values())
+    budget = "" if study.budget == FULL else f" --budget {study.budget}"
     return {
         "seeds": "; ".join(", ".join(map(str, some)) for some in seeds),
         "versions": f"antipodes {version('antipodes')}, torch {version('torch')}, Python {sys.version.split()[0]}",
-        "made by": f"`antipodes study {study.file}{'' if study.budget == FULL else f' --budget {study.budget}'}`",
+        "made by": f"`antipodes study {study.file}{budget}{'' if data is None else f' --data {Path(data).name}'}`",
     }
 
 
@@ -307,7 +340,11 @@ def _different(values: Iterable[Any]) -> list[Any]:
 
 
 def _without_seed(configuration: Options) -> Options:
-    return {key: value for key, value in configuration.items() if key not in ("seed", "out")}
+    """What a report says of a trial: not its seed and folder, and of data on disk not where it lies."""
+    kept = {key: value for key, value in configuration.items() if key not in ("seed", "out")}
+    if isinstance(data := kept.get("data"), dict) and "name" in data:
+        kept["data"] = data | {"name": Path(str(data["name"])).name}
+    return kept
 
 
 def _evidence(study: Study, out: Path) -> Path:

@@ -15,7 +15,7 @@ import jsonargparse
 from antipodes.cli.parser import ArgumentParser
 from antipodes.cli.train_help import short_help
 from antipodes.encoders.heads import Head
-from antipodes.registry import ELSE, NAMES, Kind, find
+from antipodes.registry import ELSE, NAMES, PRESETS, Kind, find, find_preset, merged
 from antipodes.runs.build import GIVEN, Learned, policy_names
 from antipodes.runs.folder import Run, absolute
 from antipodes.runs.settings import Settings
@@ -94,12 +94,14 @@ def _names_data(arguments: list[str]) -> bool:
 
 
 def _parse(arguments: list[str]) -> dict[str, Any]:
-    method = find("method", _names(arguments, {})["method"])
-    names = _names(arguments, method.run)
+    preset = _preset(arguments)
+    run = merged(find("method", _names(arguments, preset)["method"]).run, preset)
+    names = _names(arguments, run)
     arguments = _without_replaced(arguments, names)
     parser = _Parser(prog="antipodes train", usage=USAGE, description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="YAML file of options, such as a run's config.yaml.")
     parser.add_argument("--resume", metavar="RUN", help="Continue this run; nothing else is needed.")
+    parser.add_argument("--preset", metavar="NAME", help=f"Options that go together: {_presets()}.")
     parser.add_argument(
         "--strict", metavar="", help="Refuse a folder with damaged images (same as --data.strict true)."
     )
@@ -118,7 +120,7 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
     for tower, name in towers.items():
         parser.add_argument(f"--encoders.{tower}.name", type=str, default=name, metavar="NAME", help=CHOICES["encoder"])
         _add_component(parser, "encoder", name, f"encoders.{tower}")
-    parser.set_defaults(_defaults(method.run, names))
+    parser.set_defaults(_defaults(run, names))
     asked = _help(arguments)
     if asked == "all":
         arguments = ["--help"]
@@ -126,7 +128,7 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
         print(short_help(parser, USAGE, names, [kind for kind in names if f"--{kind}.name" in arguments], towers))
         raise SystemExit(0)
     config: dict[str, Any] = parser.parse_args(arguments).as_dict()
-    for extra in ("config", "resume", "strict"):
+    for extra in ("config", "resume", "preset", "strict"):
         config.pop(extra, None)
     config["data"]["name"] = absolute(config["data"]["name"])
     if config["guide"].get("path") is not None:
@@ -136,8 +138,19 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
     return {**config, "encoders": config.get("encoders") or {}}
 
 
+def _preset(arguments: list[str]) -> Mapping[str, Any]:
+    """The options of the preset that a call names, itself or in its configuration; none without."""
+    given = _option(arguments, "--config")
+    name = _option(arguments, "--preset") or (json.loads(given).get("preset") if given else None)
+    return {} if name is None else find_preset(name).run
+
+
+def _presets() -> str:
+    return "; ".join(f"{name} ({preset.what}; {preset.evidence})" for name, preset in PRESETS.items())
+
+
 def _defaults(run: Mapping[str, Any], names: dict[Kind, str]) -> dict[str, Any]:
-    """The options that a method's name brings, by their names on the command line; not those of components replaced."""
+    """What a method's name and a preset bring, by its names on the command line; nothing of components replaced."""
     found: dict[str, Any] = {}
     for option, value in run.items():
         if option in get_args(Kind):

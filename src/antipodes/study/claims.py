@@ -80,8 +80,14 @@ def _judge(claim: Claim, results: Results) -> Judgement:
     if two_sided is None:
         return Judgement(claim, "undecided", difference, None, len(common))
     p = one_sided(two_sided, difference)
-    verdict: Verdict = "held" if p < LEVEL else "not held" if p > 1 - LEVEL else "undecided"
-    return Judgement(claim, verdict, difference, p, len(common))
+    return Judgement(claim, decide(p), difference, p, len(common))
+
+
+def decide(p: float | None) -> Verdict:
+    """The verdict of a one-sided p that the claim is right; None, of a single seed, decides nothing."""
+    if p is None:
+        return "undecided"
+    return "held" if p < LEVEL else "not held" if p > 1 - LEVEL else "undecided"
 
 
 def _scores(seeds: Mapping[int, Mapping[str, float]], score: str) -> dict[int, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -32,10 +32,17 @@ def code_digests() -> dict[str, str]:
     return found | {TOP: _digest(sorted(path for path in PACKAGE.glob("*.py") if path.name != "__main__.py"))}
 
 
-def runner_digests(module: str) -> dict[str, str]:
-    """The digests that an experiment with a runner of its own depends on: its module, and the maths."""
+def runner_digests(module: str, depends: Sequence[str] = ("functional",)) -> dict[str, str]:
+    """The digests that an experiment with a runner of its own depends on: its module, and what that names.
+
+    Args:
+        module: Its dotted path.
+        depends: Rooms of the package, and modules beside the runner's.
+    """
     path = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
-    return {"functional": code_digests()["functional"], path.stem: _digest([path])}
+    rooms = {name: code_digests()[name] for name in depends if name in code_digests()}
+    beside = [name for name in depends if name not in rooms]
+    return rooms | {name: _digest([path.with_name(f"{name}.py")]) for name in (*beside, path.stem)}
 
 
 def changed(before: Mapping[str, str] | None, now: Mapping[str, str]) -> str | None:

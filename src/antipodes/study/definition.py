@@ -38,6 +38,7 @@ and records; common and variants then hold the runner's options.
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,8 +172,8 @@ def load(name: str, budget: str = FULL, seeds: list[int] | None = None, data: Op
         name: Of a study that comes with the package, or the path of a YAML file.
         budget: Which of its budgets; `full` is the study as it stands.
         seeds: Instead of its own.
-        data: Instead of its own: a name or path with options, for all variants. What a variant says about the number
-            of classes stays, and what the budget says about the number of images.
+        data: Instead of its own: a name or path with options, for all variants. Options of the study's data stay, as
+            far as the new data takes them.
 
     Raises:
         ValueError: if there is no such study or budget, or the file is not a study.
@@ -228,7 +229,7 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
             raise ValueError(f"{variant} is to be compared with {against[variant]!r}, which is not a variant")
         options[variant] = merge(merge(merge(common, own), cut), _options(single.get(variant, {}), variant))
         if data is not None:
-            options[variant] = options[variant] | {"data": _kept(options[variant], cut) | data}
+            options[variant] = options[variant] | {"data": _on(data, options[variant].get("data"))}
     if not seeds[content["baseline"]]:
         raise ValueError(f"the baseline {content['baseline']!r} runs with none of the seeds")
     transfer = _names(content.get("transfer", []), "transfer")
@@ -293,10 +294,14 @@ def flatten(config: Options, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _kept(options: Options, cut: Options) -> Options:
-    """What stays of a variant's data where another dataset takes its place."""
-    classes, limit = _component(options.get("data")).get("classes"), _component(cut.get("data")).get("limit")
-    return ({} if classes is None else {"classes": classes}) | ({} if limit is None else {"limit": limit})
+def _on(data: Options, studied: Any) -> Options:
+    """Other data with those options of the study's own (decode, limit, ...) that it takes, too."""
+    from antipodes.registry import find
+
+    component = find("data", data["name"])
+    takes = set(inspect.signature(component.target).parameters) - set(component.preset)
+    kept = {key: value for key, value in _component(studied).items() if key != "name" and key in takes}
+    return {**kept, **data}
 
 
 def _component(value: Any) -> Options:

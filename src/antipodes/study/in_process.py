@@ -33,7 +33,8 @@ class InProcess:
         self.study, self.out = study, out
         self.trials = study.trials(out)
         self._runners = {trial: build(study.runner, trial.options) for trial in self.trials}
-        self._digests = runner_digests(RUNNERS[study.runner].rpartition(".")[0])
+        depends = next(iter(self._runners.values())).depends
+        self._digests = runner_digests(RUNNERS[study.runner].rpartition(".")[0], depends)
 
     def refuse_changes(self, configurations: dict[Trial, Options]) -> None:
         """Check the folders that exist: they hold the scores of the options that the study now asks for.

@@ -52,10 +52,13 @@ def markdown(
         blocks += ["## What the paper claims", _markdown_table(_claims(report["claims"])), CLAIMS_LEGEND]
     if report["failed"]:
         blocks.append(_list("Runs that failed:", (f"{run}: {why}" for run, why in report["failed"].items())))
-    if report.get("stale"):
-        blocks.append(_list("Runs of older code:", (f"{run}: {why}" for run, why in report["stale"].items())))
+    stale = report.get("stale") or {}
+    if stale:
+        blocks.append(f"{len(stale)} of the runs were made by older code than the others; they are listed below.")
     blocks += ["<details>", "<summary>Every score, the options of all variants, published figures</summary>"]
     blocks.append(_list("", (f"**{name}**: {value}" for name, value in report["facts"].items())))
+    if stale:
+        blocks.append(_list("Runs of older code:", (f"{run}: {why}" for run, why in stale.items())))
     blocks += pictures[1:]
     for score, part in _by_score(lines):
         blocks += [f"## {score}", _markdown_table(_cells(part, paper))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import fmean, stdev
 
 Results = Mapping[str, Mapping[int, Mapping[str, float]]]
@@ -28,6 +29,7 @@ class Line:
         difference: Mean difference over the common seeds; None without any.
         p: Two-sided, of the paired t-test; None where there is none (see `paired_p`).
         p_greater: One-sided, of the same test: that the variant is better, as papers often report it.
+        error: Standard error of the difference over the common seeds; None with fewer than two.
     """
 
     variant: str
@@ -40,6 +42,7 @@ class Line:
     difference: float | None = None
     p: float | None = None
     p_greater: float | None = None
+    error: float | None = None
 
 
 def summarise(results: Results, baseline: str, against: Mapping[str, str] | None = None) -> list[Line]:
@@ -85,6 +88,16 @@ def paired_p(first: Sequence[float], second: Sequence[float]) -> float | None:
     return student_p(t, len(differences) - 1)
 
 
+def standard_error(differences: Sequence[float]) -> float | None:
+    """Of the mean of differences; None with fewer than two.
+
+    Example:
+        >>> standard_error([1.0, 3.0])
+        1.0
+    """
+    return stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else None
+
+
 def one_sided(p: float, difference: float) -> float:
     """The p of "the difference is above 0", from the two-sided one and the difference that was seen.
 
@@ -103,6 +116,70 @@ def student_p(t: float, degrees: int) -> float:
         0.05
     """
     return incomplete_beta(degrees / (degrees + t * t), degrees / 2, 0.5)
+
+
+def critical_t(level: float, degrees: int) -> float:
+    """The t that chance exceeds with this probability, with so many degrees of freedom, by bisection.
+
+    Example:
+        >>> round(critical_t(0.05, 2), 2)
+        2.92
+    """
+    low, high = 0.0, 1.0
+    while student_p(high, degrees) / 2 > level:
+        high *= 2
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_p(middle, degrees) / 2 > level else (low, middle)
+    return (low + high) / 2
+
+
+def detectable(differences: Sequence[float], power: float = 0.8, level: float = 0.05) -> float | None:
+    """The true difference that a one-sided paired t-test on so many seeds would have found with this power.
+
+    It takes the spread of the differences that were seen as the true one.
+
+    Args:
+        differences: One per seed.
+        power: Probability of finding it.
+        level: At which the test decides.
+
+    Returns:
+        None with fewer than two differences.
+
+    Example:
+        >>> round(detectable([0.5, 1.5, 1.0]), 2)
+        1.15
+    """
+    count = len(differences)
+    if count < 2:
+        return None
+    return _detectable_shift(count, power, level) * stdev(differences) / math.sqrt(count)
+
+
+@cache
+def _detectable_shift(count: int, power: float, level: float) -> float:
+    """The same in standard errors."""
+    critical = critical_t(level, count - 1)
+    low, high = 0.0, 1.0
+    while _power(high, critical, count - 1) < power:
+        high *= 2
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _power(middle, critical, count - 1) < power else (low, middle)
+    return high
+
+
+def _power(shift: float, critical: float, degrees: int, steps: int = 2000) -> float:
+    """P(T > critical) for a noncentral t: the mean over s = chi / sqrt(degrees) of P(normal > critical s - shift)."""
+    log_scale = math.log(2) + degrees / 2 * math.log(degrees / 2) - math.lgamma(degrees / 2)
+    end = 1 + 8 / math.sqrt(2 * degrees)
+    total = 0.0
+    for step in range(steps):  # by middles
+        s = (step + 0.5) * end / steps
+        density = math.exp(log_scale + (degrees - 1) * math.log(s) - degrees * s * s / 2)
+        total += density * 0.5 * math.erfc((critical * s - shift) / math.sqrt(2))
+    return total * end / steps
 
 
 def incomplete_beta(x: float, a: float, b: float) -> float:
@@ -147,7 +224,8 @@ def _line(results: Results, variant: str, score: str, against: str) -> Line:
     difference = fmean(a - b for a, b in zip(ours, theirs, strict=True))
     p = paired_p(ours, theirs)
     greater = None if p is None else one_sided(p, difference)
-    return replace(line, against=against, pairs=len(common), difference=difference, p=p, p_greater=greater)
+    error = standard_error([a - b for a, b in zip(ours, theirs, strict=True)])
+    return replace(line, against=against, pairs=len(common), difference=difference, p=p, p_greater=greater, error=error)
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float | None]:

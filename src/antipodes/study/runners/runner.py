@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from antipodes.study.definition import Options, Study
 from antipodes.study.statistics import Line
@@ -20,11 +20,19 @@ RUNNERS = {
     "gradient-variance": "antipodes.study.runners.gradient_variance.GradientVariance",
     "injected-duplicates": "antipodes.study.runners.injected_duplicates.InjectedDuplicates",
     "detectors": "antipodes.study.runners.detectors.Detectors",
+    "locked-images": "antipodes.study.runners.locked.LockedImages",
+    "locked-captions": "antipodes.study.runners.locked.LockedCaptions",
 }
 
 
 class Runner(ABC):
-    """One variant of an experiment, small enough to run in this process."""
+    """One variant of an experiment, small enough to run in this process.
+
+    Attributes:
+        depends: Rooms of the package, and modules beside the runner's, whose change makes results stale.
+    """
+
+    depends: ClassVar[tuple[str, ...]] = ("functional",)
 
     @abstractmethod
     def run(self, seed: int) -> dict[str, float]:

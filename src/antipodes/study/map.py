@@ -1,0 +1,181 @@
+"""`docs/evidence/map.md`: where policies pay, in one table of regimes and one figure, from the results of studies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from antipodes.files import replacing
+from antipodes.study.claims import LEVEL
+from antipodes.study.statistics import standard_error, student_p
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CATALOGUE = Path(__file__).parent / "map.yaml"
+PRECISIONS = ("flags precision", "precision", "flags pooled precision")
+"""The names under which studies report how right the flags were, the first that is there counts."""
+
+HEAD = """# Where it pays
+
+What a policy adds to its baseline, in points of the score, over the regimes that were measured here: *gain ± its
+standard error over seeds*, and in brackets how many of its flags were right, where labels could tell. Bold: not by
+chance, by a paired t-test at 5 %. † is a single seed. Written by `antipodes study map` from the pages that the first
+column links.
+"""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a policy adds in a regime.
+
+    Args:
+        regime: Its name.
+        policy: The column.
+        difference: Mean over the common seeds.
+        error: Its standard error; None for a single seed.
+        seeds: How many.
+        precision: Of the flags, in percent; None where nobody knows.
+        quality: Of the baseline's features.
+    """
+
+    regime: str
+    policy: str
+    difference: float
+    error: float | None
+    seeds: int
+    precision: float | None
+    quality: float | None
+
+    @property
+    def clear(self) -> bool:
+        """Whether a two-sided paired t-test at 5 % says that it is no chance; a single seed says nothing."""
+        return bool(self.error) and student_p(self.difference / (self.error or 1.0), self.seeds - 1) < LEVEL
+
+
+def write_map(evidence: Path, catalogue: Path = CATALOGUE) -> list[Path]:
+    """Write map.md, and map.png where matplotlib is there, into the folder of evidence."""
+    gains = read_gains(evidence, catalogue)
+    written = [evidence / "map.md"]
+    try:
+        from antipodes.evaluation.figures import save
+
+        save(map_figure(gains), evidence / "map.png", "png")
+        written.append(evidence / "map.png")
+    except ValueError as reason:
+        print(f"no figure: {reason}")
+    notes = evidence / "notes" / "map.md"
+    text = notes.read_text().strip() if notes.is_file() else ""
+    with replacing(evidence / "map.md") as file:
+        file.write_text(map_page(gains, catalogue, text, has_figure=len(written) > 1))
+    return written
+
+
+def read_gains(evidence: Path, catalogue: Path = CATALOGUE) -> list[Gain]:
+    """Every policy of every regime that has results in the folder of evidence."""
+    gains = []
+    for regime in yaml.safe_load(catalogue.read_text())["regimes"]:
+        results = _results(regime["studies"], evidence)
+        if results is None:
+            continue
+        base = _scores(results, regime["baseline"], regime["score"])
+        quality = _scores(results, regime["baseline"], regime["quality"])
+        for policy, variants in regime["policies"].items():
+            for variant in variants:
+                ours = _scores(results, variant, regime["score"])
+                differences = [ours[seed] - base[seed] for seed in sorted(set(ours) & set(base))]
+                if differences:
+                    mean, error = fmean(differences), standard_error(differences)
+                    known = fmean(quality.values()) if quality else None
+                    precision = _precision(results, variant)
+                    gains.append(Gain(regime["regime"], policy, mean, error, len(differences), precision, known))
+                    break
+    return gains
+
+
+def map_page(gains: Sequence[Gain], catalogue: Path = CATALOGUE, notes: str = "", has_figure: bool = True) -> str:
+    """The page: the table, the figure, what it shows."""
+    content = yaml.safe_load(catalogue.read_text())
+    used = [policy for policy in content["policies"] if any(gain.policy == policy for gain in gains)]
+    rows = [["regime", "seeds", *used], ["---", *["---:"] * (1 + len(used))]]
+    for regime in content["regimes"]:
+        own = {gain.policy: gain for gain in gains if gain.regime == regime["regime"]}
+        if own:
+            study = regime["studies"][0]
+            seeds = "-".join(str(number) for number in sorted({gain.seeds for gain in own.values()}))
+            cells = [_cell(own[policy]) if policy in own else "" for policy in used]
+            rows.append([f"[{regime['regime']}]({study}.md), {regime['score']}", seeds, *cells])
+    missing = [regime["regime"] for regime in content["regimes"] if all(g.regime != regime["regime"] for g in gains)]
+    blocks = [HEAD.rstrip(), "\n".join(f"| {' | '.join(row)} |" for row in rows)]
+    blocks += ["![Gain over the precision of flags, and over the quality of features](map.png)"] if has_figure else []
+    blocks += [f"## What it shows\n\n{notes}"] if notes else []
+    blocks += [f"Not run yet: {'; '.join(missing)}."] if missing else []
+    return "\n\n".join(blocks) + "\n"
+
+
+def map_figure(gains: Sequence[Gain]) -> Figure:
+    """Left the gain over the precision of the flags, right over the quality of the baseline's features.
+
+    Raises:
+        ValueError: if matplotlib is missing.
+    """
+    from antipodes.evaluation import figures
+    from antipodes.evaluation.map_figures import MARKERS
+
+    figure = figures.new_figure(5.4, "What policies add, over the precision of flags and the quality of features")
+    panels: Any = figure.subplots(1, 2, sharey=True)
+    policies = list(dict.fromkeys(gain.policy for gain in gains))
+    for axes, x in zip(panels, ("precision", "quality"), strict=True):
+        axes.axhline(0, color="black", linewidth=1.2)
+        for number, policy in enumerate(policies):
+            points = [gain for gain in gains if gain.policy == policy and getattr(gain, x) is not None]
+            style: dict[str, Any] = {"color": figures.COLOURS[number % len(figures.COLOURS)], "linestyle": ""}
+            style |= {"marker": MARKERS[number % len(MARKERS)], "markersize": 6, "capsize": 2}
+            if points:
+                places = [getattr(gain, x) for gain in points]
+                bars = [2 * (gain.error or 0.0) for gain in points]
+                axes.errorbar(places, [gain.difference for gain in points], bars, label=policy, **style)
+    panels[0].set_xlim(0, 104)
+    panels[0].set_yscale("symlog", linthresh=3)
+    panels[0].set_yticks([-3, -2, -1, 0, 1, 2, 3, 10], ["-3", "-2", "-1", "0", "1", "2", "3", "10"])
+    panels[0].minorticks_off()
+    words = "gain, points, with two standard errors (logarithmic above 3)"
+    figures.finish(panels[0], "where labels can judge the flags", "precision of the flags, %", words, columns=0)
+    figures.finish(panels[1], "all", "score of the baseline, % (accuracy, or recall of retrieval)", "", columns=0)
+    figures.shared_legend(figure, panels, columns=4)
+    return figure
+
+
+def _cell(gain: Gain) -> str:
+    spread = "†" if gain.error is None else f"± {gain.error:.2f}"
+    numbers = f"{gain.difference:+.2f} {spread}"
+    precision = "" if gain.precision is None else f" ({gain.precision:.0f} %)"
+    return (f"**{numbers}**" if gain.clear else numbers) + precision
+
+
+def _results(studies: Sequence[str], evidence: Path) -> Mapping[str, Any] | None:
+    for study in studies:
+        if (file := evidence / f"{study}.json").is_file():
+            found: Mapping[str, Any] = json.loads(file.read_text())["results"]
+            return found
+    return None
+
+
+def _scores(results: Mapping[str, Any], variant: str, score: str) -> dict[str, float]:
+    seeds = results.get(variant, {})
+    return {seed: scores[score] for seed, scores in seeds.items() if scores.get(score) is not None}
+
+
+def _precision(results: Mapping[str, Any], variant: str) -> float | None:
+    """Mean precision of a variant's flags over seeds, in percent; studies have shares or percentages."""
+    for name in PRECISIONS:
+        if found := _scores(results, variant, name):
+            mean = fmean(found.values())
+            return 100 * mean if mean <= 1 else mean
+    return None

@@ -1,0 +1,59 @@
+"""Presets: options that go together under a name, below what a call says itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from antipodes.cli.train import parse
+from antipodes.registry import PRESETS
+from tests.cli.command import here, refused
+
+ROOT = Path(__file__).parents[2]
+
+
+def asked(*arguments: str) -> dict[str, Any]:
+    return parse([*arguments, "--data", "shapes", "--out", "somewhere"])[0]
+
+
+def test_a_preset_brings_its_method_policy_and_options() -> None:
+    config = asked("--preset", "clean-pairs")
+    assert config["method"]["name"] == "clip"
+    assert config["objective"]["temperature"] == 0.03
+    assert not config["temperature"]["learnable"]
+    policy = {"name": "glofnd", "alpha": 0.05, "start": 0.3, "initial": "quantile", "decay": True}
+    assert policy.items() <= config["negatives"].items()
+    assert "preset" not in config  # what it stands for is written down, and a run is resumed by that
+
+
+def test_what_a_call_says_wins() -> None:
+    config = asked("--preset", "clean-pairs", "--objective.temperature", "0.05", "--negatives.alpha", "0.02")
+    assert (config["objective"]["temperature"], config["negatives"]["alpha"]) == (0.05, 0.02)
+    assert config["negatives"]["start"] == 0.3
+    other = asked("--preset", "clean-pairs", "--negatives", "fnc", "--negatives.alpha", "0.1")
+    assert (other["negatives"]["name"], other["negatives"]["start"]) == ("fnc", 0.0)  # nothing of GloFND's is left
+
+
+def test_a_configuration_may_name_a_preset(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump({"preset": "clean-pairs", "negatives": {"alpha": 0.01}}))
+    config = asked("--config", str(file))
+    assert config["method"]["name"] == "clip"
+    assert (config["negatives"]["name"], config["negatives"]["alpha"]) == ("glofnd", 0.01)
+    assert config == asked("--preset", "clean-pairs", "--negatives.alpha", "0.01")
+
+
+def test_an_unknown_preset_gets_one_sentence(tmp_path: Path) -> None:
+    said = refused("train", "--preset", "clean", "--data", "shapes", "--out", tmp_path / "out")
+    assert "unknown preset 'clean': choose one of clean-pairs" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_in_the_help_and_has_a_page_that_shows_it(name: str) -> None:
+    assert name in here("train", "--help")[1]
+    assert (ROOT / PRESETS[name].evidence).is_file()
+    assert f"`{name}`" in (ROOT / "docs" / "comparing.md").read_text()
