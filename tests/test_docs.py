@@ -212,7 +212,9 @@ def test_links_of_the_built_site_are_looked_at(tmp_path: Path) -> None:
 def test_a_recording_shows_what_was_left_on_the_screen(tmp_path: Path) -> None:
     record = runpy.run_path(str(ROOT / "docs" / "record.py"))
     cast, picture = tmp_path / "x.cast", tmp_path / "x.svg"
-    record["record"](tmp_path, cast, [r"printf 'half\rdone <b>\n\033[31mred\033[0m\ngone\n\033[1A\033[2Klast\n'", "pwd"])
+    record["record"](
+        tmp_path, cast, [r"printf 'half\rdone <b>\n\033[31mred\033[0m\ngone\n\033[1A\033[2Klast\n'", "pwd"]
+    )
     header, *events = map(json.loads, cast.read_text().splitlines())
     assert header["version"] == 2
     shown = [re.sub(r"\x1b\[[\d;]*m|\r\n", "", text) for _, _, text in events]
