@@ -90,7 +90,9 @@ def _row(name: str, scores: dict[str, float]) -> Row:
 def _say_flags(console: Console, epoch: dict[str, Any]) -> None:
     """What the policy flagged in its last epoch, by the labels that it never saw."""
     flagged, right, found = (epoch.get(name) for name in ("flagged_share", "precision", "recall"))
-    if flagged is not None and right is not None and found is not None:
+    if not flagged:
+        console.print("GloFND has flagged nothing in its last epoch: more epochs let it begin.", highlight=False)
+    elif right is not None and found is not None:
         console.print(
             f"GloFND flagged {100 * flagged:.1f} % of all pairs as false negatives: {100 * right:.0f} % of these "
             f"really show the same class, and it found {100 * found:.0f} % of all pairs that do.",
