@@ -77,7 +77,8 @@ def _detectors(study: Study, axes: Axes, gains: dict[str, Line], precision: dict
         gain = gains[variant].difference
         assert gain is not None
         axes.scatter([precision[variant]], [gain], s=90, color=colour, marker="*", edgecolors="black", zorder=4)
-        axes.annotate(variant, (precision[variant], gain), (5, 5), textcoords="offset points", fontsize=7.5)
+        words: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5, "ha": "center"}
+        axes.annotate(variant, (precision[variant], gain), (0, -14), **words)
 
 
 def is_set_oracle(options: dict[str, Any]) -> bool:
