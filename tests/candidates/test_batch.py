@@ -15,7 +15,7 @@ def views() -> tuple[Tensor, Tensor, Tensor]:
 
 def test_both_views_are_anchors_and_the_positive_is_the_other_view() -> None:
     first, second, ids = views()
-    pairs = batch_pairs(first, second, ids)
+    pairs = batch_pairs(torch.cat((first, second)), ids)
     assert torch.equal(pairs.anchors, torch.cat((first, second)))
     assert pairs.anchor_ids.tolist() == [7, 2, 9, 4] * 2
     assert pairs.candidates is None
@@ -27,12 +27,13 @@ def test_both_views_are_anchors_and_the_positive_is_the_other_view() -> None:
 def pairs_on_a_rank(rank: int, world_size: int) -> tuple[Tensor, ...]:
     share = slice(2 * rank, 2 * rank + 2)
     first, second, ids = (tensor[share] for tensor in views())
-    pairs = batch_pairs(first, second, ids)
+    pairs = batch_pairs(torch.cat((first, second)), ids)
     return pairs.anchors, pairs.anchor_ids, pairs.positives, *pairs.keys()
 
 
 def test_two_ranks_see_the_candidates_of_one(two_ranks: Ranks) -> None:
-    whole = batch_pairs(*views())
+    first, second, ids = views()
+    whole = batch_pairs(torch.cat((first, second)), ids)
     for rank, (anchors, anchor_ids, positives, candidates, candidate_ids) in enumerate(two_ranks(pairs_on_a_rank)):
         share = [2 * rank, 2 * rank + 1, 4 + 2 * rank, 5 + 2 * rank]
         assert torch.equal(anchors, whole.anchors[share])

@@ -157,7 +157,7 @@ def test_a_ring_by_validation_without_a_validation_is_refused(tmp_path: Path) ->
 
 def test_the_numbers_of_refine_reach_the_loss(tmp_path: Path) -> None:
     numbers = ["--refine_mu", 3.0]
-    with pytest.raises(ValueError, match="are numbers of --treatment refine"):
+    with pytest.raises(ValueError, match="belong to --treatment refine"):
         run(tmp_path / "a", "--negatives", "oracle", *numbers)
     with pytest.raises(ValueError, match=r"tau_prime must be in \(0, 1\], got 2"):
         run(tmp_path / "a", "--negatives", "oracle", "--treatment", "refine", "--refine_tau_prime", 2.0)

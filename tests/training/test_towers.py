@@ -16,6 +16,7 @@ from torch import Tensor
 from antipodes.cli.train import parse
 from antipodes.methods import CLIP
 from antipodes.runs import locked
+from antipodes.runs.build import build_data
 from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.runs.opening import open_method
 from antipodes.runs.records import read_records
@@ -187,7 +188,7 @@ def test_a_frozen_tower_is_looked_up_and_does_not_move(tmp_path: Path, monkeypat
     config = with_look_up.config()
     with torch.random.fork_rng():
         torch.manual_seed(config["seed"])
-        start = prepare.build_method(config, prepare.build_data(config["data"])).state_dict()
+        start = prepare.build_method(config, build_data(config["data"])).state_dict()
     moved = {".".join(name.split(".")[1:4]) for name in start if not torch.equal(start[name], first[name])}
     learned = {f"{direction}.temperature.parameter" for direction in ("image_to_vector", "vector_to_image")}
     assert moved == {"towers.image.head", "towers.vector.encoder", "towers.vector.head"} | learned

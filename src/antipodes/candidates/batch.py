@@ -10,8 +10,7 @@ from antipodes.pairs import Guide, Pairs
 
 
 def batch_pairs(
-    first: Tensor,
-    second: Tensor,
+    views: Tensor,
     ids: Tensor,
     rows: Tensor | None = None,
     guide: tuple[Tensor, Tensor] | None = None,
@@ -20,31 +19,30 @@ def batch_pairs(
     """Compare both views of every sample with all views of the global batch.
 
     Args:
-        first: (b, D) L2-normalised embeddings of one view, this rank's share.
-        second: (b, D) of the other view.
+        views: (2b, D) L2-normalised embeddings, this rank's share: those of one view, then those of the other.
         ids: (b,) identities of the samples.
         rows: (b,) their table rows; None takes the ids.
         guide: A guide's normalised vectors (b, G) of both views.
         log_weights: (b,) by which the logits of a sample's views are raised where they are candidates.
 
     Returns:
-        Pairs with 2b anchors (first views, then second views); candidates are the views of all ranks.
+        Pairs with the 2b views as anchors; candidates are the views of all ranks.
     """
-    anchors = torch.cat((first, second))
+    first, second = views.chunk(2)
     anchor_ids = torch.cat((ids, ids))
     anchor_rows = None if rows is None else torch.cat((rows, rows))
     positives = (first * second).sum(1).repeat(2)
-    teachers = torch.cat((second.detach(), first.detach()))
+    teachers = views.detach().roll(len(first), 0)
     seen = None if guide is None else Guide(torch.cat(guide), (guide[0] * guide[1]).sum(1).repeat(2))
     if world_size() == 1:
         weights = None if log_weights is None else log_weights.repeat(2)
         return Pairs(
-            anchors, anchor_ids, positives, teachers=teachers, anchor_rows=anchor_rows, guide=seen, log_weights=weights
+            views, anchor_ids, positives, teachers=teachers, anchor_rows=anchor_rows, guide=seen, log_weights=weights
         )
     if guide is not None and seen is not None:
         seen = Guide(seen.anchors, seen.positives, _gather_views(*guide))
     return Pairs(
-        anchors,
+        views,
         anchor_ids,
         positives,
         _gather_views(first, second),

@@ -171,10 +171,11 @@ class Objective(LossModule, ABC):
             raise ValueError(f"supports must be (S, B, D) of views like z1, got {tuple(supports.shape)}")
         _check_length("weights", weights, len(z1))
         _check_length("candidate_log_weights", candidate_log_weights, len(z1 if candidates is None else candidates))
-        first, second = normalise(torch.cat((z1, z2))).chunk(2)  # in one go: small batches pay by the operation
+        both = normalise(torch.cat((z1, z2)))  # in one go: small batches pay by the operation
+        first, second = both.chunk(2)
         vectors = view_guide(guide, len(z1))
         if candidates is None or candidate_ids is None:
-            pairs = batch_pairs(first, second, numbers, places, vectors, candidate_log_weights)
+            pairs = batch_pairs(both, numbers, places, vectors, candidate_log_weights)
         else:
             key_ids = whole_numbers(candidate_ids, z1, "candidate_ids")
             key_rows = None if candidate_rows is None else whole_numbers(candidate_rows, z1, "candidate_rows")
@@ -260,15 +261,17 @@ class Objective(LossModule, ABC):
         pairs, rules = step.pairs, step.rules
         if self.negatives is not None and self.negatives.reweighs:
             sums = self.negatives.reweigh(pairs, rules, sums, step.temperature)
-        self._report({}, statistics(pairs, Sums(*(each[: len(rules)] for each in sums)), rules))
+        of_policy = sums if not step.extra_rules else Sums(*(each[: len(rules)] for each in sums))
+        self._report({}, statistics(pairs, of_policy, rules))
         if self.negatives is not None:
             self._numbers |= self.negatives.statistics()
         if isinstance(step.temperature, Tensor):
             self._numbers["temperature"] = step.temperature.detach().mean()
-        self._warn_of_nobody(pairs, sums.kept[: len(rules)])
+        self._warn_of_nobody(pairs, of_policy.kept)
         if self.treatment == "refine":
             sums = self._refine(step, sums)
-        losses = self.value(step, sums).mean(0)
+        losses = self.value(step, sums)
+        losses = losses[0] if len(losses) == 1 else losses.mean(0)
         if step.learn and self.total_steps is not None:
             self.steps += 1
         return self._reduce(losses, weights)

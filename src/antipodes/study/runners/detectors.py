@@ -165,7 +165,7 @@ class _Training:
             self.slow.update(self.network)
             self.history.update(rows, first, second)
             unit = normalise(first.detach()), normalise(second.detach())
-            self.glofnd.judge(batch_pairs(*unit, rows), step / total)
+            self.glofnd.judge(batch_pairs(torch.cat(unit), rows), step / total)
             if step + 1 in options.measured:
                 found[step + 1] = self._judge(step + 1)
         return {

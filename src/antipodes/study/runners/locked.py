@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -63,10 +63,6 @@ class Locked(Runner):
         judged_by: The test part, or a held-out part of train, which is then not trained on: for choosing options.
     """
 
-    depends: ClassVar[tuple[str, ...]] = (
-        "functional", "negatives", "objectives", "encoders", "data", "heads", "locked_features", "set_oracle",
-    )  # fmt: skip
-
     data: dict[str, Any] = field(default_factory=dict)
     encoder: str = ""
     components: int = 256
@@ -81,6 +77,12 @@ class Locked(Runner):
     epochs: int = 20
     rate: float = 2e-3
     judged_by: Literal["test", "validation"] = "test"
+
+    @property
+    def depends(self) -> tuple[str, ...]:
+        """The rooms that make features, heads and policies, and the modules beside this one."""
+        rooms = ("functional", "negatives", "objectives", "encoders", "data")
+        return (*rooms, "heads", "locked_features", "set_oracle")
 
     def __post_init__(self) -> None:
         if min(self.components, self.hidden, self.dim or 1, self.epochs) < 1 or min(self.views, self.batch) < 2:

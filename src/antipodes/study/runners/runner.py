@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from antipodes.study.definition import Options, Study
 from antipodes.study.statistics import Line
@@ -26,13 +26,12 @@ RUNNERS = {
 
 
 class Runner(ABC):
-    """One variant of an experiment, small enough to run in this process.
+    """One variant of an experiment, small enough to run in this process."""
 
-    Attributes:
-        depends: Rooms of the package, and modules beside the runner's, whose change makes results stale.
-    """
-
-    depends: ClassVar[tuple[str, ...]] = ("functional",)
+    @property
+    def depends(self) -> tuple[str, ...]:
+        """Rooms of the package, and modules beside the runner's, whose change makes results stale."""
+        return ("functional",)
 
     @abstractmethod
     def run(self, seed: int) -> dict[str, float]:
