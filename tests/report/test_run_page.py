@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,23 @@ def test_a_report_of_two_runs(runs: list[Path], tmp_path: Path) -> None:
         assert flagged.count() > 0
         assert flagged.first.locator("img").first.evaluate("image => image.naturalWidth") > 30
         assert flagged.first.locator(".verdict").count() == 1
+
+
+def test_scores_of_earlier_weights_and_of_other_data_are_marked(runs: list[Path], tmp_path: Path) -> None:
+    copies = [shutil.copytree(run, tmp_path / run.name) for run in runs]
+    measured = [{"checkpoint": "last", "weights": "0123", "data": "25 rows a"}, {"data": "9 rows b"}]
+    for run, one in zip(copies, measured, strict=True):
+        scores = {run.name: {"knn top-1": 30.0}, "measured with": one}
+        (run / "evaluation.json").write_text(json.dumps(scores))
+    out = tmp_path / "report.html"
+    code, text, errors = here("report", *copies, "--samples", 0, "--out", out, "--json")
+    assert code == 0, errors
+    assert json.loads(text)["sections"] == ["Runs", "Scores", "Curves"]  # no mean of scores that do not belong together
+    page = out.read_text()
+    assert "seed0 †" in page
+    assert "seed1 †" not in page
+    assert "trained on since" in page
+    assert "Measured on different data, so not comparable: seed0: 25 rows a; seed1: 9 rows b." in page
 
 
 def test_a_quick_report_leaves_the_data_alone(runs: list[Path], tmp_path: Path) -> None:

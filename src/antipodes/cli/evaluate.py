@@ -24,9 +24,10 @@ from antipodes.evaluation.scores import keep_scores
 from antipodes.evaluation.subject import Subject
 from antipodes.evaluation.towers import Progress
 from antipodes.runs.fingerprint import fingerprint
-from antipodes.runs.folder import Run
+from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.runs.opening import open_method
 from antipodes.runs.views import build_augmentation
+from antipodes.training.calendar import Calendar
 
 USAGE = """antipodes evaluate RUN [--protocol NAMES] [options]
        antipodes evaluate --protocol retrieval --images a.npy --texts b.npy [--owners owners.npy]"""
@@ -91,12 +92,29 @@ def _of_run(call: Namespace, names: Sequence[str] | None) -> None:
         scores = evaluate(protocols, subject)
     row: Row = {"encoder": run.folder.resolve().name, **scores}
     _print(row, call.json, f"{config_name(run)}, {data.name}")  # first: the disk may be full
-    measured: dict[str, Any] = {"checkpoint": call.checkpoint, "weights": fingerprint(method.cpu())}
+    measured = _measured_on(run, call.checkpoint, subject)
     measured |= {"test_limit": call.test_limit, "seed": call.seed, **_settings(protocols)}
     if others:
         measured |= {"transfer_limit": call.transfer_limit, "transfer_normalise": call.transfer_normalise}
     if dropped := keep_scores(run.folder, row, measured):
         print(dropped, file=sys.stderr)
+
+
+def _measured_on(run: Run, which: Literal["last", "best"], subject: Subject) -> dict[str, Any]:
+    """What scores are of: weights by their digest and epochs, data by its path, the number of its rows and a digest."""
+    state = load_checkpoint(run.last if which == "last" else run.best)
+    parts = {"training": subject.data, "test": subject.held_out}
+    measured = {
+        "checkpoint": which,
+        "weights": fingerprint(state["model"]),
+        "data": ", ".join(
+            f"{len(part)} {name} rows {part.fingerprint}" for name, part in parts.items() if part is not None
+        ),
+        "data_path": run.config()["data"]["name"],
+    }
+    if "calendar" in state:
+        measured["epochs"] = Calendar(**state["calendar"]).epoch(state["step"])
+    return measured
 
 
 def _of_files(call: Namespace, names: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from antipodes.evaluation.scores import FILE, read_scores
+from antipodes.evaluation.scores import FILE, are_outdated, read_measured, read_scores
 from antipodes.report.album import Album
 from antipodes.report.curves import draw
 from antipodes.report.flagged import look
@@ -54,8 +54,11 @@ def run_page(
     sections: list[Section] = [_settings(configs)]
     scores = {name: _scores(run) for name, run in runs.items()}
     if any(scores.values()):
-        sections.append(_score_table(scores))
-        if spread := _spread(scores, configs):
+        outdated = [name for name, run in runs.items() if scores[name] and are_outdated(run)]
+        measured = {name: str(read_measured(run.folder).get("data", "")) for name, run in runs.items() if scores[name]}
+        sections.append(_score_table(scores, outdated, measured))
+        current = {name: {} if name in outdated else each for name, each in scores.items()}
+        if spread := _spread(current, configs, measured):
             sections.append(spread)
     if curves := _curves({name: read_epochs(run.folder) for name, run in runs.items()}):
         sections.append(curves)
@@ -126,22 +129,40 @@ def _scores(run: Run) -> dict[str, float]:
         raise ValueError(f"{run.folder / FILE} is broken: remove it and run antipodes evaluate again") from error
 
 
-def _score_table(scores: Mapping[str, Mapping[str, float]]) -> Table:
+def _score_table(
+    scores: Mapping[str, Mapping[str, float]], outdated: Sequence[str], measured: Mapping[str, str]
+) -> Table:
+    """The scores of every run; what makes some of them another thing is said above them.
+
+    Args:
+        scores: Run -> score -> number.
+        outdated: Runs that were trained on since they were scored.
+        measured: Run -> the data of its scores, empty where it is not known.
+    """
     names = list(dict.fromkeys(name for each in scores.values() for name in each))
-    rows: list[list[Cell]] = [[run, *(each.get(name) for name in names)] for run, each in scores.items()]
+    rows: list[list[Cell]] = [
+        [run + " †" * (run in outdated), *(each.get(name) for name in names)] for run, each in scores.items()
+    ]
     missing = [run for run, each in scores.items() if not each]
     note = "Of antipodes evaluate, in percent unless the name says otherwise."
     if missing:
         note += f" Not evaluated yet: {', '.join(missing)}."
+    if outdated:
+        note += " † Of earlier weights: the run was trained on since, antipodes evaluate measures it again."
+    if len({data for data in measured.values() if data}) > 1:
+        told = "; ".join(f"{run}: {data or 'not known'}" for run, data in measured.items())
+        note += f" Measured on different data, so not comparable: {told}."
     return Table("Scores", ["run", *names], rows, note)
 
 
-def _spread(scores: Mapping[str, Mapping[str, float]], configs: Mapping[str, Mapping[str, Any]]) -> Table | None:
-    """Means and spreads over runs that differ only in their seed; None where there are no such runs."""
+def _spread(
+    scores: Mapping[str, Mapping[str, float]], configs: Mapping[str, Mapping[str, Any]], measured: Mapping[str, str]
+) -> Table | None:
+    """Means and spreads over runs that differ only in their seed, scored on one data; None where there are none."""
     groups: dict[str, list[str]] = {}
     for run, config in configs.items():
-        key = json.dumps({name: value for name, value in config.items() if name not in ("seed", "out")}, sort_keys=True)
-        groups.setdefault(key, []).append(run)
+        same = {name: value for name, value in config.items() if name not in ("seed", "out")}
+        groups.setdefault(json.dumps([same, measured.get(run)], sort_keys=True), []).append(run)
     rows: list[list[Cell]] = []
     for members in groups.values():
         names = list(dict.fromkeys(name for run in members for name in scores[run]))
