@@ -249,6 +249,12 @@ class Rule:
         bounds = (*self.bounds.named(), *(() if self.guide is None else self.guide.named()))
         return len(self.ranks) == 1 and self.ranks[0].space == "own" and not (bounds or self.groups or self.lists)
 
+    @property
+    def ceiling_alone(self) -> bool:
+        """Whether this rule says no more than that pairs above a ceiling are dropped, if that."""
+        more = self.low is not None or self.high is not None or self.groups or self.lists or self.ranks or self.guide
+        return not more and (self.ceiling is None or self.above == "drop")
+
     def flags(self) -> Rule:
         """Return what this rule says about false negatives, without what it ignores."""
         groups = tuple(group for group in self.groups if group.same != "only")

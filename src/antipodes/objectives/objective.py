@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from antipodes.candidates.batch import batch_pairs
 from antipodes.distributed import gather, world_size
+from antipodes.functional._arguments import Extent
 from antipodes.functional._compiling import outside_graphs
-from antipodes.functional._reading import on_host
+from antipodes.functional._reading import on_host, spans
 from antipodes.functional.contrast import contrast_both
 from antipodes.functional.errors import NotFinite
+from antipodes.functional.normalise import measured
 from antipodes.functional.sums import Sums
 from antipodes.negatives.cone import IN_A_CONE, NARROW, negative_similarity
 from antipodes.negatives.policy import Policy
@@ -25,7 +27,7 @@ from antipodes.objectives.inputs import Ids, check_shapes, own_numbers, queue_pa
 from antipodes.objectives.observation import FlaggedPairs
 from antipodes.objectives.step import Step, statistics
 from antipodes.objectives.temperature import Temperature, check_temperature
-from antipodes.pairs import Guide, Pairs, Rule, normalise
+from antipodes.pairs import Guide, Pairs, Rule
 
 TreatmentName = Literal["eliminate", "attract", "refine"]
 Reduction = Literal["mean", "none"]
@@ -171,19 +173,20 @@ class Objective(LossModule, ABC):
             raise ValueError(f"supports must be (S, B, D) of views like z1, got {tuple(supports.shape)}")
         _check_length("weights", weights, len(z1))
         _check_length("candidate_log_weights", candidate_log_weights, len(z1 if candidates is None else candidates))
-        both = normalise(torch.cat((z1, z2)))  # in one go: small batches pay by the operation
-        first, second = both.chunk(2)
+        both, lengths = measured(torch.cat((z1, z2)))  # in one go: small batches pay by the operation
         vectors = view_guide(guide, len(z1))
         if candidates is None or candidate_ids is None:
-            pairs = batch_pairs(both, numbers, places, vectors, candidate_log_weights)
+            teachers = self.treatment == "refine" or self.look is not None
+            pairs = batch_pairs(both, numbers, places, vectors, candidate_log_weights, teachers)
         else:
+            first, second = both.chunk(2)
             key_ids = whole_numbers(candidate_ids, z1, "candidate_ids")
             key_rows = None if candidate_rows is None else whole_numbers(candidate_rows, z1, "candidate_rows")
             pairs = queue_pairs(
                 first, second, numbers, candidates, key_ids, places, key_rows, vectors, candidate_guide,
                 candidate_log_weights, gathered,
             )  # fmt: skip
-        self.check_views(second, pairs)
+        self.check_views(lengths, pairs, closed=pairs.candidates is None)
         if weights is not None:
             weights = weights.repeat(len(pairs.anchors) // len(z1))
         return self._evaluate(pairs.with_supports(supports), progress, Pairs.contrast, weights)
@@ -210,7 +213,18 @@ class Objective(LossModule, ABC):
 
     def _evaluate(self, pairs: Pairs, progress: float | None, contrast: Contrast, weights: Tensor | None) -> Tensor:
         step = self.begin(pairs, progress)
+        if contrast is Pairs.contrast:
+            losses = self.direct(step)
+            if losses is not None:
+                return self._conclude(step, losses, weights)
         return self.finish(step, self.sums(step, contrast), weights)
+
+    def direct(self, step: Step) -> Tensor | None:
+        """The loss per anchor, (A,), where the objective has a quicker way to it than `sums` and `value`.
+
+        It then takes the statistics down as well (`take_down`).
+        """
+        return None
 
     def sums(self, step: Step, contrast: Contrast = Pairs.contrast) -> Sums:
         """The kernel's sums over what the rules keep."""
@@ -258,23 +272,31 @@ class Objective(LossModule, ABC):
 
     def finish(self, step: Step, sums: Sums, weights: Tensor | None = None) -> Tensor:
         """Turn the kernel's sums into the loss: what `evaluate` does after the kernel."""
-        pairs, rules = step.pairs, step.rules
         if self.negatives is not None and self.negatives.reweighs:
-            sums = self.negatives.reweigh(pairs, rules, sums, step.temperature)
+            sums = self.negatives.reweigh(step.pairs, step.rules, sums, step.temperature)
+        self.take_down(step, sums)
+        if self.treatment == "refine":
+            sums = self._refine(step, sums)
+        return self._conclude(step, self.value(step, sums), weights)
+
+    def take_down(self, step: Step, sums: Sums) -> None:
+        """Keep what a log shows of this step, and warn of what is odd about it."""
+        rules = step.rules
         of_policy = sums if not step.extra_rules else Sums(*(each[: len(rules)] for each in sums))
-        self._report({}, statistics(pairs, of_policy, rules))
+        self._report({}, statistics(step.pairs, of_policy, rules))
         if self.negatives is not None:
             self._numbers |= self.negatives.statistics()
         if isinstance(step.temperature, Tensor):
             self._numbers["temperature"] = step.temperature.detach().mean()
-        self._warn_of_nobody(pairs, of_policy.kept)
-        if self.treatment == "refine":
-            sums = self._refine(step, sums)
-        losses = self.value(step, sums)
-        losses = losses[0] if len(losses) == 1 else losses.mean(0)
+        self._warn_of_nobody(step.pairs, of_policy.kept)
+
+    def _conclude(self, step: Step, losses: Tensor, weights: Tensor | None) -> Tensor:
+        """Count the step, and reduce the losses of anchors (A,), or of rules and anchors (R, A)."""
         if step.learn and self.total_steps is not None:
             self.steps += 1
-        return self._reduce(losses, weights)
+        if weights is None and self.reduction == "mean":
+            return losses.mean()
+        return self._reduce(losses if losses.ndim == 1 else losses.mean(0), weights)
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """The rules of the policy."""
@@ -336,7 +358,7 @@ class Objective(LossModule, ABC):
         """Warn where an anchor has no negatives left; looked at where it is free, and in calls 1, 2, 4, 8, ..."""
         self._calls += 1
         due = on_host(kept) or self._calls & (self._calls - 1) == 0
-        if due and _NONE_LEFT not in self._warned and bool((kept == 0).any()):
+        if due and _NONE_LEFT not in self._warned and spans(kept)[0][0] == 0:
             ids = pairs.candidate_ids
             if ids is None or bool((ids >= 0).any()):  # else it is the first step of a queue
                 self._warn(_NONE_LEFT)
@@ -357,7 +379,7 @@ class Objective(LossModule, ABC):
     def _reduce(self, losses: Tensor, weights: Tensor | None) -> Tensor:
         """The mean over anchors, weighted by weights whose total all ranks share; or the losses themselves."""
         if weights is None:
-            return losses.mean() if self.reduction == "mean" else losses
+            return losses
         weights = weights.detach().to(losses)
         if self.reduction == "none":
             return weights * losses
@@ -372,22 +394,28 @@ class Objective(LossModule, ABC):
             raise ValueError(f"ids are missing: {who} must know which sample is which, give dataset indices (B,)")
         return own_numbers(len(z1), z1)
 
-    def check_views(self, second: Tensor, pairs: Pairs) -> None:
-        """Refuse ids and embeddings that make no sense, and warn of odd ones; everything in one read."""
-        with torch.no_grad():
-            asked = [pairs.positives.sum(), pairs.anchor_ids.min()]
-            if pairs.candidates is not None:  # else the second views are anchors themselves
-                asked.append(torch.linalg.vector_norm(second, dim=1).min())
-            total, lowest_id, *shortest = pairs.look(*asked)
-        lowest, highest = pairs.row_span
+    def check_views(self, lengths: Tensor, pairs: Pairs, closed: bool) -> None:
+        """Refuse ids and embeddings that make no sense, and warn of odd ones; everything in one read.
+
+        Args:
+            lengths: Those of both views before they were normalised.
+            pairs: What they became.
+            closed: Whether they are all that is compared.
+        """
+        rows = pairs.rows()[0]
+        of_ids = [] if rows is pairs.anchor_ids else [pairs.anchor_ids]
+        (shortest, longest), (lowest, highest), *rest = spans(lengths, rows, *of_ids)
+        lowest_id = rest[0][0] if rest else lowest
         if lowest_id < 0:
             raise ValueError(f"ids must be at least 0, got {lowest_id:.0f}: they are dataset indices")
-        if not math.isfinite(total):
+        if not math.isfinite(longest):
             raise NotFinite(_NOT_FINITE)
-        if pairs.extent is not None and min([pairs.extent.shortest, *shortest]) == 0:
+        if shortest == 0:
             self._warn("some embeddings are zero vectors: their similarities are 0 and they get no gradient")
-        local = self.learning and lowest == 0 < highest == len(second) - 1 and self._table_rows() >= 10 * len(second)
-        self._local_ids = self._local_ids + 1 if local else 0
+        if closed:
+            pairs.remember(Extent(1.0, float(shortest > 0), 1.0, float(lowest_id)), (int(lowest), int(highest)))
+        local = self.learning and lowest == 0 < highest and self._table_rows() >= 10 * len(lengths) // 2
+        self._local_ids = self._local_ids + 1 if local and highest == len(lengths) // 2 - 1 else 0
         if self._local_ids == _PATIENCE:
             self._warn(
                 f"ids were 0..{highest} in {_PATIENCE} calls in a row, with tables of {self._table_rows()} rows: "
