@@ -67,6 +67,7 @@ class Pairs:
         candidate_rows: (C,) table row of every candidate, negative where it has none; None takes the ids.
         guide: The same anchors and candidates in the space of a guide, for policies that look there.
         log_weights: (C,) by which every candidate's logit is raised, for candidates that were not drawn evenly.
+        positive_log_weights: (A,) by which every positive's logit is.
     """
 
     anchors: Tensor
@@ -80,6 +81,7 @@ class Pairs:
     candidate_rows: Tensor | None = None
     guide: Guide | None = None
     log_weights: Tensor | None = None
+    positive_log_weights: Tensor | None = None
 
     def keys(self) -> tuple[Tensor, Tensor]:
         """The candidates and their ids, whether or not they are the anchors."""

@@ -23,7 +23,7 @@ def batch_pairs(
         ids: (b,) identities of the samples.
         rows: (b,) their table rows; None takes the ids.
         guide: A guide's normalised vectors (b, G) of both views.
-        log_weights: (b,) by which the logits of a sample's views are raised where they are candidates.
+        log_weights: (b,) by which the logits of a sample's views are raised, as candidates and as positives.
 
     Returns:
         Pairs with the 2b views as anchors; candidates are the views of all ranks.
@@ -34,11 +34,12 @@ def batch_pairs(
     positives = (first * second).sum(1).repeat(2)
     teachers = views.detach().roll(len(first), 0)
     seen = None if guide is None else Guide(torch.cat(guide), (guide[0] * guide[1]).sum(1).repeat(2))
+    weights = None if log_weights is None else log_weights.repeat(2)
     if world_size() == 1:
-        weights = None if log_weights is None else log_weights.repeat(2)
         return Pairs(
-            views, anchor_ids, positives, teachers=teachers, anchor_rows=anchor_rows, guide=seen, log_weights=weights
-        )
+            views, anchor_ids, positives, teachers=teachers, anchor_rows=anchor_rows, guide=seen,
+            log_weights=weights, positive_log_weights=weights,
+        )  # fmt: skip
     if guide is not None and seen is not None:
         seen = Guide(seen.anchors, seen.positives, _gather_views(*guide))
     return Pairs(
@@ -52,6 +53,7 @@ def batch_pairs(
         candidate_rows=None if rows is None else gather(rows).repeat(2),
         guide=seen,
         log_weights=None if log_weights is None else gather(log_weights).repeat(2),
+        positive_log_weights=weights,
     )
 
 
