@@ -98,8 +98,8 @@ def share_of_training(progress: Any) -> float:
     Raises:
         ValueError: if it is none in [0, 1].
     """
-    number = progress.item() if isinstance(progress, Tensor) and progress.numel() == 1 else progress
-    if not isinstance(number, Real) or not 0 <= number <= 1:
+    number: Any = progress.item() if isinstance(progress, Tensor) and progress.numel() == 1 else progress
+    if not (isinstance(number, Real) and 0 <= float(number) <= 1):
         what = number if isinstance(number, Real) else f"a {type(progress).__name__}"
         raise ValueError(f"progress must be in [0, 1], got {what}: it is the share of training done")
     return float(number)
