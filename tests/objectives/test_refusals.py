@@ -96,7 +96,7 @@ def test_what_means_the_same_is_taken() -> None:
     ids=["half", "bfloat16", "float", "double", "inf", "1e30", "numpy"],
 )
 def test_floating_ids_that_cannot_be_exact(ids: Any) -> None:
-    with pytest.raises(ValueError, match="exact below .* only: give them as int64"):
+    with pytest.raises(ValueError, match=r"exact below .* only: give them as int64"):
         InfoNCE()(*views(), ids)
 
 

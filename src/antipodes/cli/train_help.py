@@ -65,14 +65,14 @@ def short_help(
     lines.append(_line("--config FILE", "Options from a YAML file, such as the config.yaml of a run."))
     lines.append(_line("--resume RUN", "Continue a run that was stopped or killed, bit by bit, or for more epochs."))
     for kind in chosen:
-        lines += _own(f"{kind} {names[kind]}", options.values(), kind)
+        lines += _component_options(f"{kind} {names[kind]}", options.values(), kind)
     for tower, name in towers.items():
-        lines += _own(f"encoder {name} of {tower}", options.values(), f"encoders.{tower}")
+        lines += _component_options(f"encoder {name} of {tower}", options.values(), f"encoders.{tower}")
     known = "--help all shows every option; --method moco --help those of a component"
     return "\n".join([*lines, "", EXAMPLES, "", known])
 
 
-def _own(title: str, actions: Iterable[Action], key: str) -> list[str]:
+def _component_options(title: str, actions: Iterable[Action], key: str) -> list[str]:
     found = [
         _option(action)
         for action in dict.fromkeys(actions)

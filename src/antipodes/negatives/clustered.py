@@ -186,7 +186,7 @@ class Clustered(Policy):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         for name in ("centroids", "seen"):  # their width is known from `fit` and from the first step on
-            saved, own = state_dict.get(prefix + name), getattr(self, name)
-            if saved is not None and len(saved) == len(own):
-                setattr(self, name, own.new_zeros(saved.shape))
+            saved, current = state_dict.get(prefix + name), getattr(self, name)
+            if saved is not None and len(saved) == len(current):
+                setattr(self, name, current.new_zeros(saved.shape))
         super()._load_from_state_dict(state_dict, prefix, *arguments)

@@ -122,7 +122,7 @@ class Objective(LossModule, ABC):
         self.negatives = negatives
         self.reduction, self.total_steps = reduction, total_steps
         # a run's guide: pairs, and whether it may learn from them, to the same pairs in its space
-        self.look: Callable[..., Guide] | None = None
+        self.ask_guide: Callable[..., Guide] | None = None
         if total_steps is not None:
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self._local_ids = 0  # calls in a row whose ids were 0..B-1
@@ -258,8 +258,8 @@ class Objective(LossModule, ABC):
     def begin(self, pairs: Pairs, progress: float | None = None) -> Step:
         """Judge the pairs: what `evaluate` does before the kernel sums."""
         progress, learn = self._progress(progress), self.learning
-        if self.look is not None and pairs.guide is None:
-            pairs = pairs.with_guide(self.look(pairs, learn=learn))
+        if self.ask_guide is not None and pairs.guide is None:
+            pairs = pairs.with_guide(self.ask_guide(pairs, learn=learn))
         with torch.no_grad():
             rules = self.judge(pairs, progress, learn)
         if self.negatives is not None:

@@ -1,4 +1,4 @@
-"""From names in a configuration to objects: data, towers, policies, objectives, methods."""
+"""Builds what a configuration names: data, towers, policies, objectives, methods."""
 
 from __future__ import annotations
 
