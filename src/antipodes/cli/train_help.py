@@ -61,6 +61,7 @@ def short_help(
     lines = [f"usage: {usage}", "", "components, by name or as --help all says:"]
     lines += [_line(f"--{kind} {names[kind] if kind != 'data' else 'NAME|PATH'}", _choices(kind)) for kind in KINDS]
     lines += ["", "settings, with their defaults:", *(_option(options[f"--{name}"]) for name in SETTINGS)]
+    lines.append(_line("--objective.temperature TAU", "Divides similarities; --temperature.learnable true learns it."))
     lines.append(_line("--preset NAME", "Options that go together: " + ", ".join(PRESETS) + "."))
     lines.append(_line("--config FILE", "Options from a YAML file, such as the config.yaml of a run."))
     lines.append(_line("--resume RUN", "Continue a run that was stopped or killed, bit by bit, or for more epochs."))
