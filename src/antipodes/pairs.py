@@ -67,6 +67,7 @@ class Pairs:
         candidate_rows: (C,) table row of every candidate, negative where it has none; None takes the ids.
         guide: The same anchors and candidates in the space of a guide, for policies that look there.
         log_weights: (C,) by which every candidate's logit is raised, for candidates that were not drawn evenly.
+        positive_log_weights: (A,) by which every positive's logit is.
     """
 
     anchors: Tensor
@@ -80,6 +81,7 @@ class Pairs:
     candidate_rows: Tensor | None = None
     guide: Guide | None = None
     log_weights: Tensor | None = None
+    positive_log_weights: Tensor | None = None
 
     def keys(self) -> tuple[Tensor, Tensor]:
         """The candidates and their ids, whether or not they are the anchors."""
@@ -144,7 +146,7 @@ class Pairs:
             extent=self.extent,
         )
 
-    def look(self, *numbers: Tensor) -> list[float]:
+    def measure(self, *numbers: Tensor) -> list[float]:
         """Read these numbers, and with them what kernels will ask about these pairs: a GPU then waits once."""
         keys, ids = self.keys()
         if not (len(self.anchors) and len(keys)):
@@ -164,14 +166,14 @@ class Pairs:
     @cached_property
     def extent(self) -> Extent | None:
         """What kernels must know about the numbers in embeddings and ids, read once; None where there are none."""
-        self.look()
+        self.measure()
         found: Extent | None = self.__dict__["extent"]
         return found
 
     @cached_property
     def row_span(self) -> tuple[int, int]:
         """The lowest and the highest row of the anchors, read with the rest."""
-        self.look()
+        self.measure()
         found: tuple[int, int] = self.__dict__["row_span"]
         return found
 

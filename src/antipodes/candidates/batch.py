@@ -25,7 +25,7 @@ def batch_pairs(
         ids: (b,) identities of the samples.
         rows: (b,) their table rows; None takes the ids.
         guide: A guide's normalised vectors (b, G) of both views.
-        log_weights: (b,) by which the logits of a sample's views are raised where they are candidates.
+        log_weights: (b,) by which the logits of a sample's views are raised, as candidates and as positives.
         teachers: Whether somebody will ask for the embeddings of the positives.
 
     Returns:
@@ -36,11 +36,12 @@ def batch_pairs(
     positives = paired_similarity(views)
     others = views.detach().roll(len(ids), 0) if teachers else None
     seen = None if guide is None else Guide(torch.cat(guide), (guide[0] * guide[1]).sum(1).repeat(2))
+    weights = None if log_weights is None else log_weights.repeat(2)
     if world_size() == 1:
-        weights = None if log_weights is None else log_weights.repeat(2)
         return Pairs(
-            views, anchor_ids, positives, teachers=others, anchor_rows=anchor_rows, guide=seen, log_weights=weights
-        )
+            views, anchor_ids, positives, teachers=others, anchor_rows=anchor_rows, guide=seen,
+            log_weights=weights, positive_log_weights=weights,
+        )  # fmt: skip
     if guide is not None and seen is not None:
         seen = Guide(seen.anchors, seen.positives, _gather_views(*guide))
     return Pairs(
@@ -54,6 +55,7 @@ def batch_pairs(
         candidate_rows=None if rows is None else gather(rows).repeat(2),
         guide=seen,
         log_weights=None if log_weights is None else gather(log_weights).repeat(2),
+        positive_log_weights=weights,
     )
 
 

@@ -29,7 +29,7 @@ _EVERY_PAIR = (Rule(),)
 
 
 class SigmoidSums(NamedTuple):
-    """Over the pairs that each rule keeps or pulls: four (R, A) tensors, one row per rule.
+    """The sums over the pairs that each rule keeps or pulls: four (R, A) tensors, one row per rule.
 
     Attributes:
         loss_sum: the sum of softplus(s / temperature + bias) over negatives: kept pairs that are not pulled.
@@ -155,9 +155,9 @@ def _sums(
         direct=False,
     )
     shift = bias if isinstance(bias, Tensor) else torch.tensor(bias, dtype=dtype, device=anchors.device)
-    own = keys.detach() if task.halved else keys
+    columns = keys.detach() if task.halved else keys
     with full_precision(anchors.device):
-        outputs = _Function.apply(anchors, own, tau, shift.to(anchors), task)  # type: ignore[no-untyped-call]
+        outputs = _Function.apply(anchors, columns, tau, shift.to(anchors), task)  # type: ignore[no-untyped-call]
     every = []
     for place in range(0, len(outputs), 4):
         loss_sum, kept, pulled_loss, pulled = outputs[place : place + 4]

@@ -209,8 +209,8 @@ def standing(confidence: Tensor, groups: Tensor) -> Tensor:
     order = order[groups[order].argsort(stable=True)]  # group by group, each from its most confident row on
     sizes = torch.bincount(groups)
     firsts = sizes.cumsum(0) - sizes
-    own = groups[order]
-    place = torch.arange(len(order), device=order.device) - firsts[own]
+    ordered = groups[order]
+    place = torch.arange(len(order), device=order.device) - firsts[ordered]
     result = torch.empty_like(confidence)
-    result[order] = ((place.double() + 0.5) / sizes[own]).to(result)
+    result[order] = ((place.double() + 0.5) / sizes[ordered]).to(result)
     return result

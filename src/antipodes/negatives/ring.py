@@ -173,7 +173,7 @@ class Ring(Policy):
             return [Rule()]
         if self.waits_for_spread:
             if learn and self.training:
-                self._look(pairs, progress)
+                self._shrink_if_spread(pairs, progress)
             if self.ball == self.schedule.points[0][1] and not self.heard < self.cone_limit:
                 return [Rule()]  # the embeddings have never spread, so their order is noise
         outer, count = self.share(progress), pairs.available().double()
@@ -191,7 +191,7 @@ class Ring(Policy):
         self.past.copy_(torch.cat((self.past[1:], self.past.new_tensor([value]))))
         self._remember(value, progress)
 
-    def _look(self, pairs: Pairs, progress: float) -> None:
+    def _shrink_if_spread(self, pairs: Pairs, progress: float) -> None:
         """Shrink the ball by the time since the last look if the candidates are spread out, on all ranks alike."""
         similarity = negative_similarity(pairs, over_ranks=True).item()
         if similarity < self.cone_limit and not math.isnan(self.heard.item()):
@@ -199,7 +199,7 @@ class Ring(Policy):
         self._remember(similarity, progress)
 
     def _notch(self, progress: float) -> float:
-        """By how much the linear anneal would have shrunk the ball since the last number came."""
+        """The amount by which the linear anneal would have shrunk the ball since the last number came."""
         (began, start), (until, end) = self.schedule.points
         return abs(start - end) / (until - began) * (progress - self.heard_at.item())
 

@@ -81,11 +81,10 @@ class InfoNCE(Objective):
             available = step.pairs.available()
             log_sum = log_sum + (available / sums.kept.clamp(min=1)).to(log_sum.dtype).log()
             counted = torch.where(sums.kept > 0, available, 0)
-        positive = step.pairs.positives / step.temperature
         # log(e^p + S) - p, never as a difference of two large numbers
-        loss = F.softplus(log_sum - positive)
-        if self.treatment != "eliminate":
-            loss = loss + positive - self.target(step, sums) / step.temperature
+        loss = F.softplus(log_sum - step.positive_logits)
+        if self.treatment != "eliminate":  # what is pulled besides has the positive's log weight here: a constant
+            loss = loss + step.pairs.positives / step.temperature - self.target(step, sums) / step.temperature
         if step.pairs.log_weights is None:  # with weights nobody knows what chance would come to
             self._report_above_chance(loss, counted)
         return loss

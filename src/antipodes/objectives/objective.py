@@ -23,8 +23,20 @@ from antipodes.functional.sums import Sums
 from antipodes.negatives.cone import IN_A_CONE, NARROW, negative_similarity
 from antipodes.negatives.policy import Policy
 from antipodes.objectives.base import LossModule
-from antipodes.objectives.inputs import Ids, check_shapes, own_numbers, queue_pairs, view_guide, whole_numbers
+from antipodes.objectives.inputs import (
+    Ids,
+    check_embeddings,
+    check_length,
+    check_shapes,
+    check_weights,
+    own_numbers,
+    queue_pairs,
+    share_of_training,
+    view_guide,
+    whole_numbers,
+)
 from antipodes.objectives.observation import FlaggedPairs
+from antipodes.objectives.shares import check_shares
 from antipodes.objectives.step import Step, statistics
 from antipodes.objectives.temperature import Temperature, check_temperature
 from antipodes.pairs import Guide, Pairs, Rule
@@ -102,6 +114,8 @@ class Objective(LossModule, ABC):
             raise ValueError(f"treatment must be one of {', '.join(get_args(TreatmentName))}, got {treatment!r}")
         if treatment != "eliminate" and negatives is None:
             raise ValueError(f"treatment {treatment!r} needs a policy that finds false negatives: give negatives")
+        if self.treatment == "eliminate" and negatives is not None and negatives.weighs:
+            raise ValueError("the policy's weights say how much pairs are pulled: give treatment='attract' or 'refine'")
         if reduction not in get_args(Reduction):
             raise ValueError(f"reduction must be one of {', '.join(get_args(Reduction))}, got {reduction!r}")
         if total_steps is not None and total_steps < 1:
@@ -110,7 +124,7 @@ class Objective(LossModule, ABC):
         self.negatives = negatives
         self.reduction, self.total_steps = reduction, total_steps
         # a run's guide: pairs, and whether it may learn from them, to the same pairs in its space
-        self.look: Callable[..., Guide] | None = None
+        self.ask_guide: Callable[..., Guide] | None = None
         if total_steps is not None:
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self._local_ids = 0  # calls in a row whose ids were 0..B-1
@@ -134,6 +148,7 @@ class Objective(LossModule, ABC):
         candidate_guide: Tensor | None = None,
         weights: Tensor | None = None,
         candidate_log_weights: Tensor | None = None,
+        positive_log_weights: Tensor | None = None,
         progress: float | None = None,
     ) -> Tensor:
         """The mean loss over this rank's anchors.
@@ -154,7 +169,9 @@ class Objective(LossModule, ABC):
             candidate_guide: (C, G) the guide's vectors of the candidates.
             weights: (B,) at least 0: the loss is then a weighted mean.
             candidate_log_weights: (C,), or (B,) without candidates: raises the logit of every candidate; bounds still
-                compare the similarity itself. -log of the sampling probability is the logQ correction.
+                compare the similarity itself. -log of the sampling probability is the logQ correction of Yi et al.,
+                which is meant for all logits: without candidates a sample's weight is also that of its positive.
+            positive_log_weights: (B,) raises the logits of the positives, with candidates: those of z2.
             progress: Share of training done. It may be left out with `total_steps`, or if nothing depends on it.
 
         Raises:
@@ -162,21 +179,23 @@ class Objective(LossModule, ABC):
         """
         if (candidates is None) != (candidate_ids is None):
             raise ValueError("candidates and candidate_ids go together: the ids keep an anchor's own copy out")
+        check_embeddings(z1=z1, z2=z2, candidates=candidates)
         numbers = None if ids is None else whole_numbers(ids, z1)
         check_shapes(z1, z2, numbers)
         if numbers is None:
             numbers = self.own_ids(z1, candidates)
         places = None if rows is None else whole_numbers(rows, z1, "rows")
-        if places is not None and places.shape != numbers.shape:
-            raise ValueError(f"rows must be one per sample, ({len(z1)},), got {tuple(places.shape)}")
+        check_length("rows", places, len(z1))
         if supports is not None and (supports.dim() != 3 or supports.shape[1:] != z1.shape or not len(supports)):
             raise ValueError(f"supports must be (S, B, D) of views like z1, got {tuple(supports.shape)}")
-        _check_length("weights", weights, len(z1))
-        _check_length("candidate_log_weights", candidate_log_weights, len(z1 if candidates is None else candidates))
+        check_weights("weights", weights, len(z1), least=0)
+        check_weights("candidate_log_weights", candidate_log_weights, len(z1 if candidates is None else candidates))
+        self._check_positives(positive_log_weights, candidate_log_weights, candidates, len(z1))
         both, lengths = measured(torch.cat((z1, z2)))  # in one go: small batches pay by the operation
         vectors = view_guide(guide, len(z1))
         if candidates is None or candidate_ids is None:
-            teachers = self.treatment == "refine" or self.look is not None
+            check_shares(z1, z2, numbers)
+            teachers = self.treatment == "refine" or self.ask_guide is not None
             pairs = batch_pairs(both, numbers, places, vectors, candidate_log_weights, teachers)
         else:
             first, second = both.chunk(2)
@@ -184,7 +203,7 @@ class Objective(LossModule, ABC):
             key_rows = None if candidate_rows is None else whole_numbers(candidate_rows, z1, "candidate_rows")
             pairs = queue_pairs(
                 first, second, numbers, candidates, key_ids, places, key_rows, vectors, candidate_guide,
-                candidate_log_weights, gathered,
+                candidate_log_weights, positive_log_weights, gathered,
             )  # fmt: skip
         self.check_views(lengths, pairs, closed=pairs.candidates is None)
         if weights is not None:
@@ -207,7 +226,7 @@ class Objective(LossModule, ABC):
             contrast: How to sum over what the rules keep; the default takes every kept candidate once.
             weights: (A,) of the anchors, for a weighted mean.
         """
-        if not math.isfinite(pairs.look(pairs.positives.detach().sum())[0]):
+        if not math.isfinite(pairs.measure(pairs.positives.detach().sum())[0]):
             raise NotFinite(_NOT_FINITE)
         return self._evaluate(pairs, progress, contrast, weights)
 
@@ -253,10 +272,8 @@ class Objective(LossModule, ABC):
     def begin(self, pairs: Pairs, progress: float | None = None) -> Step:
         """Judge the pairs: what `evaluate` does before the kernel sums."""
         progress, learn = self._progress(progress), self.learning
-        if not 0 <= progress <= 1:
-            raise ValueError(f"progress must be in [0, 1], got {progress}: it is the share of training done")
-        if self.look is not None and pairs.guide is None:
-            pairs = pairs.with_guide(self.look(pairs, learn=learn))
+        if self.ask_guide is not None and pairs.guide is None:
+            pairs = pairs.with_guide(self.ask_guide(pairs, learn=learn))
         with torch.no_grad():
             rules = self.judge(pairs, progress, learn)
         if self.negatives is not None:
@@ -366,7 +383,7 @@ class Objective(LossModule, ABC):
     def _progress(self, progress: float | None) -> float:
         """The share of training done: as told, as counted, or the end where it makes no difference."""
         if progress is not None:
-            return progress
+            return share_of_training(progress)
         if self.total_steps is not None:
             return min(1.0, int(self.steps) / self.total_steps)
         if self.uses_progress:
@@ -422,12 +439,27 @@ class Objective(LossModule, ABC):
                 "they must be positions in the dataset, not in the batch"
             )
 
+    def _check_positives(
+        self, weights: Tensor | None, of_candidates: Tensor | None, candidates: Tensor | None, count: int
+    ) -> None:
+        """Refuse log weights of positives that do not fit, and warn where only the candidates have some."""
+        if weights is not None and candidates is None:
+            raise ValueError("without candidates the positives have the weights of their samples: leave them out")
+        check_weights("positive_log_weights", weights, count)
+        if weights is None and of_candidates is not None and candidates is not None:
+            self._warn(_ONE_SIDED)
+
     def _table_rows(self) -> int:
         """The size of the dataset, as far as tables know it."""
-        return max((policy.num_samples or 0 for policy in self.policies()), default=0)
+        per_sample = self.temperature.per_sample if isinstance(self.temperature, Temperature) else None
+        return max([per_sample or 0, *(policy.num_samples or 0 for policy in self.policies())])
 
 
 _NOT_FINITE = "z1 or z2 hold NaN or infinite numbers: check the encoder's output before the loss"
+_ONE_SIDED = (
+    "candidate_log_weights without positive_log_weights leave the positives' logits as they are: "
+    "a logQ correction is meant for both"
+)
 _NONE_LEFT = "some anchors have no negatives left: nothing pushes them"
 
 
@@ -437,8 +469,3 @@ def check_refinery(tau_prime: float, *mu: float) -> None:
         raise ValueError(f"tau_prime must be in (0, 1], got {tau_prime}: it sharpens the refined labels")
     if not all(0 <= confidence < math.inf for confidence in mu):
         raise ValueError(f"mu must be at least 0 and finite, got {mu}: it is the confidence in refined labels")
-
-
-def _check_length(name: str, values: Tensor | None, count: int) -> None:
-    if values is not None and (values.shape != (count,) or not values.is_floating_point()):
-        raise ValueError(f"{name} must be ({count},) floating-point numbers, got {values.dtype} {tuple(values.shape)}")

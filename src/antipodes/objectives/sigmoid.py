@@ -109,5 +109,5 @@ class Sigmoid(Objective):
 
 
 def _as_sums(sums: SigmoidSums) -> Sums:
-    """In the fields of the softmax's sums: losses in the place of logs, and pulled pairs among those kept."""
+    """Put losses into the fields of the softmax's sums: in the place of logs, with pulled pairs among those kept."""
     return Sums(sums.loss_sum, sums.kept + sums.pulled, sums.pulled_loss, sums.pulled)

@@ -220,14 +220,14 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
     seeds: dict[str, list[int]] = {}
     against: dict[str, str] = {}
     for variant, given in variants.items():
-        own = _options({} if given is None else given, f"variant {variant}")
+        its_options = _options({} if given is None else given, f"variant {variant}")
         every = _seeds(content["seeds"] if chosen is None else chosen, "seeds")
-        few = _seeds(own.pop("seeds", every), f"seeds of variant {variant}")
+        few = _seeds(its_options.pop("seeds", every), f"seeds of variant {variant}")
         seeds[variant] = [seed for seed in every if seed in few]
-        against[variant] = own.pop("against", content["baseline"])
+        against[variant] = its_options.pop("against", content["baseline"])
         if against[variant] not in variants:
             raise ValueError(f"{variant} is to be compared with {against[variant]!r}, which is not a variant")
-        options[variant] = merge(merge(merge(common, own), cut), _options(single.get(variant, {}), variant))
+        options[variant] = merge(merge(merge(common, its_options), cut), _options(single.get(variant, {}), variant))
         if data is not None:
             options[variant] = options[variant] | {"data": _on(data, options[variant].get("data"))}
     if not seeds[content["baseline"]]:

@@ -150,9 +150,9 @@ def _step(training: Training, batches: Iterator[Loaded], rate: float) -> dict[st
     optimizer.zero_grad()
     method.after_step()
     if isinstance(method.guide, RunGuide):
-        method.guide.take()
+        method.guide.after_step()
     training.done += 1
-    numbers = {"loss": loss, **method.statistics(), **training.watch.take()}
+    numbers = {"loss": loss, **method.statistics(), **training.watch.pop_means()}
     training.totals.add(numbers)
     if hearers := listeners(method, "loss"):
         tell(hearers, gather(torch.tensor([loss], device=fabric.device)).mean().item(), training.progress)

@@ -92,14 +92,14 @@ class Training:
 
         What objectives learn (a temperature) may have one, which is a third of it below 0.03, as in FastCLIP.
         """
-        own = group.get("own_rate")
-        if own is None:
+        own_rate = group.get("own_rate")
+        if own_rate is None:
             return rate * float(group.get("share", 1.0))
         share = rate / max(
             self.settings.learning_rate * self.settings.batch_size * self.settings.accumulate / 256, 1e-30
         )
         temperatures = [each for each in self.method.directions.modules() if isinstance(each, Temperature)]
-        return share * (temperatures[0].learning_rate(own) if temperatures else float(own))
+        return share * (temperatures[0].learning_rate(own_rate) if temperatures else float(own_rate))
 
     def checkpoint(self, is_best: bool = False) -> None:
         """Write everything down from which the run can continue bit by bit."""

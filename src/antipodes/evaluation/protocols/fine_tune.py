@@ -143,7 +143,7 @@ class FineTune(Protocol):
         for part in network[0].encoders if isinstance(network[0], Joined) else [network[0]]:
             shares |= decayed_rates(part, self.layer_decay) if self.layer_decay < 1 else {}
         groups = [
-            {"params": [each for each, own in shares.items() if own == share], "lr": scaled * share}
+            {"params": [each for each, factor in shares.items() if factor == share], "lr": scaled * share}
             for share in sorted(set(shares.values()), reverse=True)
         ]
         groups.append({"params": list(network[1].parameters()), "lr": scaled * self.head_factor})
@@ -171,7 +171,7 @@ def feature_width(subject: Subject, encoder: nn.Module) -> int:
 
 
 def _batches(count: int, batch: int, steps: int, draws: torch.Generator) -> Iterator[Tensor]:
-    """So many batches of places (batch,) in 0..count-1, in a new random order for every pass; a rest joins the next."""
+    """Yield batches of places (batch,) in 0..count-1, in a new random order for every pass; a rest joins the next."""
     order = torch.randperm(count, generator=draws)
     for _ in range(steps):
         while len(order) < batch:

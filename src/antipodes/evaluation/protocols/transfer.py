@@ -53,7 +53,7 @@ class Transfer(Protocol):
 
 
 def custom_metric(data: Samples) -> str:
-    """By what a dataset is usually judged: mAP with several labels an image, else as its `metric` says.
+    """The measure by which a dataset is usually judged: mAP with several labels an image, else what its `metric` says.
 
     Raises:
         ValueError: if that is none of METRICS, or asks for several labels where there is one.
