@@ -23,6 +23,7 @@
       - {source: "Table 1 of ...", measured: "ImageNet, ResNet-50", scores: {glofnd: {linear top-1: 77.1}}}
     claims:                      # optional: orderings that a paper claims, by score
       linear top-1: [plain < glofnd]
+      threshold MAE < batch MAE: [glofnd < fnc]   # of two scores, the left one that of the variant on the left
     budgets:                     # optional: what replaces the above for antipodes study NAME --budget quick
       quick: {seeds: [0], test_limit: 1000, common: {epochs: 3, data: {limit: 2000}}}
       paper: {common: {epochs: 200}, variants: {glofnd: {negatives: {alpha: 0.01}}}}   # variants: of single ones
