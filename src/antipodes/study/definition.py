@@ -235,8 +235,8 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
         raise ValueError(f"the baseline {content['baseline']!r} runs with none of the seeds")
     transfer = _names(content.get("transfer", []), "transfer")
     protocols = _names(content.get("protocols", []), "protocols")
-    if "transfer" in protocols and not transfer:
-        raise ValueError("protocol transfer needs datasets: name them in a list under the key transfer")
+    if not transfer and (named := [name for name in protocols if name.startswith("transfer")]):
+        raise ValueError(f"protocol {named[0]} needs datasets: name them in a list under the key transfer")
     return Study(
         name=path.stem,
         file=path.stem if path.parent == SHIPPED else path.name,
