@@ -149,9 +149,8 @@ def test_the_last_clustering_comes_after_the_last_epoch(every: int, last: float,
     assert data.labels is not None
     accepted_labels = policy.accepted(torch.arange(len(data)), 1.0)[0]
     assert (accepted_labels >= 0).double().mean().item() == pytest.approx(last, abs=1 / len(data))
-    rates = cluster_rates(policy, data.labels)
-    labels = policy.labels[0] if last == 1 else accepted_labels
-    assert rates["mtpr, 4 clusters"] == 100 * pair_rates(data.labels, labels)[0]
+    final = cluster_rates(policy, data.labels)["mtpr, 4 clusters"]
+    assert final == 100 * pair_rates(data.labels, policy.labels[0] if last == 1 else accepted_labels)[0]
     if last == 1:  # the last snapshot and the last checkpoint hold the same clustering
         assert torch.equal(load_snapshots(folder)[-1].pseudo_labels[4], policy.labels[0, sample(len(data), SAMPLES)])
 

@@ -2,7 +2,7 @@
 
 1. Encoders get weights from any source; a run with the same several towers gives all of them, with their heads.
 2. A run of the same method gives its head, too, and what it keeps beside the network: momentum encoders, a queue, a
-   bank. So local aggregation goes on from the bank of instance discrimination, and a late ring from that of a plain run.
+   bank. So local aggregation goes on from the bank of instance discrimination, and a ring from that of a plain run.
    A part is taken whole or not at all: it must have the same shape, and what goes by rows the same data and heads.
 
 Policies, losses and the optimiser begin anew.
