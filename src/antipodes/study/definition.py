@@ -23,6 +23,7 @@
       - {source: "Table 1 of ...", measured: "ImageNet, ResNet-50", scores: {glofnd: {linear top-1: 77.1}}}
     claims:                      # optional: orderings that a paper claims, by score
       linear top-1: [plain < glofnd]
+      threshold MAE < batch MAE: [glofnd < fnc]   # of two scores, the left one that of the variant on the left
     budgets:                     # optional: what replaces the above for antipodes study NAME --budget quick
       quick: {seeds: [0], test_limit: 1000, common: {epochs: 3, data: {limit: 2000}}}
       paper: {common: {epochs: 200}, variants: {glofnd: {negatives: {alpha: 0.01}}}}   # variants: of single ones
@@ -234,8 +235,8 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
         raise ValueError(f"the baseline {content['baseline']!r} runs with none of the seeds")
     transfer = _names(content.get("transfer", []), "transfer")
     protocols = _names(content.get("protocols", []), "protocols")
-    if "transfer" in protocols and not transfer:
-        raise ValueError("protocol transfer needs datasets: name them in a list under the key transfer")
+    if not transfer and (named := [name for name in protocols if name.startswith("transfer")]):
+        raise ValueError(f"protocol {named[0]} needs datasets: name them in a list under the key transfer")
     return Study(
         name=path.stem,
         file=path.stem if path.parent == SHIPPED else path.name,
