@@ -105,6 +105,12 @@ def test_weights_that_do_not_fit() -> None:
         InfoNCE()(z1, z2, candidate_log_weights=torch.zeros(5))
     with pytest.raises(ValueError, match="leave their log weights out"):
         Sigmoid()(z1, z2, candidate_log_weights=torch.zeros(B))
+    batch = {"candidates": z2, "candidate_ids": torch.arange(B)}
+    with pytest.raises(ValueError, match="leave their log weights out"):
+        Sigmoid()(z1, z2, torch.arange(B), **batch, positive_log_weights=torch.zeros(B))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it has no positive in its sum
+        GlobalContrastive(B)(z1, z2, torch.arange(B), **batch, candidate_log_weights=torch.zeros(B))
 
 
 def test_the_kept_sum_is_rescaled() -> None:

@@ -48,6 +48,8 @@ class GlobalContrastive(Objective):
         per_view: A running mean for each of the two views of a batch, as in the code of SogCLR's authors.
     """
 
+    sums_positives = False
+
     def __init__(
         self,
         num_samples: int,

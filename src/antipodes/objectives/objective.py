@@ -90,6 +90,7 @@ class Objective(LossModule, ABC):
 
     general: ClassVar[bool] = True  # False: only methods that name it in their `trains` can train it
     whole: ClassVar[bool] = False  # True: on a bank it wants every entry, not a draw
+    sums_positives: ClassVar[bool] = True  # False: the positive does not compete with the candidates
     steps: Tensor
 
     def __init__(
@@ -446,7 +447,7 @@ class Objective(LossModule, ABC):
         if weights is not None and candidates is None:
             raise ValueError("without candidates the positives have the weights of their samples: leave them out")
         check_weights("positive_log_weights", weights, count)
-        if weights is None and of_candidates is not None and candidates is not None:
+        if self.sums_positives and weights is None and of_candidates is not None and candidates is not None:
             self._warn(_ONE_SIDED)
 
     def _table_rows(self) -> int:

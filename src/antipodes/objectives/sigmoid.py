@@ -81,7 +81,7 @@ class Sigmoid(Objective):
         """The sums of the loss over what the rules keep and pull."""
         if contrast is not Pairs.contrast:
             raise ValueError("the sigmoid loss sums over all candidates: it cannot draw some of them from a bank")
-        if step.pairs.log_weights is not None:
+        if step.pairs.log_weights is not None or step.pairs.positive_log_weights is not None:
             raise ValueError("the sigmoid loss does not compare candidates: leave their log weights out")
         return _as_sums(step.pairs.sigmoid(step.temperature, averaged_over_ranks(self.bias), step.all_rules))
 
