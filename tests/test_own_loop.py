@@ -20,19 +20,25 @@ SETUP = FENCE.search(PAGE)
 SECTIONS = {
     part.splitlines()[0]: part for part in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:] if FENCE.search(part)
 }
+SNIPPETS = [(title, number) for title, part in SECTIONS.items() for number in range(len(FENCE.findall(part)))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-@pytest.mark.parametrize("title", SECTIONS)
-def test_the_snippets_of_a_section_run(title: str) -> None:
+def missing(code: str) -> str | None:
+    """The first package that a snippet imports and that is not installed."""
+    return next((name for name in IMPORTED.findall(code) if importlib.util.find_spec(name) is None), None)
+
+
+@pytest.mark.parametrize(("title", "number"), SNIPPETS, ids=[f"{title}-{number}" for title, number in SNIPPETS])
+def test_a_snippet_runs_after_those_before_it(title: str, number: int) -> None:
     assert SETUP is not None
+    *before, code = FENCE.findall(SECTIONS[title])[: number + 1]
+    if (package := missing(code)) is not None:
+        pytest.skip(f"{package} is not installed: pip install {package}")
     torch.manual_seed(0)
     names: dict[str, Any] = {}
-    exec(SETUP.group(1), names)
-    for code in FENCE.findall(SECTIONS[title]):
-        if any(importlib.util.find_spec(package) is None for package in IMPORTED.findall(code)):
-            continue  # the other snippets of the section run all the same
-        exec(code, names)
+    for each in (SETUP.group(1), *(each for each in before if missing(each) is None), code):
+        exec(each, names)
     if "loss" in names:
         assert math.isfinite(names["loss"].item())
 

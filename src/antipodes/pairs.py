@@ -13,7 +13,7 @@ from torch import Tensor
 from antipodes.functional._arguments import Extent
 from antipodes.functional._compiling import full_precision
 from antipodes.functional._reading import read
-from antipodes.functional._task import few_pairs
+from antipodes.functional._task import as_dtype, few_pairs
 from antipodes.functional.contrast import contrast
 from antipodes.functional.counts import count_above
 from antipodes.functional.normalise import normalise
@@ -67,6 +67,7 @@ class Pairs:
         candidate_rows: (C,) table row of every candidate, negative where it has none; None takes the ids.
         guide: The same anchors and candidates in the space of a guide, for policies that look there.
         log_weights: (C,) by which every candidate's logit is raised, for candidates that were not drawn evenly.
+        positive_log_weights: (A,) by which every positive's logit is.
     """
 
     anchors: Tensor
@@ -80,6 +81,7 @@ class Pairs:
     candidate_rows: Tensor | None = None
     guide: Guide | None = None
     log_weights: Tensor | None = None
+    positive_log_weights: Tensor | None = None
 
     def keys(self) -> tuple[Tensor, Tensor]:
         """The candidates and their ids, whether or not they are the anchors."""
@@ -114,6 +116,11 @@ class Pairs:
 
     def count_above(self, thresholds: Tensor) -> Tensor:
         """How many candidates of other samples are more similar to every anchor than its threshold, (A,)."""
+        if self.product is not None:
+            bounds = torch.where(thresholds < 1, thresholds, torch.inf)[:, None]  # from 1 on nothing exceeds one
+            different = as_dtype(self.same_sample.different, self.product.dtype)
+            above = torch.gt(self.product, bounds, out=torch.empty_like(self.product))
+            return above.mul_(different).sum(1)
         return count_above(
             self.anchors.detach(),
             None if self.candidates is None else self.candidates.detach(),
@@ -122,7 +129,6 @@ class Pairs:
             candidate_ids=self.candidate_ids,
             same_sample=self.same_sample,
             extent=self.extent,
-            product=self.product,
         )
 
     def sigmoid(self, temperature: float | Tensor, bias: float | Tensor, rules: Rule | Sequence[Rule]) -> SigmoidSums:
@@ -137,32 +143,37 @@ class Pairs:
             rules=rules,
             guide=self._guides(rules),
             same_sample=self.same_sample,
+            extent=self.extent,
         )
 
-    def look(self, *numbers: Tensor) -> list[float]:
+    def measure(self, *numbers: Tensor) -> list[float]:
         """Read these numbers, and with them what kernels will ask about these pairs: a GPU then waits once."""
         keys, ids = self.keys()
         if not (len(self.anchors) and len(keys)):
-            self.__dict__.update(extent=None, row_span=(0, -1))
+            self.remember(None, (0, -1))
             return read(*numbers)
         of_ids = (ids,) if self.candidates is None else (self.anchor_ids, ids)
         asked = [*Extent.numbers(self.anchors, self.candidates, *of_ids), *torch.aminmax(self.rows()[0])]
         answers = read(*asked, *numbers)
         *extent, lowest, highest = answers[: len(asked)]
-        self.__dict__.update(extent=Extent(*extent), row_span=(int(lowest), int(highest)))
+        self.remember(Extent(*extent), (int(lowest), int(highest)))
         return answers[len(asked) :]
+
+    def remember(self, extent: Extent | None, row_span: tuple[int, int]) -> None:
+        """Take down what somebody has found out about the numbers already."""
+        self.__dict__.update(extent=extent, row_span=row_span)
 
     @cached_property
     def extent(self) -> Extent | None:
         """What kernels must know about the numbers in embeddings and ids, read once; None where there are none."""
-        self.look()
+        self.measure()
         found: Extent | None = self.__dict__["extent"]
         return found
 
     @cached_property
     def row_span(self) -> tuple[int, int]:
         """The lowest and the highest row of the anchors, read with the rest."""
-        self.look()
+        self.measure()
         found: tuple[int, int] = self.__dict__["row_span"]
         return found
 

@@ -177,16 +177,28 @@ NAMES: dict[Kind, dict[str, Entry]] = {
                 "temperature": {"form": "linear", "rate": 2e-4},
             },
         ),
-        # Ring's own settings for CIFAR: rate 0.03, weight decay 1e-4, no blur
+        # Ring's own settings for CIFAR: rate 0.03 (for CMC at a batch of 128), weight decay 1e-4, no blur. Their heads
+        # are centred whatever the policy, so that --negatives none compares the policy and nothing else.
         "iring": Entry(
             "antipodes.methods.instance.InstanceDiscrimination",
-            run={"negatives": "ring", "learning_rate": 0.03, "weight_decay": 1e-4},
+            run={"negatives": "ring", "head": {"centred": True}, "learning_rate": 0.03, "weight_decay": 1e-4},
+        ),
+        "cmc-ring": Entry(
+            "antipodes.methods.cmc.CMC",
+            run={
+                "negatives": "ring",
+                "head": {"centred": True},
+                "batch_size": 128,
+                "learning_rate": 0.06,
+                "weight_decay": 1e-4,
+            },
         ),
         "moco-ring": Entry(
             "antipodes.methods.moco.MoCo",
             {"queue_size": 4096},
             {
                 "negatives": "ring",
+                "head": {"centred": True},
                 "augmentation": "moco-small",
                 "objective": {"temperature": 0.07},
                 "learning_rate": 0.03,

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -66,9 +67,7 @@ class SampleTable(nn.Module):
         folder: str | None = None,
     ) -> None:
         super().__init__()
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, got {num_samples}: it is the size of the dataset")
-        self.num_samples = num_samples
+        num_samples = self.num_samples = sample_count(num_samples)
         self._in_memory = folder is None
         size = (num_samples, *shape)
         rows = torch.empty(size, dtype=dtype) if folder is None else _mapped(folder, math.prod(size), dtype).view(size)
@@ -111,6 +110,18 @@ class SampleTable(nn.Module):
 
     def _check(self, ids: Tensor) -> None:
         check_ids(ids, self.num_samples)
+
+
+def sample_count(given: float, name: str = "num_samples") -> int:
+    """The size of a dataset as a whole number: 1e6 is one million.
+
+    Raises:
+        ValueError: if it is not a whole number, or less than 1.
+    """
+    if not isinstance(given, Real) or not float(given).is_integer() or given < 1:
+        what = given if isinstance(given, Real) else f"a {type(given).__name__}"
+        raise ValueError(f"{name} must be at least 1, got {what}: it is the size of the dataset, a whole number")
+    return int(given)
 
 
 def check_ids(ids: Tensor, num_samples: int) -> None:

@@ -45,7 +45,11 @@ def test_help_shows_the_options_of_the_chosen_method() -> None:
     _, text, _ = here("train", "--method", "moco", "--help")
     assert "--method.queue_size" in text
     assert "Number of keys" in text
-    assert "--method.queue_size" not in here("train", "--help")[1]
+    short = here("train", "--help")[1]
+    assert "--method.queue_size" not in short
+    assert "--objective.temperature" in short
+    assert "--temperature.learnable" in short
+    assert len(short.splitlines()) < 50  # a screen
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,15 @@ from antipodes.cli.train import parse
 from antipodes.data import TensorImages
 from antipodes.evaluation.judged import AnchorCounts, count_by_anchor, judge, judged_embeddings
 from antipodes.evaluation.protocol import evaluate
+from antipodes.evaluation.protocols import fine_tune, linear_sgd
 from antipodes.evaluation.protocols.false_negatives import FalseNegatives, cluster_rates, summarise
 from antipodes.evaluation.protocols.fine_tune import FineTune
 from antipodes.evaluation.protocols.label_free import LabelFree
 from antipodes.evaluation.protocols.linear_sgd import LinearSGD, feature_maps
 from antipodes.evaluation.protocols.retrieval import Retrieval
-from antipodes.evaluation.protocols.transfer import Transfer, custom_metric
+from antipodes.evaluation.protocols.transfer import Transfer, custom_metric, labelled_splits
 from antipodes.evaluation.protocols.transfer_fine_tune import TransferFineTune
+from antipodes.evaluation.protocols.transfer_linear_sgd import TransferLinearSGD
 from antipodes.evaluation.protocols.zero_shot import class_vectors
 from antipodes.evaluation.subject import PairedFeatures, Subject
 from antipodes.evaluation.towers import tower_features, tower_network
@@ -127,6 +129,81 @@ def test_fine_tuning_on_another_dataset_is_fine_tuning_with_its_images_and_label
         evaluate([TransferFineTune(**options)], Subject(method, own))
 
 
+def test_fine_tuning_and_sgd_on_another_dataset_go_by_its_own_statistics_if_told_so() -> None:
+    other = images(90)
+    other.images = other.images // 8 + 200  # pale: by the run's statistics its classes are hard to tell apart
+    other.name = "pale"
+    own = images(30)
+    resnet = build_method(parse(["--encoder", "resnet8-slim", "--head.hidden", "7"])[0], own)
+    tuned = TransferFineTune(rates=(0.1,), epochs=1, min_steps=10, batch_size=32)
+    sgd = TransferLinearSGD(epochs=5, batch_size=16)
+    by_run, by_own = (
+        evaluate([tuned, sgd], Subject(resnet, own, others=[other], other_statistics=statistics))
+        for statistics in ("run", "own")
+    )
+    names = {"fine-tune on pale top-1", "linear-sgd on pale top-1", "linear-sgd on pale mean per class"}
+    assert names <= set(by_run)
+    kept, _ = labelled_splits(other, Subject(resnet, own), "some")
+    mean, std = kept.statistics()  # of the part that is trained on
+    normal = copy.copy(resnet)
+    normal.pixels = {"mean": mean, "std": std}  # as if the run had been normalised so
+    assert by_own == evaluate([tuned, sgd], Subject(normal, own, others=[other]))
+    assert by_own != by_run
+
+
+def test_sgd_on_another_dataset_is_sgd_with_its_images_and_labels() -> None:
+    own, other, twin = images(30), images(90), images(60, 3)
+    other.name, twin.name = "other", "twin"
+    twin.metric = "mean per class"
+    method = build_method(parse(["--encoder", "resnet8-slim", "--head.hidden", "7"])[0], own)
+    options: dict[str, Any] = {"epochs": 5, "batch_size": 16}
+    scores = evaluate([TransferLinearSGD(**options)], Subject(method, own, others=[other, twin]))
+    expected = evaluate([LinearSGD(**options)], Subject(method, other))
+    assert scores["linear-sgd on other top-1"] == expected["linear-sgd top-1"]
+    assert scores["linear-sgd rate, other"] == 0.01
+    customs = [scores["linear-sgd on other top-1"], scores["linear-sgd on twin mean per class"]]
+    assert scores["linear-sgd on others, mean"] == pytest.approx(sum(customs) / 2)
+    twin.labels = torch.eye(3).long().repeat(20, 1)
+    with pytest.raises(ValueError, match="transfer-linear-sgd needs one label an image, and twin has several"):
+        evaluate([TransferLinearSGD()], Subject(method, own, others=[twin]))
+
+
+def test_networks_of_protocols_run_where_the_subject_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = images(60)
+    method = build_method(parse(["--encoder", "resnet8-slim", "--head.hidden", "7"])[0], data)
+    told: list[tuple[Any, Any]] = []
+    devices: list[Any] = []
+    for module in (fine_tune, linear_sgd):
+        real = module.embed
+
+        def spy(*arguments: Any, real: Any = real, **options: Any) -> Any:
+            told.append((options.get("device"), options.get("workers")))
+            return real(*arguments, **{**options, "workers": 0})
+
+        monkeypatch.setattr(module, "embed", spy)
+    fit = LinearSGD.fit
+    monkeypatch.setattr(LinearSGD, "fit", lambda *arguments: (devices.append(arguments[-1]), fit(*arguments))[1])
+    protocols = [FineTune(fractions=(1.0,), rates=(0.1,), epochs=1, min_steps=1), LinearSGD(epochs=1)]
+    evaluate(protocols, Subject(method, data, device="cpu:0", workers=3))
+    assert told == [("cpu:0", 3)] * 3
+    assert devices == ["cpu:0"]
+
+
+def test_shares_that_are_not_as_asked_for_are_told() -> None:
+    other = images(90)  # 15 of each class
+    other.name = "other"
+    options: dict[str, Any] = {"rates": (0.1,), "epochs": 1, "min_steps": 1}
+    tuned = TransferFineTune(fractions=(0.03, 0.2, 0.1, 1.0), **options)
+    held_out = Subject(build("simclr"), images(20), others=[other])
+    scores = evaluate([tuned], held_out)
+    assert scores["fine-tune on other, 3 % labels, used %"] == pytest.approx(100 / 12)  # one of 12 is more
+    assert scores["fine-tune on other, 20 % labels, used %"] == pytest.approx(100 * 2 / 12)  # and two are less
+    assert "fine-tune on other, used %" not in scores
+    scores = evaluate([FineTune(fractions=(0.2, 0.25), **options)], Subject(build("simclr"), other))
+    assert scores["fine-tune 20 % labels, used %"] == pytest.approx(100 * 2 / 12)
+    assert "fine-tune 25 % labels, used %" not in scores
+
+
 def test_fine_tuning_learns_and_leaves_the_run_alone() -> None:
     method, data = build("simclr"), images(90)
     before = copy.deepcopy(method.state_dict())
@@ -145,10 +222,10 @@ def test_fine_tuning_chooses_its_rate_without_the_test_set(monkeypatch: pytest.M
     protocol = FineTune(fractions=(1.0,), rates=(0.1, 0.2), epochs=1, min_steps=1)
     real = FineTune.accuracy_of
 
-    def spy(self, subject, train, labels, ids, rate, test, test_labels):
+    def spy(self, subject, task, ids, rate):
         seen.append(len(ids))
-        assert (len(ids) + len(test_labels) == len(labels)) or len(ids) == len(labels)
-        return real(self, subject, train, labels, ids, rate, test, test_labels)
+        assert (len(ids) + len(task.test_labels) == len(task.labels)) or len(ids) == len(task.labels)
+        return real(self, subject, task, ids, rate)
 
     monkeypatch.setattr(FineTune, "accuracy_of", spy)
     evaluate([protocol], Subject(build("simclr"), images(60)))

@@ -139,6 +139,8 @@ def test_fewer_labels_score_lower_and_one_per_class_still_works() -> None:
     assert row["linear mean of shares"] == pytest.approx(sum(shares) / 3)
     assert row["linear 1 % labels, used %"] == pytest.approx(100 * 6 / 120)  # one of each class is five times as much
     assert "linear 50 % labels, used %" not in row
+    fewer = run("semi", fractions=(0.12,), draws=1)
+    assert fewer["linear 12 % labels, used %"] == pytest.approx(10)  # 2.4 of 20 are two
     assert row["linear 1 % labels"] < row["linear 1 % labels, top-5"]
     assert run("semi", fractions=(1.0, 0.5, 0.01), draws=4) == row
 

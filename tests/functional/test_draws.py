@@ -133,10 +133,10 @@ def test_two_ranks_draw_what_one_draws() -> None:
 
 def test_nothing_is_larger_than_a_block_or_the_random_numbers() -> None:
     generator = torch.Generator().manual_seed(0)
-    anchors, candidates = (normalise(torch.randn(count, 4, generator=generator)) for count in (300, 500))
+    anchors, candidates = (normalise(torch.randn(count, 4, generator=generator)) for count in (600, 500))
     with Largest() as largest:
-        sums_of((anchors, candidates, torch.arange(300), torch.arange(500)), [Rule()], 100)
-    assert largest.entries <= max(2 * row_blocks.ROWS * 500, row_blocks.CELLS, 300 * 100)
+        sums_of((anchors, candidates, torch.arange(600), torch.arange(500)), [Rule()], 100)
+    assert largest.entries <= max(2 * row_blocks.ROWS * 500, row_blocks.CELLS, 600 * 100)
 
 
 def test_refuses_no_draws() -> None:

@@ -283,7 +283,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_nothing_is_larger_than_a_block_even_when_all_ids_are_equal() -> None:
-    a, c, anchor_ids, candidate_ids = scene(14, anchors=300, candidates=500)
+    a, c, anchor_ids, candidate_ids = scene(14, anchors=600, candidates=500)
     for ids in (anchor_ids, torch.full_like(anchor_ids, int(candidate_ids.max()))):
         others = torch.full_like(candidate_ids, int(ids[0])) if ids is not anchor_ids else candidate_ids
         with Largest() as largest:

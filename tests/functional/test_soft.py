@@ -41,7 +41,7 @@ def scene(
         "students": queries,
         "teachers": teachers,
         "keys": table,
-        "own": own,
+        "own_columns": own,
         "key_ids": key_ids,
         "rows": pairs,
     }
@@ -50,7 +50,7 @@ def scene(
 def dense(inputs: Scene, tau: float, teacher_tau: float) -> list[Tensor]:
     """The six results from the whole matrices, (2, A) each."""
     labels = reference.soft_labels(
-        inputs["teachers"], inputs["keys"].detach(), inputs["own"], teacher_tau, inputs["key_ids"]
+        inputs["teachers"], inputs["keys"].detach(), inputs["own_columns"], teacher_tau, inputs["key_ids"]
     )
     entropies = [
         torch.stack(
@@ -181,7 +181,7 @@ def test_two_rows_are_the_same_as_two_calls() -> None:
     temperatures = {"temperature": 0.2, "teacher_temperature": 0.1}
     both = soft_cross_entropy(**inputs, rows=rows, **temperatures)
     own = soft_cross_entropy(**inputs, **temperatures)
-    theirs = {**inputs, "teachers": inputs["teachers"][rows[1]], "own": inputs["own"][rows[1]]}
+    theirs = {**inputs, "teachers": inputs["teachers"][rows[1]], "own_columns": inputs["own_columns"][rows[1]]}
     other = soft_cross_entropy(**theirs, **temperatures)
     again = soft_cross_entropy(**inputs, rows=rows[1], **temperatures)
     torch.testing.assert_close(tuple(again), tuple(other))
@@ -246,18 +246,21 @@ def test_no_rows_and_half_precision() -> None:
 def test_refusals() -> None:
     inputs = scene(6)
     empty = inputs["key_ids"].clone()
-    empty[inputs["own"][2]] = -1
+    empty[inputs["own_columns"][2]] = -1
     refused = [
         ("do not fit together", {"teachers": inputs["teachers"][:, :2]}),
         ("do not fit together", {"keys": inputs["keys"][:, :2]}),
-        ("own must be int64 of shape \\(5,\\), one key per teacher", {"own": inputs["own"][:2]}),
-        ("own must be int64 of shape", {"teachers": inputs["teachers"][:2]}),
+        (
+            "own_columns must be int64 of shape \\(5,\\), one key per teacher",
+            {"own_columns": inputs["own_columns"][:2]},
+        ),
+        ("own_columns must be int64 of shape", {"teachers": inputs["teachers"][:2]}),
         ("rows must be int64 of shape \\(5,\\) or \\(2, 5\\)", {"rows": inputs["rows"][:, :2]}),
-        ("own must be in 0..29", {"own": inputs["own"] + 30}),
-        ("own must be in 0..-1", {"keys": inputs["keys"][:0], "key_ids": None}),
+        ("own_columns must be in 0..29", {"own_columns": inputs["own_columns"] + 30}),
+        ("own_columns must be in 0..-1", {"keys": inputs["keys"][:0], "key_ids": None}),
         ("rows must be in 0..4", {"rows": inputs["rows"] - 9}),
         ("key_ids needs one id per key", {"key_ids": empty[:4]}),
-        ("own points at a key of a negative id", {"key_ids": empty}),
+        ("own_columns points at a key of a negative id", {"key_ids": empty}),
         ("students contain a value that is not finite", {"students": inputs["students"] * math.nan}),
         ("keys contain a value that is not finite", {"keys": inputs["keys"] * math.inf}),
         ("temperature must be positive", {"temperature": 0.0}),

@@ -184,6 +184,18 @@ def test_a_policy_that_ranks_the_bank_centres_the_head() -> None:
     assert [type(layer) for layer in told] == [nn.Linear]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("method", ["iring", "moco-ring", "cmc-ring"])
+def test_the_presets_of_ring_keep_their_head_without_it(method: str) -> None:
+    with_ring, without = parse(["--method", method])[0], parse(["--method", method, "--negatives", "none"])[0]
+    assert with_ring["negatives"]["name"] == "ring"
+    assert with_ring["head"] == without["head"]
+    assert with_ring["head"]["centred"] is True
+    assert with_ring["learning_rate"] * with_ring["batch_size"] / 256 == pytest.approx(0.03)
+    assert (with_ring["weight_decay"], with_ring["objective"]["temperature"]) == (1e-4, 0.07)
+    plain, _ = parse(["--method", method, "--head.centred", "false"])
+    assert plain["head"]["centred"] is False
+
+
 def test_elimination_leaves_the_samples_of_other_labels() -> None:
     method = build("instance", "eliminate")
     assert isinstance(method, InstanceDiscrimination)

@@ -31,7 +31,7 @@ def test_two_ranks_equal_one(
     losses, state = train(0, 1, method, policy, dtype, rate)
     (first_losses, first), (second_losses, second) = two_ranks(train, method, policy, dtype, rate)
     means = [(a + b) / 2 for a, b in zip(first_losses, second_losses, strict=True)]
-    assert means == pytest.approx(losses, rel=tolerance)
+    assert means == pytest.approx(losses, rel=tolerance, abs=tolerance / 10)  # some losses are near zero
     assert losses[-1] != 0
     assert first.keys() == state.keys()
     for name, expected in state.items():

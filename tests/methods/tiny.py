@@ -216,7 +216,7 @@ class Training:
         self.optimizer.step()
         self.method.after_step()
         if isinstance(self.method.guide, RunGuide):
-            self.method.guide.take()
+            self.method.guide.after_step()
         return loss.detach()
 
     def state(self) -> bytes:

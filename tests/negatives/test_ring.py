@@ -53,8 +53,8 @@ def test_rings_equal_a_sort(count: int, outer: float, inner: float, seed: int) -
     z = normalise(torch.randn(count + 1, 5, generator=torch.Generator().manual_seed(seed)))
     pairs = Pairs(z[:1], torch.tensor([0]), torch.ones(1), z, torch.arange(count + 1))
     order = (z[0] @ z[1:].T).argsort(descending=True) + 1
-    first = math.floor(inner * outer * count)
-    ranks = slice(first, max(math.floor(outer * count), first + 1))  # at least one
+    first = math.floor(inner * outer * count + 1e-6)  # rounding errors do not count
+    ranks = slice(first, max(math.floor(outer * count + 1e-6), first + 1))  # at least one
     assert kept(Ring((1.0, outer), inner), pairs) == [sorted(order[ranks].tolist())]
     assert kept(Hardest(4), pairs) == [sorted(order[:4].tolist())]
 
@@ -192,6 +192,35 @@ def test_before_the_start_every_candidate_counts() -> None:
     assert kept(policy, pairs, 0.4) == [list(range(2, 10))]
     assert policy.share(0.6) == pytest.approx(0.75)
     assert kept(policy, pairs, 0.8) == [[1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("anneal", ["validation", "loss", "validation-window", "loss-window"])
+def test_before_the_start_adaptive_anneals_only_remember(anneal: Any) -> None:
+    policy = Ring((1.0, 0.1), until=0.9, start=0.5, anneal=anneal)
+    sign = -1 if anneal.startswith("loss") else 1
+    for step in range(50):
+        policy.hear(sign * (1.0 + step), 0.01 * step)  # better and better
+    assert policy.share(0.5) == 1
+    policy.hear(sign * 100.0, 0.6)
+    moved = policy.step if policy.step else 0.9 / 0.4 * 0.1  # by the time since the start, not since the last number
+    assert policy.share(0.6) == pytest.approx(1 - moved)
+
+
+@pytest.mark.parametrize("count", [10, 100, 1000])
+def test_edges_are_whole_where_rounding_errs(count: int) -> None:
+    """At progress 0.2 the ball is 1 - 0.9 * 0.6 = 0.46, which the schedule gives as 0.4599999999999999."""
+    ids = torch.arange(1, count + 1)
+    anchors, candidates = circle(0.0), circle(*(90.0 * place / count for place in ids.tolist()))
+    pairs = Pairs(anchors, torch.tensor([0]), torch.ones(1), candidates, ids)
+    policy = Ring()
+    assert policy.share(0.2) < 0.46
+    (rule,) = policy.judge(pairs, 0.2)
+    (ranks,) = rule.ranks
+    assert (int(ranks.first), int(ranks.last)) == (46 * count // 1000, 46 * count // 100)
+    adaptive = Ring(anneal="loss")
+    adaptive.ball.fill_(0.7)  # in float32 0.699999988
+    (rule,) = adaptive.judge(pairs, 0.2)
+    assert int(rule.ranks[0].last) == 7 * count // 10
 
 
 def test_there_is_nothing_to_save() -> None:

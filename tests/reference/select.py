@@ -17,7 +17,8 @@ def ranking(anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_i
 
 def ring(ranked: list[list[int]], inner: float, outer: float) -> list[set[int]]:
     """The columns that Ring keeps of rankings from the top."""
-    return [set(row[math.floor(inner * outer * len(row)) : math.floor(outer * len(row))]) for row in ranked]
+    shares = inner * outer, outer
+    return [set(row[slice(*(math.floor(share * len(row) + 1e-6) for share in shares))]) for row in ranked]
 
 
 def top_share(ranked: list[list[int]], alpha: float) -> list[set[int]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from antipodes import DCL, GlobalContrastive, InfoNCE, Ring, Temperature
+from antipodes import DCL, GlobalContrastive, InfoNCE, Known, Ring, Temperature
 from antipodes.cli.train import parse
 from antipodes.data import Samples
 from antipodes.methods import Method
@@ -137,6 +139,34 @@ def test_policies_are_joined_and_each_direction_has_its_own() -> None:
     assert first is not second
     (plain,) = built("--negatives", "dcl", "--negatives.tau_plus", 0.05).objectives().values()
     assert isinstance(plain.negatives, DCL)
+
+
+@pytest.mark.parametrize("name", ["known", "glofnd+known", "ring+known+glofnd"])
+def test_known_knows_the_duplicates_of_the_data_wherever_it_is_joined(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    vectors = torch.randn(6, 4)
+    vectors[4] = vectors[1]
+    np.save(tmp_path / "v.npy", vectors.numpy())
+    config, _ = parse(["--data", str(tmp_path / "v.npy"), "--encoder", "identity", "--negatives", name])
+    (objective,) = build_method(config, build_data(config["data"])).objectives().values()
+    (known,) = (policy for policy in objective.policies() if isinstance(policy, Known))
+    assert known.groups.tolist() == [-1, 0, -1, -1, 0, -1]
+
+
+@pytest.mark.parametrize("name", ["known", "glofnd+known"])
+def test_known_reads_the_groups_and_weights_that_the_user_names(name: str, tmp_path: Path) -> None:
+    (tmp_path / "groups.csv").write_text("row,group\n0,3\n5,3\n")
+    (tmp_path / "pairs.csv").write_text("row,other,weight\n0,5,0.5\n")
+    option = f"--negatives{'.known' if '+' in name else ''}.groups"
+    (objective,) = built("--negatives", name, option, tmp_path / "groups.csv").objectives().values()
+    known = objective.policies()[-1]
+    assert isinstance(known, Known)
+    assert known.groups.tolist() == [3, -1, -1, -1, -1, 3] + [-1] * 10
+    weighted = ["--negatives", name, option, tmp_path / "pairs.csv"]
+    (objective,) = built(*weighted, "--treatment", "attract").objectives().values()
+    assert objective.policies()[-1].weights.tolist() == [0.5, 0.5]
+    with pytest.raises(ValueError, match="weights say how much pairs are pulled"):
+        built(*weighted)
 
 
 def test_every_tower_gets_an_encoder_of_its_modality() -> None:

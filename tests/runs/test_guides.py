@@ -307,14 +307,14 @@ def test_a_history_takes_in_what_was_seen_after_the_step() -> None:
         for name, history in by_hand.items():
             torch.testing.assert_close(method.guide.vectors(name), history.vectors())  # not before the step is done
             history.update(rows, embeddings[name].detach())
-        method.guide.take()
+        method.guide.after_step()
     for name, history in by_hand.items():
         torch.testing.assert_close(method.guide.vectors(name), history.vectors())
         assert f"guide.sources.{name}.table.rows" in method.state_dict()
     before = method.guide.vectors("image").clone()
     with torch.no_grad():
         method.loss(method.network, batch(method, data, config, torch.arange(16)), 0.5)
-    method.guide.take()
+    method.guide.after_step()
     assert torch.equal(method.guide.vectors("image"), before)
 
 
@@ -386,9 +386,9 @@ def test_a_momentum_network_guides_by_its_keys() -> None:
     )
     seen: list[Pairs] = []
     (objective,) = method.objectives().values()
-    assert objective.look is not None
-    look = objective.look
-    objective.look = lambda pairs, learn: (seen.append(pairs), look(pairs, learn=learn))[1]
+    assert objective.ask_guide is not None
+    look = objective.ask_guide
+    objective.ask_guide = lambda pairs, learn: (seen.append(pairs), look(pairs, learn=learn))[1]
     for step in range(2):
         method.loss(method.network, batch(method, data, config, torch.arange(16 * step, 16 * step + 16), step), 0.5)
         method.after_step()

@@ -20,10 +20,12 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from antipodes.cli.train import parse
+from antipodes.runs.build import build_data, build_method
 from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.runs.opening import open_method
 from antipodes.training import loop
 from antipodes.training.loop import train
+from antipodes.training.starting import start_from
 from tests.cli.command import COMMAND, ENVIRONMENT, here, refused
 
 TINY = ["--encoder", "resnet8-slim", "--head.hidden", 8, "--head.dim", 8, "--batch_size", 8, "--data.size", 32]
@@ -107,6 +109,64 @@ def test_a_run_starts_from_another(method: str, tmp_path: Path, monkeypatch: pyt
                 assert torch.equal(state[prefix + name], tensor), prefix + name
     shutil.rmtree(tmp_path / "first")  # a run that goes on needs it no more
     done("train", "--resume", tmp_path / "second", "--epochs", 2)
+
+
+MEMORIES = {
+    "instance": (["--method.samples", 8], "bank", ["bank.table.rows", "bank.draws"]),
+    "moco": (["--method.queue_size", 12], "key network and queue", ["queue.keys", "queue.ids", "queue.rows"]),
+    "cmc": (["--method.samples", 8], "banks", ["banks.l.table.rows", "banks.ab.table.rows"]),
+}
+
+
+@pytest.mark.parametrize("method", MEMORIES)
+def test_a_run_of_the_same_method_gives_its_head_and_memory(method: str, tmp_path: Path) -> None:
+    options, memory, keys = MEMORIES[method]
+    options = ["--method", method, *options]
+    done("train", *SHAPES, *options, "--out", tmp_path / "first")
+    first = load_checkpoint(Run(tmp_path / "first").last)["model"]
+
+    def started(*more: object) -> tuple[dict[str, torch.Tensor], str]:
+        """A method that was started from the first run, and what was said of that."""
+        config, _ = parse(list(map(str, [*SHAPES, *options, *more])))
+        torch.manual_seed(1)
+        data = build_data(config["data"])
+        said: list[str] = []
+        other = build_method(config, data)
+        start_from(other, str(tmp_path / "first"), data, said.append)
+        return other.state_dict(), "; ".join(said)
+
+    state, said = started()
+    assert f"its {memory} too" in said
+    assert all(torch.equal(state[key], first[key]) for key in first if not key.startswith("directions."))
+    assert set(keys) <= set(state)
+
+    state, said = started("--data.seed", 1)  # other pictures: nothing that goes by rows is of use
+    assert "is of other data and keeps its initial values" in said
+    assert not torch.equal(state[keys[0]], first[keys[0]])
+    heads = [key for key in first if ".head." in key and key.startswith("network.")]
+    assert heads
+    assert all(torch.equal(state[key], first[key]) for key in heads)
+
+    state, said = started("--head.dim", 4)
+    assert "its head has another shape there and keeps its initial values" in said
+    assert f"its {memory.split()[-1]} has another shape there" in said
+    state, said = started("--head.centred", "true")  # of the same length, and yet another head
+    assert f"its {memory.split()[-1]} belongs to the head that was not taken" in said
+    assert not torch.equal(state[keys[0]], first[keys[0]])
+
+
+def test_local_aggregation_goes_on_from_instance_discrimination(tmp_path: Path) -> None:
+    centred = ["--head.centred", "true"]
+    done("train", *SHAPES, "--method", "instance", *centred, "--out", tmp_path / "first")
+    options = ["--method", "local-aggregation", "--objective.clusters", "[2]", "--objective.neighbours", 4]
+    still = ["--init", tmp_path / "first", "--learning_rate", 0, "--method.bank_momentum", 0.999]
+    said = done("train", *SHAPES, *options, *still, "--out", tmp_path / "second")
+    assert "its head too" in said
+    assert "its bank too" in said
+    first, second = (load_checkpoint(Run(tmp_path / name).last)["model"] for name in ("first", "second"))
+    torch.testing.assert_close(first["bank.table.rows"], second["bank.table.rows"], atol=0.01, rtol=0)
+    said = done("train", *SHAPES, "--method", "simclr", "--init", tmp_path / "first", "--out", tmp_path / "third")
+    assert "was trained by another method, instance: nothing but its encoder is taken" in said
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,13 @@ from torch import Tensor, nn
 
 from antipodes.cli.train import parse
 from antipodes.encoders.export import load_backbone
+from antipodes.evaluation.clusters import pair_rates
+from antipodes.evaluation.protocols.false_negatives import cluster_rates
 from antipodes.negatives import FNC, IFND, Both, GloFND
 from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.runs.opening import open_method
 from antipodes.runs.records import read_records
+from antipodes.runs.snapshots import SAMPLES, load_snapshots, sample
 from antipodes.runs.views import plain_view
 from antipodes.training.loop import TrainingFailed, train
 from tests.cli.command import ENVIRONMENT, antipodes
@@ -133,6 +136,23 @@ def test_clusters_are_fitted_between_epochs(tmp_path: Path) -> None:
     policy = method.objectives()["image"].negatives
     assert isinstance(policy, IFND)
     assert len(policy.export()["labels_4"]) == len(data)
+
+
+@pytest.mark.parametrize(("every", "last"), [(2, 1.0), (3, 0.75)])
+def test_the_last_clustering_comes_after_the_last_epoch(every: int, last: float, tmp_path: Path) -> None:
+    options = ["--negatives", "ifnd", "--negatives.clusters", "[4]", "--negatives.held", "true"]
+    folder = run(tmp_path / "a", "--epochs", 4, *options, "--negatives.every", every, "--snapshot_every", 4)
+    method, data = open_method(folder)
+    policy = method.objectives()["image"].negatives
+    assert isinstance(policy, IFND)
+    assert policy.fitted_at == last  # every three of four: after the third alone
+    assert data.labels is not None
+    accepted_labels = policy.accepted(torch.arange(len(data)), 1.0)[0]
+    assert (accepted_labels >= 0).double().mean().item() == pytest.approx(last, abs=1 / len(data))
+    final = cluster_rates(policy, data.labels)["mtpr, 4 clusters"]
+    assert final == 100 * pair_rates(data.labels, policy.labels[0] if last == 1 else accepted_labels)[0]
+    if last == 1:  # the last snapshot and the last checkpoint hold the same clustering
+        assert torch.equal(load_snapshots(folder)[-1].pseudo_labels[4], policy.labels[0, sample(len(data), SAMPLES)])
 
 
 def test_an_adaptive_ring_hears_of_scores_and_losses(tmp_path: Path) -> None:

@@ -66,9 +66,9 @@ def measure_background(
     parts = []
     for start in range(0, n, REFERENCE):
         similarity = unit[start : start + REFERENCE] @ others.T
-        own = chosen == torch.arange(start, start + len(similarity))[:, None]
-        similarity = similarity.masked_fill(own, torch.nan)
-        count = (~own).sum(1)
+        itself = chosen == torch.arange(start, start + len(similarity))[:, None]
+        similarity = similarity.masked_fill(itself, torch.nan)
+        count = (~itself).sum(1)
         mean = similarity.nansum(1) / count
         deviation = ((similarity - mean[:, None]).square().nansum(1) / count).sqrt()
         if alpha is None:

@@ -90,7 +90,7 @@ def duplicate_recall(vectors: Tensor, groups: Tensor, k: int = 5) -> float:
     members = (groups >= 0).nonzero().flatten()
     if len(members) == 0:
         return float("nan")
-    found = nearest_of(vectors[members], vectors, k, own=members).rows
+    found = nearest_of(vectors[members], vectors, k, own_rows=members).rows
     return float((groups[found] == groups[members][:, None]).any(1).float().mean())
 
 

@@ -63,12 +63,12 @@ def nearest(vectors: Tensor, k: int, progress: Progress | None = None, block: in
     rows = torch.full((n, k), -1)
     blocks = [slice(start, min(start + block, n)) for start in range(0, n, block)]
     total, done = len(blocks) * (len(blocks) + 1) // 2, 0
-    for own in blocks:
-        product = unit[own] @ unit[own].T
+    for span in blocks:
+        product = unit[span] @ unit[span].T
         product.fill_diagonal_(-torch.inf)
         width = min(k, product.shape[1])
-        similarities[own, :width], rows[own, :width] = product.topk(width)
-        rows[own, :width] += own.start
+        similarities[span, :width], rows[span, :width] = product.topk(width)
+        rows[span, :width] += span.start
         done += 1
         if progress is not None:
             progress(done, total)
@@ -84,7 +84,7 @@ def nearest(vectors: Tensor, k: int, progress: Progress | None = None, block: in
 
 
 def nearest_of(
-    queries: Tensor, vectors: Tensor, k: int, own: Tensor | None = None, progress: Progress | None = None
+    queries: Tensor, vectors: Tensor, k: int, own_rows: Tensor | None = None, progress: Progress | None = None
 ) -> Neighbours:
     """The k nearest vectors of every query, by cosine.
 
@@ -92,7 +92,7 @@ def nearest_of(
         queries: (m, F) float.
         vectors: (n, F) float.
         k: number of neighbours; all vectors where there are fewer.
-        own: (m,) int64, the row among `vectors` that a query is itself and that is no neighbour of it; -1 for none.
+        own_rows: (m,) int64, the row among `vectors` that a query is itself, which is no neighbour of it; -1 for none.
         progress: called with (queries done, queries in all).
 
     Raises:
@@ -104,15 +104,15 @@ def nearest_of(
             f"queries have {queries.shape[1]} numbers and the vectors {vectors.shape[1]}: embed both with one encoder"
         )
     unit = normalize(vectors.float())
-    k = min(k, len(unit) - (own is not None and bool((own >= 0).any())))
+    k = min(k, len(unit) - (own_rows is not None and bool((own_rows >= 0).any())))
     if k < 1:
         raise ValueError("there is no other vector to be a neighbour: add samples")
     similarities, rows = [], []
     size = max(1, 2**22 // len(unit))
     for start in range(0, len(queries), size):
         product = normalize(queries[start : start + size].float()) @ unit.T
-        if own is not None:
-            mine = own[start : start + size]
+        if own_rows is not None:
+            mine = own_rows[start : start + size]
             product[mine >= 0, mine[mine >= 0]] = -torch.inf
         best = product.topk(k)
         similarities.append(best.values)
@@ -152,18 +152,18 @@ def nearest_large(vectors: Tensor, k: int, progress: Progress | None = None) -> 
     return Neighbours(similarities, rows, exact=False)
 
 
-def _merge(product: Tensor, axis: int, own: slice, offset: int, similarities: Tensor, rows: Tensor) -> None:
+def _merge(product: Tensor, axis: int, span: slice, offset: int, similarities: Tensor, rows: Tensor) -> None:
     """Take what passes the bars of some rows into their lists, in place.
 
     Args:
         product: similarities of these rows to others.
         axis: which dimension of it counts these rows.
-        own: which rows they are.
+        span: which rows they are.
         offset: the row of the first of the others.
         similarities: (n, k) the lists of all rows.
         rows: (n, k) whose they are.
     """
-    values, indices = similarities[own], rows[own]
+    values, indices = similarities[span], rows[span]
     k = values.shape[1]
     touched = (product.amax(1 - axis) > values[:, -1]).nonzero().flatten()
     if len(touched) == 0:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from antipodes.distributed import gather, world_size
+from antipodes.functional.positives import paired_similarity
 from antipodes.pairs import Guide, Pairs
 
 
@@ -15,6 +16,7 @@ def batch_pairs(
     rows: Tensor | None = None,
     guide: tuple[Tensor, Tensor] | None = None,
     log_weights: Tensor | None = None,
+    teachers: bool = True,
 ) -> Pairs:
     """Compare both views of every sample with all views of the global batch.
 
@@ -23,35 +25,37 @@ def batch_pairs(
         ids: (b,) identities of the samples.
         rows: (b,) their table rows; None takes the ids.
         guide: A guide's normalised vectors (b, G) of both views.
-        log_weights: (b,) by which the logits of a sample's views are raised where they are candidates.
+        log_weights: (b,) by which the logits of a sample's views are raised, as candidates and as positives.
+        teachers: Whether somebody will ask for the embeddings of the positives.
 
     Returns:
         Pairs with the 2b views as anchors; candidates are the views of all ranks.
     """
-    first, second = views.chunk(2)
     anchor_ids = torch.cat((ids, ids))
     anchor_rows = None if rows is None else torch.cat((rows, rows))
-    positives = (first * second).sum(1).repeat(2)
-    teachers = views.detach().roll(len(first), 0)
+    positives = paired_similarity(views)
+    others = views.detach().roll(len(ids), 0) if teachers else None
     seen = None if guide is None else Guide(torch.cat(guide), (guide[0] * guide[1]).sum(1).repeat(2))
+    weights = None if log_weights is None else log_weights.repeat(2)
     if world_size() == 1:
-        weights = None if log_weights is None else log_weights.repeat(2)
         return Pairs(
-            views, anchor_ids, positives, teachers=teachers, anchor_rows=anchor_rows, guide=seen, log_weights=weights
-        )
+            views, anchor_ids, positives, teachers=others, anchor_rows=anchor_rows, guide=seen,
+            log_weights=weights, positive_log_weights=weights,
+        )  # fmt: skip
     if guide is not None and seen is not None:
         seen = Guide(seen.anchors, seen.positives, _gather_views(*guide))
     return Pairs(
         views,
         anchor_ids,
         positives,
-        _gather_views(first, second),
+        _gather_views(*views.chunk(2)),
         gather(ids).repeat(2),
-        teachers,
+        others,
         anchor_rows=anchor_rows,
         candidate_rows=None if rows is None else gather(rows).repeat(2),
         guide=seen,
         log_weights=None if log_weights is None else gather(log_weights).repeat(2),
+        positive_log_weights=weights,
     )
 
 

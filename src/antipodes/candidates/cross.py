@@ -24,7 +24,7 @@ def cross_pairs(
         ids: (b,) identities: candidates of the anchor's identity, such as other captions of its image, never count.
         rows: (b,) table rows; None takes the ids.
         guide: A guide's normalised vectors (b, G) of the anchors and of the candidates, in one space.
-        log_weights: (b,) by which the logits of the candidates are raised.
+        log_weights: (b,) by which the logits of the second modality are raised, as candidates and as positives.
 
     Returns:
         Pairs with b anchors; candidates are the second modality of all ranks.
@@ -41,4 +41,5 @@ def cross_pairs(
         candidate_rows=None if rows is None else gather(rows),
         guide=seen,
         log_weights=None if log_weights is None else gather(log_weights),
+        positive_log_weights=log_weights,
     )

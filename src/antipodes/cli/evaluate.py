@@ -142,7 +142,8 @@ def _chosen(arguments: Sequence[str]) -> list[str] | None:
 
 def _implied(call: Namespace, names: Sequence[str]) -> list[str]:
     """Datasets to transfer to are reason enough for the protocol."""
-    return ["transfer"] if call.transfer and not {"transfer", "transfer-fine-tune"} & set(names) else []
+    of_others = {"transfer", "transfer-fine-tune", "transfer-linear-sgd"}
+    return ["transfer"] if call.transfer and not of_others & set(names) else []
 
 
 def _options(call: Namespace, names: Sequence[str]) -> dict[str, dict[str, Any]]:

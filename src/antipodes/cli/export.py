@@ -143,8 +143,8 @@ def write_onnx(loaded: LoadedEncoder, file: Path) -> dict[str, Any]:
 def write_detectron2(loaded: LoadedEncoder, file: Path) -> dict[str, Any]:
     """detectron2's weights and configurations."""
     files = save_detectron2(*single(loaded, "--detectron2"), file)
-    beside = " and ".join(path.name for path in files[1:])
-    sentence = f"{file}: detectron2's names, RGB (not BGR), statistics of the pixels inside; beside it {beside}"
+    others = " and ".join(path.name for path in files[1:])
+    sentence = f"{file}: detectron2's names, RGB (not BGR), statistics of the pixels inside; beside it {others}"
     return {"files": [str(path) for path in files], "sentence": sentence}
 
 

@@ -58,8 +58,8 @@ def main(arguments: list[str]) -> None:
     with progress_bar("neighbours") as progress:
         vectors = torch.from_numpy(known.vectors)
         if call.queries:
-            queries, own = _queries(call.queries, known)
-            found = nearest_of(torch.from_numpy(queries.vectors), vectors, call.k, own, progress)
+            queries, own_rows = _queries(call.queries, known)
+            found = nearest_of(torch.from_numpy(queries.vectors), vectors, call.k, own_rows, progress)
         else:
             queries, found = known, nearest_large(vectors, call.k, progress)
     if out is not None:

@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> None:
         study = load(call.name, call.budget, call.seeds)
         from antipodes.study.render import render
 
-        print(render(Path(call.evidence) if call.evidence else _evidence(study, _folder(study, call)), study.label))
+        print(render(Path(call.evidence) if call.evidence else _evidence(study, _folder(study, call)), study))
         return
     if call.parallel < 1:
         raise ValueError(f"--parallel must be at least 1, got {call.parallel}")

@@ -74,8 +74,8 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any], Run | None]:
     # options given beside --resume may only repeat what the run was started with, but for more epochs and for where
     # its data is now; what its version did not know is as this version has it by default
     started = ["--config", json.dumps(_checked(saved, str(resumed.config_file)))]
-    beside = _without(_without(arguments, "--resume"), "--data.name")
-    asked, before = _parse([*started, *beside]), _parse(started)
+    repeated = _without(_without(arguments, "--resume"), "--data.name")
+    asked, before = _parse([*started, *repeated]), _parse(started)
     if asked["epochs"] < before["epochs"]:
         raise ValueError(
             f"{run} was started with epochs {before['epochs']}, so it cannot be resumed with {asked['epochs']}: "

@@ -61,18 +61,19 @@ def short_help(
     lines = [f"usage: {usage}", "", "components, by name or as --help all says:"]
     lines += [_line(f"--{kind} {names[kind] if kind != 'data' else 'NAME|PATH'}", _choices(kind)) for kind in KINDS]
     lines += ["", "settings, with their defaults:", *(_option(options[f"--{name}"]) for name in SETTINGS)]
+    lines.append(_line("--objective.temperature TAU", "Divides similarities; --temperature.learnable true learns it."))
     lines.append(_line("--preset NAME", "Options that go together: " + ", ".join(PRESETS) + "."))
     lines.append(_line("--config FILE", "Options from a YAML file, such as the config.yaml of a run."))
     lines.append(_line("--resume RUN", "Continue a run that was stopped or killed, bit by bit, or for more epochs."))
     for kind in chosen:
-        lines += _own(f"{kind} {names[kind]}", options.values(), kind)
+        lines += _component_options(f"{kind} {names[kind]}", options.values(), kind)
     for tower, name in towers.items():
-        lines += _own(f"encoder {name} of {tower}", options.values(), f"encoders.{tower}")
+        lines += _component_options(f"encoder {name} of {tower}", options.values(), f"encoders.{tower}")
     known = "--help all shows every option; --method moco --help those of a component"
     return "\n".join([*lines, "", EXAMPLES, "", known])
 
 
-def _own(title: str, actions: Iterable[Action], key: str) -> list[str]:
+def _component_options(title: str, actions: Iterable[Action], key: str) -> list[str]:
     found = [
         _option(action)
         for action in dict.fromkeys(actions)

@@ -1,4 +1,4 @@
-"""From image files and image-like objects to square uint8 RGB; imports no torch, so worker processes start fast."""
+"""Turns image files and image-like objects into square uint8 RGB, without torch, so that workers start fast."""
 
 import hashlib
 import io

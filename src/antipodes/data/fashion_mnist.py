@@ -154,12 +154,12 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
 
 def _find(name: str, root: Path) -> Path:
-    own = root / "fashion-mnist"
-    for folder in (root, own, _DEBIAN):
+    subfolder = root / "fashion-mnist"
+    for folder in (root, subfolder, _DEBIAN):
         for path in (folder / name, folder / f"{name}.gz"):
             if path.is_file():
                 return path
-    target = own / f"{name}.gz"
+    target = subfolder / f"{name}.gz"
     try:
         download(_HOME + target.name, target, _CHECKSUMS[name])
     except DataError as error:

@@ -131,9 +131,10 @@ class Folder(ImageFiles):
         """Say how many images were found, of which size, what became of the folders, and what was left out."""
         sides = self.pictures.sizes
         low, high = sides.min(0).values.tolist(), sides.max(0).values.tolist()
-        own = f"{low[0]} x {low[1]}" if low == high else f"{low[0]} x {low[1]} to {high[0]} x {high[1]}"
+        sizes = f"{low[0]} x {low[1]}" if low == high else f"{low[0]} x {low[1]} to {high[0]} x {high[1]}"
         lines = [
-            f"{len(self):,} images of {own} pixels in {self.path}, decoded to {self.decode}, views of {self.image_size}"
+            f"{len(self):,} images of {sizes} pixels in {self.path}, "
+            f"decoded to {self.decode}, views of {self.image_size}"
         ]
         if self.classes is not None:
             some = ", ".join(printable(name) for name in self.classes[:5]) + (", ..." if len(self.classes) > 5 else "")

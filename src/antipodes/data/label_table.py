@@ -69,8 +69,8 @@ class LabelTable(ListedImages):
         by_name = name_files(list_images(table.parent).files)
         missing: list[tuple[str, str]] = []
         chosen: list[tuple[Path, list[int]]] = []
-        for row, several, own in zip(rows, everything, splits, strict=True):
-            if own == split:
+        for row, several, its_split in zip(rows, everything, splits, strict=True):
+            if its_split == split:
                 wanted = str(row.get(image) or "")
                 found = find_named(wanted, by_name)
                 if found is None or not several:

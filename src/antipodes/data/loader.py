@@ -73,8 +73,8 @@ class Loader:
         """
         if not 0 <= start <= len(self):
             raise ValueError(f"start must be in 0..{len(self)}, the batches of an epoch, got {start}")
-        own = self.order(epoch)[start:].chunk(self.world_size, dim=1)[self.rank]
-        return _stream(self.dataset, own.unbind(), self.workers, (self.seed, epoch))
+        share = self.order(epoch)[start:].chunk(self.world_size, dim=1)[self.rank]
+        return _stream(self.dataset, share.unbind(), self.workers, (self.seed, epoch))
 
 
 def batches(dataset: Samples, batch_size: int, workers: int = 0) -> Iterator[Loaded]:

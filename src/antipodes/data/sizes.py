@@ -27,9 +27,9 @@ def decode_size(sources: Sequence[Source], size: int | None, decode: int | None)
             raise ValueError(f"{name} must be at least 1 pixel, got {value}")
     if size is not None and decode is not None:
         return size, decode
-    own = usual_side(sources) or _DEFAULT_SIZE
+    usual = usual_side(sources) or _DEFAULT_SIZE
     if size is None:
-        size = max(_SMALLEST_DEFAULT, min(_DEFAULT_SIZE, own if decode is None else decode))
+        size = max(_SMALLEST_DEFAULT, min(_DEFAULT_SIZE, usual if decode is None else decode))
     if decode is None:
-        decode = max(size, min(_MARGIN[0] * size // _MARGIN[1], own))
+        decode = max(size, min(_MARGIN[0] * size // _MARGIN[1], usual))
     return size, decode

@@ -139,9 +139,9 @@ def _files(path: str) -> dict[str, Path]:
         if wrong := [name for name in found if not re.fullmatch(r"\w+", name)]:
             raise DataError(f"{path} has {wrong[0]}.npy: name it by letters, digits and _, as the input is called so")
         return found
-    beside = {name: place.parent / f"{name}.npy" for name in (_LABELS, _SAMPLES, f"{_TEST}{_LABELS}")}
-    own = {"vector": place, f"{_TEST}vector": place.with_name(f"{_TEST}{place.name}")}
-    return {"vector": place} | {name: file for name, file in (own | beside).items() if file.is_file()}
+    companions = {name: place.parent / f"{name}.npy" for name in (_LABELS, _SAMPLES, f"{_TEST}{_LABELS}")}
+    vectors = {"vector": place, f"{_TEST}vector": place.with_name(f"{_TEST}{place.name}")}
+    return {"vector": place} | {name: file for name, file in (vectors | companions).items() if file.is_file()}
 
 
 def _mapped(file: Path) -> NDArray[Any]:

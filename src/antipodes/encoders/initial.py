@@ -89,16 +89,16 @@ def initialise(module: nn.Module, source: str | Path, tower: str | None = None) 
             encoder is unchanged then.
     """
     weights = {key: tensor for key, tensor in _read(source, tower).items() if not key.startswith(CLASSIFIERS)}
-    own = module.state_dict()
-    given = _best_match(weights, own, isinstance(module, EfficientNetLite0))
-    fits = {key: tensor for key, tensor in given.items() if key in own and _fits(key, tensor, own[key])}
-    counted = [key for key in own if not key.endswith("num_batches_tracked")]
+    state = module.state_dict()
+    given = _best_match(weights, state, isinstance(module, EfficientNetLite0))
+    fits = {key: tensor for key, tensor in given.items() if key in state and _fits(key, tensor, state[key])}
+    counted = [key for key in state if not key.endswith("num_batches_tracked")]
     report = Report(
         str(source),
-        tuple(key for key in own if key in fits),
-        tuple(key for key in own if key not in given),
-        tuple(key for key in own if key in given and key not in fits),
-        tuple(key for key in given if key not in own),
+        tuple(key for key in state if key in fits),
+        tuple(key for key in state if key not in given),
+        tuple(key for key in state if key in given and key not in fits),
+        tuple(key for key in given if key not in state),
     )
     found = sum(key in fits for key in counted)
     if found < LEAST * len(counted):
@@ -113,8 +113,8 @@ def initialise(module: nn.Module, source: str | Path, tower: str | None = None) 
 
 def initialise_head(module: nn.Module, file: Path) -> bool:
     """Copy the weights of an exported head into another, if both have the same tensors; says whether they have."""
-    given, own = read_safetensors(file)[1], module.state_dict()
-    fits = {key: value.shape for key, value in given.items()} == {key: value.shape for key, value in own.items()}
+    given, state = read_safetensors(file)[1], module.state_dict()
+    fits = {key: value.shape for key, value in given.items()} == {key: value.shape for key, value in state.items()}
     if fits:
         module.load_state_dict(given)
     return fits
@@ -164,7 +164,7 @@ def _tensors(loaded: Any, source: str | Path) -> dict[str, Tensor]:
     return found
 
 
-def _best_match(weights: dict[str, Tensor], own: Mapping[str, Tensor], timm: bool) -> dict[str, Tensor]:
+def _best_match(weights: dict[str, Tensor], state: Mapping[str, Tensor], timm: bool) -> dict[str, Tensor]:
     """The weights under the encoder's names: as they are, or without the prefixes under which most of them fit."""
     candidates = [weights]
     stripped = weights
@@ -176,7 +176,7 @@ def _best_match(weights: dict[str, Tensor], own: Mapping[str, Tensor], timm: boo
         candidates.append(stripped)
     if timm:
         candidates += [_from_timm(each) for each in list(candidates)]
-    return max(candidates, key=lambda each: sum(key in own for key in each))
+    return max(candidates, key=lambda each: sum(key in state for key in each))
 
 
 def _strip(weights: dict[str, Tensor]) -> dict[str, Tensor] | None:
@@ -198,5 +198,5 @@ def _from_timm(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def _fits(key: str, given: Tensor, own: Tensor) -> bool:
-    return given.shape == own.shape or (key == VOCABULARY and given.dtype == torch.uint8)
+def _fits(key: str, given: Tensor, expected: Tensor) -> bool:
+    return given.shape == expected.shape or (key == VOCABULARY and given.dtype == torch.uint8)

@@ -29,11 +29,11 @@ def layers(network: nn.Module) -> list[list[nn.Parameter]]:
         network = trained[0]
     found: list[list[nn.Parameter]] = []
     for part in _parts(network):
-        own = [parameter for parameter in part if not any(parameter is other for layer in found for other in layer)]
-        if own and (not found or any(parameter.ndim > 1 for parameter in own)):
-            found.append(own)
-        elif own:
-            found[-1] += own
+        fresh = [parameter for parameter in part if not any(parameter is other for layer in found for other in layer)]
+        if fresh and (not found or any(parameter.ndim > 1 for parameter in fresh)):
+            found.append(fresh)
+        elif fresh:
+            found[-1] += fresh
     loose = [parameter for parameter in _loose(network) if not any(parameter is o for layer in found for o in layer)]
     if loose:
         found = [loose + found[0], *found[1:]] if found else [loose]

@@ -169,8 +169,8 @@ def load_open_clip(folder: str | Path) -> TwoTowers:
         raise ValueError(
             f"{folder} is not a folder with a readable {WEIGHTS_FILE} and {CONFIG_FILE} ({error})"
         ) from error
-    own = folder / VOCABULARY_FILE
-    return from_open_clip(state, config, own.read_bytes() if own.is_file() else None)
+    vocabulary = folder / VOCABULARY_FILE
+    return from_open_clip(state, config, vocabulary.read_bytes() if vocabulary.is_file() else None)
 
 
 def _check(towers: TwoTowers) -> None:

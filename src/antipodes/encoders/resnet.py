@@ -157,7 +157,7 @@ def _convolution(in_channels: int, out_channels: int, kernel: int, stride: int =
 
 
 def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Sequential | None:
-    """Nothing where the shape stays, else a 1x1 convolution and its norm (torchvision's downsample.0 and .1)."""
+    """The shortcut of a block: nothing where the shape stays, else a 1x1 convolution and its norm."""
     if stride == 1 and in_channels == out_channels:
         return None
     return nn.Sequential(_convolution(in_channels, out_channels, 1, stride), nn.BatchNorm2d(out_channels))

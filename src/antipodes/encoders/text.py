@@ -14,7 +14,7 @@ VOCABULARY = "vocabulary"
 
 
 class Tokenizer(Protocol):
-    """From texts to token numbers."""
+    """What turns texts into token numbers."""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of every text, without padding."""

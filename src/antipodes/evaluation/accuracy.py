@@ -17,7 +17,7 @@ class Accuracy:
     mean_per_class: float
 
     def named(self, prefix: str, per_class: bool = True) -> dict[str, float]:
-        """In percent, as `PREFIX top-1`, `PREFIX top-5` and `PREFIX mean per class`."""
+        """The accuracies in percent by name: `PREFIX top-1`, `PREFIX top-5` and `PREFIX mean per class`."""
         scores = {f"{prefix} top-1": 100 * self.top1}
         if self.top5 is not None:
             scores[f"{prefix} top-5"] = 100 * self.top5

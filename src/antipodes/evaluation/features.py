@@ -19,7 +19,7 @@ class FeatureSet:
     labels: Tensor | None = None
     coarse_labels: Tensor | None = None
 
-    def take(self, ids: Tensor) -> "FeatureSet":
+    def subset(self, ids: Tensor) -> "FeatureSet":
         """The samples ids (m,), in that order."""
         return FeatureSet(
             self.features[ids],
@@ -44,4 +44,4 @@ def split_features(feature_set: FeatureSet, fraction: float = 0.2, seed: int = 0
     if labels is None or labels.ndim > 1:
         labels = torch.zeros(count, dtype=torch.int64)
     kept, held = stratified_split(labels, fraction, seed)
-    return feature_set.take(kept), feature_set.take(held)
+    return feature_set.subset(kept), feature_set.subset(held)

@@ -184,7 +184,7 @@ def _curve(
 
 
 def finish_epochs(axes: Axes, title: str, y: str, columns: int = 3) -> None:
-    """Like `finish`, with whole epochs along x and 0 at the bottom."""
+    """Finish a figure of epochs as `finish` does, with whole epochs along x and 0 at the bottom."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

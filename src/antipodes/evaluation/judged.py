@@ -28,13 +28,13 @@ class Judged:
         anchors: (n, D) of length 1.
         candidates: (n, D) of length 1: of the key network, of the bank, or the anchors themselves.
         supports: (n, D) mean of further views, where the policy asks for some.
-        look: Pairs to the same in the space of the run's guide, where it has one.
+        ask_guide: Pairs to the same in the space of the run's guide, where it has one.
     """
 
     anchors: Tensor
     candidates: Tensor
     supports: Tensor | None = None
-    look: Callable[..., Guide] | None = None
+    ask_guide: Callable[..., Guide] | None = None
 
     def pairs(self, ids: Tensor) -> Pairs:
         """The samples ids (b,) as one batch: each is an anchor among all of them."""
@@ -45,7 +45,7 @@ class Judged:
             pairs = Pairs(self.anchors[ids], ids, positives, teachers=keys, supports=supports)
         else:
             pairs = Pairs(self.anchors[ids], ids, positives, keys, ids, teachers=keys, supports=supports)
-        return pairs if self.look is None else pairs.with_guide(self.look(pairs))
+        return pairs if self.ask_guide is None else pairs.with_guide(self.ask_guide(pairs))
 
 
 class AnchorCounts(NamedTuple):
@@ -93,7 +93,7 @@ def judged_embeddings(
         maker = query if isinstance(other, Tensor) else other
         views = [embedded(maker, towers[0], 2 + number) for number in range(method.supports)]
         supports = torch.stack(views).mean(0)
-    return Judged(anchors, candidates, supports, method.objectives()[name].look)
+    return Judged(anchors, candidates, supports, method.objectives()[name].ask_guide)
 
 
 def _same(one: nn.Module, other: nn.Module) -> bool:

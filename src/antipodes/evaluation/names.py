@@ -16,6 +16,7 @@ PROTOCOLS: dict[str, str] = {
     "fine-tune": f"{_HOME}.fine_tune.FineTune",
     "transfer-fine-tune": f"{_HOME}.transfer_fine_tune.TransferFineTune",
     "linear-sgd": f"{_HOME}.linear_sgd.LinearSGD",
+    "transfer-linear-sgd": f"{_HOME}.transfer_linear_sgd.TransferLinearSGD",
     "label-free": f"{_HOME}.label_free.LabelFree",
     "retrieval": f"{_HOME}.retrieval.Retrieval",
     "zero-shot": f"{_HOME}.zero_shot.ZeroShot",

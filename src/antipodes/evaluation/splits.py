@@ -57,6 +57,17 @@ def class_balanced_subset(labels: Tensor, fraction: float, seed: int) -> Tensor:
     return (place < (fraction * size).round().clamp(min=1)).nonzero()[:, 0]
 
 
+def used_share(name: str, used: int, count: int, fraction: float) -> dict[str, float]:
+    """`NAME, used %`, where the labels that were drawn are another share than asked for, by more than 1 % of it.
+
+    Example:
+        >>> used_share("linear 1 % labels", 10, 100, 0.01), used_share("linear 10 % labels", 10, 100, 0.1)
+        ({'linear 1 % labels, used %': 10.0}, {})
+    """
+    share = used / count
+    return {f"{name}, used %": 100 * share} if abs(share - fraction) > 0.01 * fraction else {}
+
+
 def _places(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """Shuffle within each class: the place (n,) of every sample in its class, and the size (n,) of that class."""
     labels = labels.cpu()

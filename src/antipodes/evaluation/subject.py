@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeVar, cast
@@ -177,12 +177,22 @@ class Subject:
         return train, FeatureSet(features, test.labels, test.coarse_labels)
 
     def other_view(self, data: Samples) -> Callable[[Raw], Tensor] | None:
-        """How images of another dataset are normalised: None is as the run's, else by their own statistics."""
+        """How images of another dataset are shown: None is as the run's, else normalised by their own statistics."""
+        own = self.other_pixels(data)
+        return None if own is None else self.plain_view(own)
+
+    def other_pixels(self, data: Samples) -> Mapping[str, Sequence[float]] | None:
+        """By which mean and std images of another dataset are normalised; None is as the run's."""
         if self.other_statistics == "run" or self.method is None or not self.method.normalised:
             return None
         mean, std = data.statistics()
-        size = data.image_size if self.data is None else self.data.image_size
-        recipe = build_augmentation({"name": "plain", "mean": mean, "std": std}, size, normalised=True)
+        return {"mean": mean, "std": std}
+
+    def plain_view(self, pixels: Mapping[str, Sequence[float]]) -> Callable[[Raw], Tensor]:
+        """Images at the size of the run's, nothing random, normalised by this mean and std."""
+        assert self.method is not None
+        assert self.data is not None
+        recipe = build_augmentation({"name": "plain", **pixels}, self.data.image_size, self.method.normalised)
         return lambda images: recipe(cast(Tensor, images), torch.Generator())
 
     @cached_property

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from antipodes.evaluation.judged import Judged
 from antipodes.functional.select import kth_largest, top_share
+from antipodes.functional.shares import whole_above
 from antipodes.negatives import FNC, GloFND, Policy
 from antipodes.seeding import generator
 
@@ -45,7 +46,7 @@ def dataset_quantiles(anchors: Tensor, candidates: Tensor, alpha: float) -> Tens
     With k = ceil(alpha (n - 1)) it is Lemma 3.1's optimum.
     """
     ids = torch.arange(len(anchors))
-    k = max(1, math.ceil(alpha * (len(anchors) - 1) - 1e-9))
+    k = max(1, int(whole_above(alpha, torch.tensor(len(anchors) - 1))))
     return kth_largest(anchors, candidates, ids, ids, k)
 
 

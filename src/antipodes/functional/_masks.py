@@ -80,12 +80,12 @@ class Block(NamedTuple):
 
     Attributes:
         tile: where the block is.
-        own: the similarities, or what they became, in the order of the bounds.
+        values: the similarities, or what they became, in the order of the bounds.
         guide: the guide's similarities, if any mask asks for them.
     """
 
     tile: Tile
-    own: Tensor
+    values: Tensor
     guide: Tensor | None
 
 
@@ -203,7 +203,7 @@ def _passes(factors: tuple[Factor, ...], block: Block, mirror: bool, name: str, 
         if candidates is not None:
             compare(candidates[tile.rows, None] if mirror else candidates[tile.columns], of_anchors, out=target)
         else:
-            compare(block.own if source == "own" else block.guide, of_anchors, out=target)
+            compare(block.values if source == "own" else block.guide, of_anchors, out=target)
         if number:
             out.mul_(target)
     return out

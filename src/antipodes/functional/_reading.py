@@ -17,3 +17,12 @@ def read(*numbers: Tensor) -> list[float]:
         return [number.item() for number in numbers]
     every: list[float] = torch.stack([number.detach().double() for number in numbers]).tolist()
     return every
+
+
+def spans(*tensors: Tensor) -> list[tuple[float, float]]:
+    """Return the smallest and the largest number of each tensor, in one go; NaN if a tensor holds one."""
+    if on_host(tensors[0]):  # where arrays of a few numbers are quicker
+        arrays = [tensor.numpy() for tensor in tensors]
+        return [(array.min(), array.max()) for array in arrays]
+    numbers = read(*(end for tensor in tensors for end in torch.aminmax(tensor)))
+    return list(zip(numbers[::2], numbers[1::2], strict=True))

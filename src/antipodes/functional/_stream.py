@@ -56,14 +56,14 @@ class Walk:
         logits = self.logits(tile, "logits" if self.task.pulls else "exponentials")
         return logits, torch.exp(logits, out=self.buffers("exponentials", tile.shape))
 
-    def block(self, tile: Tile, own: Tensor) -> Block:
+    def block(self, tile: Tile, values: Tensor) -> Block:
         """Return what masks look at: logits or exponentials, and the guide's similarities."""
         guide = None
         if self.guided:
             assert self.task.guide is not None
             rows, columns = self.task.guide
             guide = torch.mm(rows[tile.rows], columns[tile.columns].T, out=self.buffers("guide", tile.shape))
-        return Block(tile, own, guide)
+        return Block(tile, values, guide)
 
     def reads(self, tile: Tile, both: bool) -> Iterator[tuple[int, int, Mask, tuple[bool, ...]]]:
         """Yield the readings of a tile: the number of a direction, that of a rule, its mask, and the sides it serves.
@@ -274,12 +274,12 @@ def _add_gradients(
                 continue
             for mirror in sides:
                 out = buffers("share" if weight is not None else "weight", tile.shape)
-                torch.sub(values, _beside(log_sum, tile, mirror), out=out)
+                torch.sub(values, _of_anchors(log_sum, tile, mirror), out=out)
                 if task.offsets is not None:
                     out.add_(task.offsets[tile.columns])
                 out.clamp_(VANISHED, 0.0).exp_()  # no kept pair exceeds the sum of all
                 torch.threshold_(out, TINY, 0.0)
-                out.mul_(_beside(push, tile, mirror))
+                out.mul_(_of_anchors(push, tile, mirror))
                 if keep is not None:
                     out.mul_(keep)
                 weight = out if weight is None else weight.add_(out)
@@ -295,7 +295,7 @@ def _add_gradients(
             to_columns(tile.columns).addmm_(weight.T, walk.anchors(tile.rows))
 
 
-def _beside(vector: Sliced, tile: Tile, mirror: bool) -> Tensor:
+def _of_anchors(vector: Sliced, tile: Tile, mirror: bool) -> Tensor:
     """Return the numbers of a tile's anchors: along its columns where these are the anchors, or beside its rows."""
     return vector(tile.columns) if mirror else vector(tile.rows, down=True)
 
@@ -304,4 +304,4 @@ def _spread(vector: Sliced, tile: Tile, sides: tuple[bool, ...], out: Tensor) ->
     """Return what anchors hand out: beside the rows, along the columns for the mirror image, or the sum of both."""
     if len(sides) == 2:
         return torch.add(vector(tile.rows, down=True), vector(tile.columns), out=out)
-    return _beside(vector, tile, sides[0])
+    return _of_anchors(vector, tile, sides[0])

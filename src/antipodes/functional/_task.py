@@ -25,9 +25,8 @@ from antipodes.functional._tiles import BLOCK, WIDE, Listing, Tile, cut
 from antipodes.functional.errors import NotFinite
 from antipodes.functional.ranks import bounded
 from antipodes.functional.rule import Rule
-from antipodes.functional.same_sample import SameSample
+from antipodes.functional.same_sample import FEW_PAIRS, SameSample
 
-DIRECT_PAIRS = 2**17  # up to this many pairs there is one tile, which is kept for the backward pass
 RETAINED_PAIRS = 2**20  # up to this many pairs the tiles of the forward pass are kept, 4 MB in float32 at most
 WARM_REACH = {torch.float32: 55.0, torch.float64: 600.0}  # |s| / tau whose exponentials and their sums need no shift
 
@@ -221,7 +220,7 @@ def prepare(
 
 def few_pairs(anchors: int, candidates: int) -> bool:
     """Whether all pairs of so many are one tile."""
-    return 0 < anchors * candidates <= DIRECT_PAIRS
+    return 0 < anchors * candidates <= FEW_PAIRS
 
 
 def as_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -40,16 +40,16 @@ def squared_distances(anchors: Tensor, candidates: Tensor) -> Tensor:
     return (lengths - 2 * anchors @ candidates.T).clamp(min=0)
 
 
-def closest(distances: Tensor, allowed: Tensor, counts: Tensor) -> Tensor:
-    """Mark the `counts` (A,) allowed candidates of smallest distance of every anchor, or all there are, as (A, C) bool.
+def closest(distances: Tensor, eligible: Tensor, counts: Tensor) -> Tensor:
+    """Mark the `counts` (A,) eligible candidates of smallest distance of every anchor, or all, as (A, C) bool.
 
     Example:
         >>> distances = torch.tensor([[0.1, 0.2, 0.3]])
         >>> closest(distances, torch.tensor([[False, True, True]]), torch.tensor([1]))
         tensor([[False,  True, False]])
     """
-    counts = torch.minimum(counts, allowed.sum(1))
+    counts = torch.minimum(counts, eligible.sum(1))
     most = int(counts.max()) if counts.numel() else 0
-    order = distances.masked_fill(~allowed, torch.inf).topk(most, dim=1, largest=False).indices
+    order = distances.masked_fill(~eligible, torch.inf).topk(most, dim=1, largest=False).indices
     chosen = torch.arange(most, device=counts.device) < counts[:, None]
-    return torch.zeros_like(allowed).scatter_(1, order, chosen)
+    return torch.zeros_like(eligible).scatter_(1, order, chosen)

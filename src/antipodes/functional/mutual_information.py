@@ -103,8 +103,8 @@ def cnce(
         False
     """
     low, high = _check(positives, negatives, low, high, temperature)
-    allowed = negatives.detach() > -torch.inf
-    inside = allowed & (negatives.detach() >= low) & (negatives.detach() <= high)
+    counted = negatives.detach() > -torch.inf
+    inside = counted & (negatives.detach() >= low) & (negatives.detach() <= high)
     dtype = torch.promote_types(torch.promote_types(positives.dtype, negatives.dtype), torch.float32)
     positives, critic = positives.to(dtype) / temperature, negatives.to(dtype) / temperature
 
@@ -112,10 +112,10 @@ def cnce(
     log_sum = torch.cat([positives[:, None], critic.masked_fill(~inside, -torch.inf)], dim=1).logsumexp(1)
     per_anchor = positives - log_sum + (kept + 1).to(log_sum.dtype).log()
 
-    log_mean = critic.detach().double().logsumexp(1) - allowed.sum(1).double().log()
+    log_mean = critic.detach().double().logsumexp(1) - counted.sum(1).double().log()
     lowest = critic.detach().double().masked_fill(~inside, torch.inf).amin(1)
     above_mean = (lowest > log_mean) | (kept == 0)
-    complete_above = ~(allowed & (negatives.detach() > high)).any(1)
+    complete_above = ~(counted & (negatives.detach() > high)).any(1)
     return Information(
         value=per_anchor.mean(),
         error=per_anchor.detach().std() / math.sqrt(len(per_anchor))

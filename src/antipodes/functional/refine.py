@@ -182,7 +182,7 @@ class _Walk(Walk):
         scaled = teachers / teacher_temperature
         self.teachers = scaled
         self.teacher_keys = self.candidates if teacher_keys is None else Sliced(teacher_keys)
-        self.own = (scaled * teachers).sum(1, keepdim=True)  # t_ii / T
+        self.self_similarity = (scaled * teachers).sum(1, keepdim=True)  # t_ii / T
 
     def tiles(self) -> tuple[Tile, ...]:
         """Return the tiles to walk: none when no rule pulls anything."""
@@ -193,7 +193,7 @@ class _Walk(Walk):
         block = self.block(tile, self.logits(tile))
         weights = self.buffers("weights", tile.shape)
         torch.mm(self.teachers[tile.rows], self.teacher_keys(tile.columns, down=True), out=weights)
-        weights.sub_(self.own[tile.rows]).exp_()
+        weights.sub_(self.self_similarity[tile.rows]).exp_()
         for number, mask in enumerate(self.task.directions[0].masks):
             if mask.pulls:
                 keep = keep_mask(mask, block, False, "keep", self.buffers)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from antipodes.functional.errors import NotFinite
 from antipodes.functional.same_sample import SameSample
+from antipodes.functional.shares import whole_below
 
 ROWS, CELLS = 64, 2**17  # a block has so many rows, and more while it has fewer cells
 
@@ -71,7 +72,7 @@ class RowBlocks:
         if isinstance(number, float):
             if not 0 <= number <= 1:
                 raise ValueError(f"{name} must be in [0, 1] as a share of the candidates, got {number}")
-            return (number * self.count.double()).floor().long()
+            return whole_below(number, self.count)
         if number.shape != self.count.shape or number.is_floating_point():
             what = f"{(*number.shape,)} of {number.dtype}"
             raise ValueError(f"{name} must be one integer, or one per anchor ({len(self.count)}), got {what}")

@@ -175,12 +175,14 @@ class Rule:
 
         When one rule drops above its ceiling and the other pulls, the dropping ceiling becomes a `high`.
         """
-        own = self.bounds & other.bounds
+        bounds = self.bounds & other.bounds
         guide = other.guide if self.guide is None else self.guide
         if self.guide is not None and other.guide is not None:
             guide = self.guide & other.guide
         groups, lists = self.groups + other.groups, self.lists + other.lists
-        return Rule(own.low, own.high, own.ceiling, own.above, groups, lists, self.ranks + other.ranks, guide)
+        return Rule(
+            bounds.low, bounds.high, bounds.ceiling, bounds.above, groups, lists, self.ranks + other.ranks, guide
+        )
 
     @property
     def bounds(self) -> Bounds:
@@ -217,13 +219,13 @@ class Rule:
             )
             return Bounds(low, high, ceiling, bounds.above)
 
-        own, guide = cut(self.bounds), None if self.guide is None else cut(self.guide)
+        bounds, guide = cut(self.bounds), None if self.guide is None else cut(self.guide)
         groups = tuple(replace(group, anchors=group.anchors[rows]) for group in self.groups)
         lists = []
         for listed in self.lists:
             here = listed.chosen((listed.anchors >= rows.start) & (listed.anchors < rows.stop))
             lists.append(replace(here, anchors=here.anchors - rows.start))
-        return Rule(own.low, own.high, own.ceiling, own.above, groups, tuple(lists), self.ranks, guide)
+        return Rule(bounds.low, bounds.high, bounds.ceiling, bounds.above, groups, tuple(lists), self.ranks, guide)
 
     @property
     def pulls(self) -> bool:
@@ -248,6 +250,12 @@ class Rule:
         """Whether one band of ranks of the embeddings' own similarities is all that this rule says."""
         bounds = (*self.bounds.named(), *(() if self.guide is None else self.guide.named()))
         return len(self.ranks) == 1 and self.ranks[0].space == "own" and not (bounds or self.groups or self.lists)
+
+    @property
+    def ceiling_alone(self) -> bool:
+        """Whether this rule says no more than that pairs above a ceiling are dropped, if that."""
+        more = self.low is not None or self.high is not None or self.groups or self.lists or self.ranks or self.guide
+        return not more and (self.ceiling is None or self.above == "drop")
 
     def flags(self) -> Rule:
         """Return what this rule says about false negatives, without what it ignores."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from antipodes.functional._reading import on_host
 
-FEW_PAIRS = 2**17  # up to so many, comparing all of them is faster than looking for some
+FEW_PAIRS = 2**18  # up to so many there is one tile, and comparing all of them is faster than looking for some
 
 
 class SameSample:
@@ -42,15 +42,21 @@ class SameSample:
         """(A,) how many candidates have the anchor's id."""
         if len(self.anchor_ids) * len(self.candidate_ids) > FEW_PAIRS:
             return self._found[0]
+        return (self.filled.sum() - self.different.sum(1)).long()
+
+    @cached_property
+    def different(self) -> Tensor:
+        """(A, C) of float32: 1 where a candidate is of another sample, 0 where it is not or is none; for few pairs."""
         anchors, candidates = self.numbers(torch.float32)
-        equal = torch.eq(anchors[:, None], candidates, out=anchors.new_empty(len(anchors), len(candidates)))
-        if self.candidate_ids is not self.anchor_ids:
-            equal *= self.filled
-        return equal.sum(1).long()
+        apart = torch.ne(anchors[:, None], candidates, out=anchors.new_empty(len(anchors), len(candidates)))
+        filled = on_host(anchors) and len(candidates) > 0 and self.candidate_ids.numpy().min() >= 0
+        return apart if filled else apart.mul_(self.filled)
 
     @cached_property
     def available(self) -> Tensor:
         """(A,) how many candidates are of other samples."""
+        if len(self.anchor_ids) * len(self.candidate_ids) <= FEW_PAIRS:
+            return self.different.sum(1).long()
         return self.filled.sum() - self.count
 
     @cached_property

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from antipodes.functional._arguments import Guide
+from antipodes.functional._arguments import Extent, Guide
 from antipodes.functional._compiling import full_precision, outside_graphs
 from antipodes.functional._masks import keep_mask, pull_mask
 from antipodes.functional._stream import Walk, add_sums
@@ -29,7 +29,7 @@ _EVERY_PAIR = (Rule(),)
 
 
 class SigmoidSums(NamedTuple):
-    """Over the pairs that each rule keeps or pulls: four (R, A) tensors, one row per rule.
+    """The sums over the pairs that each rule keeps or pulls: four (R, A) tensors, one row per rule.
 
     Attributes:
         loss_sum: the sum of softplus(s / temperature + bias) over negatives: kept pairs that are not pulled.
@@ -56,6 +56,7 @@ def sigmoid_sums(
     rules: Rule | Sequence[Rule] = _EVERY_PAIR,
     guide: Guide | None = None,
     same_sample: SameSample | None = None,
+    extent: Extent | None = None,
     block: int | None = None,
 ) -> SigmoidSums:
     """Sum SigLIP's loss over the pairs of anchors and candidates that each rule keeps.
@@ -74,6 +75,7 @@ def sigmoid_sums(
         rules: one rule or several, as in `contrast`; bounds compare the similarity itself.
         guide: vectors in a guide's space, as in `contrast`.
         same_sample: as in `contrast`.
+        extent: as in `contrast`.
         block: as in `contrast`.
 
     Raises:
@@ -85,7 +87,7 @@ def sigmoid_sums(
         tensor([[1.3863, 1.3863, 1.3863]])
     """
     ids = (anchor_ids, candidate_ids)
-    return _sums(anchors, candidates, *ids, temperature, bias, rules, None, guide, same_sample, block)[0]
+    return _sums(anchors, candidates, *ids, temperature, bias, rules, None, guide, same_sample, extent, block)[0]
 
 
 @outside_graphs
@@ -114,7 +116,7 @@ def sigmoid_both(
         True
     """
     one, other = _sums(
-        first, second, first_ids, second_ids, temperature, bias, first_rules, second_rules, guide, None, block
+        first, second, first_ids, second_ids, temperature, bias, first_rules, second_rules, guide, None, None, block
     )
     return one, other
 
@@ -130,6 +132,7 @@ def _sums(
     mirror_rules: Rule | Sequence[Rule] | None,
     guide: Guide | None,
     same_sample: SameSample | None,
+    extent: Extent | None,
     block: int | None,
 ) -> list[SigmoidSums]:
     for name, number in (("temperature", temperature), ("bias", bias)):
@@ -147,13 +150,14 @@ def _sums(
         mirror_rules=mirror_rules,
         guide=guide,
         same_sample=same_sample,
+        extent=extent,
         exponentials=False,
         direct=False,
     )
     shift = bias if isinstance(bias, Tensor) else torch.tensor(bias, dtype=dtype, device=anchors.device)
-    own = keys.detach() if task.halved else keys
+    columns = keys.detach() if task.halved else keys
     with full_precision(anchors.device):
-        outputs = _Function.apply(anchors, own, tau, shift.to(anchors), task)  # type: ignore[no-untyped-call]
+        outputs = _Function.apply(anchors, columns, tau, shift.to(anchors), task)  # type: ignore[no-untyped-call]
     every = []
     for place in range(0, len(outputs), 4):
         loss_sum, kept, pulled_loss, pulled = outputs[place : place + 4]

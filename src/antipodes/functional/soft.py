@@ -49,7 +49,7 @@ def soft_cross_entropy(
     students: Tensor,
     teachers: Tensor,
     keys: Tensor,
-    own: Tensor,
+    own_columns: Tensor,
     *,
     temperature: float,
     teacher_temperature: float,
@@ -64,7 +64,7 @@ def soft_cross_entropy(
         students: (A, D), L2-normalised; receives a gradient.
         teachers: (T, D), L2-normalised; taken as constants.
         keys: (C, D), L2-normalised, shared by all rows; receives a gradient if it asks for one.
-        own: (T,) the column of the own key of every teacher row.
+        own_columns: (T,) the column of the own key of every teacher row.
         temperature: of the students.
         teacher_temperature: of the teachers.
         key_ids: (C,) optional; keys of id -1 (empty queue slots) never count.
@@ -77,23 +77,23 @@ def soft_cross_entropy(
     Example:
         >>> keys = torch.nn.functional.normalize(torch.randn(6, 4), dim=1)
         >>> students = keys[:3].clone().requires_grad_()
-        >>> own = torch.arange(3)
-        >>> sums = soft_cross_entropy(students, keys[:3], keys, own, temperature=0.2, teacher_temperature=0.16)
+        >>> own_columns = torch.arange(3)
+        >>> sums = soft_cross_entropy(students, keys[:3], keys, own_columns, temperature=0.2, teacher_temperature=0.16)
         >>> a = 0.5 * sums.max_p / (1 + 0.5 * sums.max_p + 0.5 * sums.max_q)
         >>> b = 0.5 * sums.max_q / (1 + 0.5 * sums.max_p + 0.5 * sums.max_q)
         >>> ((1 - a - b) * sums.onehot + a * sums.p + b * sums.q).mean().backward()
     """
     if rows is None:
-        rows = torch.arange(len(own), device=own.device)
-    _check(students, teachers, keys, own, key_ids, rows)
+        rows = torch.arange(len(own_columns), device=own_columns.device)
+    _check(students, teachers, keys, own_columns, key_ids, rows)
     for name, value in (("temperature", temperature), ("teacher_temperature", teacher_temperature)):
         if not value > 0:
             raise ValueError(f"{name} must be positive, got {value}: similarities are divided by it")
     if key_ids is not None and bool((key_ids < 0).any()):
         written = key_ids >= 0
-        if not bool(written[own].all()):
-            raise ValueError("own points at a key of a negative id, an empty slot: every row needs a key of its own")
-        keys, own = keys[written], (written.cumsum(0) - 1)[own]
+        if not bool(written[own_columns].all()):
+            raise ValueError("own_columns points at a key of a negative id, an empty slot: every row needs its own key")
+        keys, own_columns = keys[written], (written.cumsum(0) - 1)[own_columns]
     for name, embeddings in (("students", students), ("teachers", teachers), ("keys", keys)):
         if not bool(embeddings.detach().sum().isfinite()):
             raise NotFinite(f"{name} contain a value that is not finite: check the encoder's output")
@@ -103,7 +103,7 @@ def soft_cross_entropy(
             students.to(dtype),
             keys.to(dtype),
             teachers.detach().to(dtype),
-            own,
+            own_columns,
             rows if rows.ndim == 2 else rows[None],
             temperature,
             teacher_temperature,
@@ -120,20 +120,20 @@ class _Function(torch.autograd.Function):
         students: Tensor,
         keys: Tensor,
         teachers: Tensor,
-        own: Tensor,
+        own_columns: Tensor,
         rows: Tensor,
         temperature: float,
         teacher_temperature: float,
     ) -> tuple[Tensor, ...]:
         students, teachers = students / temperature, teachers / teacher_temperature
-        peak_q, log_sum_q, mean_q = _attend(teachers, keys, own[None])
+        peak_q, log_sum_q, mean_q = _attend(teachers, keys, own_columns[None])
         if len(keys) == 1:  # nothing but the own key: q falls back to it
             mean_q = keys.expand_as(mean_q)
-        p_own = torch.sigmoid(_dot(teachers, keys[own]) - log_sum_q)
+        p_own = torch.sigmoid(_dot(teachers, keys[own_columns]) - log_sum_q)
         max_q = (peak_q - log_sum_q).exp().nan_to_num(0.0)
         max_p = p_own.maximum((1 - p_own) * max_q)
 
-        columns = own[rows]  # (R, A); these keys are outside the students' sums
+        columns = own_columns[rows]  # (R, A); these keys are outside the students' sums
         own_keys = keys[columns]  # (R, A, D)
         _, log_rest, mean_rest = _attend(students, keys, columns)
         logit = _dot(students, own_keys)
@@ -148,7 +148,7 @@ class _Function(torch.autograd.Function):
 
         ctx.temperature = temperature
         ctx.save_for_backward(
-            students, keys, teachers, own, rows, p_own[rows], own_keys, mean_q, mean, log_sum, log_sum_q
+            students, keys, teachers, own_columns, rows, p_own[rows], own_keys, mean_q, mean, log_sum, log_sum_q
         )
         outputs = (onehot, onehot + (1 - p_own[rows]) * gap, onehot + gap, max_p[rows], max_q[rows], p_own[rows])
         onehot, p, q, *constants = (output.to(students.dtype) for output in outputs)
@@ -158,7 +158,8 @@ class _Function(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, on_onehot: Tensor, on_p: Tensor, on_q: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        students, keys, teachers, own, rows, p_own, own_keys, mean_q, mean, log_sum, log_sum_q = ctx.saved_tensors
+        students, keys, teachers, own_columns, rows, p_own, own_keys, *rest = ctx.saved_tensors
+        mean_q, mean, log_sum, log_sum_q = rest
         on_softmax = (on_onehot + on_p + on_q).sum(0)[:, None]
         weight_q = (on_p * (1 - p_own) + on_q).to(students.dtype)[:, :, None]
         weight_own = (on_onehot + on_p * p_own).to(students.dtype)[:, :, None]
@@ -176,9 +177,9 @@ class _Function(torch.autograd.Function):
             for start in range(0, len(keys), BLOCK):
                 part = keys[start : start + BLOCK]
                 softmax = (students @ part.T).sub_(log_sum[:, None]).exp_()
-                q = _hide(teachers @ part.T, own[None] - start).sub_(log_sum_q[:, None]).exp_()
+                q = _hide(teachers @ part.T, own_columns[None] - start).sub_(log_sum_q[:, None]).exp_()
                 on_keys[start : start + BLOCK] = softmax.T @ pushed - q.T @ pulled
-            on_keys.index_add_(0, own[rows].flatten(), (weight_own * students).flatten(0, 1), alpha=-1)
+            on_keys.index_add_(0, own_columns[rows].flatten(), (weight_own * students).flatten(0, 1), alpha=-1)
         return on_students, on_keys, None, None, None, None, None
 
 
@@ -212,12 +213,14 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
     return (a.double() * b.double()).sum(-1)
 
 
-def _check(students: Tensor, teachers: Tensor, keys: Tensor, own: Tensor, key_ids: Tensor | None, rows: Tensor) -> None:
+def _check(
+    students: Tensor, teachers: Tensor, keys: Tensor, own_columns: Tensor, key_ids: Tensor | None, rows: Tensor
+) -> None:
     if any(tensor.ndim != 2 or tensor.shape[1] != students.shape[1] for tensor in (students, teachers, keys)):
         shapes = ", ".join(str((*tensor.shape,)) for tensor in (students, teachers, keys))
         raise ValueError(f"students (A, D), teachers (T, D) and keys (C, D) do not fit together, got {shapes}")
     indices = (
-        ("own", own, ((len(teachers),),), len(keys), "key per teacher"),
+        ("own_columns", own_columns, ((len(teachers),),), len(keys), "key per teacher"),
         ("rows", rows, ((len(students),), (2, len(students))), len(teachers), "teacher (or two) per student"),
     )
     for name, index, shapes_allowed, size, what in indices:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Sums(NamedTuple):
-    """Over the pairs that each rule keeps or pulls: four (R, A) tensors, one row per rule.
+    """The sums over the pairs that each rule keeps or pulls: four (R, A) tensors, one row per rule.
 
     Attributes:
         log_sum: the log of the sum of exp(s / temperature) over kept pairs; -inf with zero gradient if there are none.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -25,8 +26,8 @@ def adam_step(
 ) -> tuple[Tensor, Moments]:
     """One step of Adam, with bias correction by each threshold's own number of steps; clamped to cosines."""
     steps = moments.steps + 1
-    first = betas[0] * moments.first + (1 - betas[0]) * gradient
-    second = betas[1] * moments.second + (1 - betas[1]) * gradient**2
+    first = moments.first.lerp(gradient, 1 - betas[0])
+    second = moments.second.lerp(gradient * gradient, 1 - betas[1])
     mean = first / (1 - betas[0] ** steps.to(first.dtype))
-    scale = (second / (1 - betas[1] ** steps.to(second.dtype))).sqrt() + 1e-8
-    return (thresholds - rate * mean / scale).clamp(-1, 1), Moments(first, second, steps)
+    scale = (second / (1 - betas[1] ** steps.to(second.dtype))).sqrt_().add_(1e-8)
+    return torch.addcdiv(thresholds, mean, scale, value=-rate).clamp_(-1, 1), Moments(first, second, steps)

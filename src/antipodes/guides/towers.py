@@ -50,7 +50,7 @@ class RunGuide(nn.Module):
         """
         raise ValueError(f"{type(self).__name__} sees pairs alone and has no vectors of the whole dataset")
 
-    def take(self) -> None:
+    def after_step(self) -> None:
         """Take in what was seen with `learn` since the last call, once the optimiser has stepped."""
 
 
@@ -84,11 +84,11 @@ class RowGuides(RunGuide):
         anchor_rows, candidate_rows = pairs.rows()
         if learn and isinstance(anchors, HistoryGuide):
             self._seen.append((towers[0], anchor_rows, pairs.anchors.detach()))
-        own: Tensor = anchors(anchor_rows)
-        other: Tensor = own if candidates is anchors else candidates(anchor_rows)
-        known = own.any(1) & other.any(1)
-        positives = torch.where(known, (own * other).sum(1), 1.0)
-        return Guide(own, positives, None if pairs.candidates is None else _known(candidates, candidate_rows))
+        of_anchors: Tensor = anchors(anchor_rows)
+        of_positives: Tensor = of_anchors if candidates is anchors else candidates(anchor_rows)
+        known = of_anchors.any(1) & of_positives.any(1)
+        positives = torch.where(known, (of_anchors * of_positives).sum(1), 1.0)
+        return Guide(of_anchors, positives, None if pairs.candidates is None else _known(candidates, candidate_rows))
 
     def open(self, say: Callable[[str], None] | None = None) -> None:
         """Open the sources that come from files or networks."""
@@ -101,7 +101,7 @@ class RowGuides(RunGuide):
         found: Tensor = self.sources[tower].vectors()  # type: ignore[operator]
         return found
 
-    def take(self) -> None:
+    def after_step(self) -> None:
         """Mix the anchors that were seen into their samples' histories; both views of a sample are one visit."""
         for tower, rows, embeddings in self._seen:
             source = self.sources[tower]

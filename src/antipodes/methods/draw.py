@@ -53,12 +53,12 @@ def against_bank(
     policy = objective.negatives
     shared = draw == "once" or (draw == "each" and policy is None) or (policy is not None and policy.reweighs)
     once = shared and not objective.whole
-    own = bank.read(batch.rows)
+    entries = bank.read(batch.rows)
     keys, key_rows = bank.draw(samples) if once else bank.entries()
     key_ids = bank.identities(key_rows)
-    positives = (anchors * own).sum(1)
+    positives = (anchors * entries).sum(1)
     pairs = Pairs(
-        anchors, batch.ids, positives, keys, key_ids, own, anchor_rows=batch.rows, candidate_rows=key_rows
+        anchors, batch.ids, positives, keys, key_ids, entries, anchor_rows=batch.rows, candidate_rows=key_rows
     ).with_supports(supports)
     if once or objective.whole:
         return objective.evaluate(pairs, progress)

@@ -105,9 +105,9 @@ class SANE(MoCo):
         inputs, ids = batch[self.network.plans[tower].input], batch.ids
         fresh = self.keys(inputs.views[1])
         self._fresh.append((fresh, ids, batch.rows))
-        keys, key_ids, own = self._key_set(fresh, ids)
+        keys, key_ids, own_columns = self._key_set(fresh, ids)
         key_rows = torch.cat((gather(batch.rows), self.queue.rows))
-        partners, theta = self._draw(len(own), fresh)
+        partners, theta = self._draw(len(own_columns), fresh)
         here = slice(rank() * len(ids), (rank() + 1) * len(ids))
 
         plain = [inputs.views[0]] if self.refined_share < 1 else []
@@ -123,7 +123,7 @@ class SANE(MoCo):
             loss = loss + (1 - self.refined_share) * objective.evaluate(pairs, progress)
         if self.refined_share > 0:
             students = embeddings[len(plain) :] if mixed else embeddings
-            columns = torch.stack((own, own[partners]))[:, here].repeat(1, len(students))
+            columns = torch.stack((own_columns, own_columns[partners]))[:, here].repeat(1, len(students))
             shares = theta[here].repeat(len(students))
             refined = self.directions["refined"](
                 torch.cat(tuple(students)), keys, key_ids, columns, shares, progress, key_rows
@@ -132,7 +132,7 @@ class SANE(MoCo):
         return loss
 
     def after_step(self) -> None:
-        """As MoCo; and the next step draws anew."""
+        """Do what MoCo does, and let the next step draw anew."""
         super().after_step()
         self.steps += 1
 
@@ -146,10 +146,10 @@ class SANE(MoCo):
         _, inverse = ids.unique(return_inverse=True)
         places = torch.arange(len(ids), device=ids.device)
         first = torch.zeros_like(places).scatter_reduce_(0, inverse, places, "amin", include_self=False)
-        own = first[inverse]
+        own_columns = first[inverse]
         stale = torch.isin(self.queue.ids, ids)
-        key_ids = torch.cat((ids.where(own == places, -1), self.queue.ids.masked_fill(stale, -1)))
-        return torch.cat((fresh, self.queue.keys.to(fresh.dtype))), key_ids, own
+        key_ids = torch.cat((ids.where(own_columns == places, -1), self.queue.ids.masked_fill(stale, -1)))
+        return torch.cat((fresh, self.queue.keys.to(fresh.dtype))), key_ids, own_columns
 
     def _draw(self, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
         """A permutation of the global batch and one share per sample, the same on every rank."""

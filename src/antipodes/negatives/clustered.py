@@ -12,7 +12,7 @@ from antipodes.distributed import gather, rank, world_size
 from antipodes.negatives.clustering import Clustering, spherical_kmeans, summed
 from antipodes.negatives.policy import Policy, Space
 from antipodes.pairs import Group, Pairs, Rule, normalise
-from antipodes.state import ByRow, check_rows
+from antipodes.state import ByRow, check_rows, sample_count
 
 
 class Clustered(Policy):
@@ -45,6 +45,7 @@ class Clustered(Policy):
         self, num_samples: int, clusters: Sequence[int], every: int = 1, space: Space = "features", seed: int = 0
     ) -> None:
         super().__init__()
+        num_samples = sample_count(num_samples)
         if not clusters or len(set(clusters)) < len(clusters) or not all(1 <= k <= num_samples for k in clusters):
             raise ValueError(
                 f"clusters must be different numbers between 1 and the {num_samples} samples, got {tuple(clusters)}"
@@ -185,7 +186,7 @@ class Clustered(Policy):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         for name in ("centroids", "seen"):  # their width is known from `fit` and from the first step on
-            saved, own = state_dict.get(prefix + name), getattr(self, name)
-            if saved is not None and len(saved) == len(own):
-                setattr(self, name, own.new_zeros(saved.shape))
+            saved, current = state_dict.get(prefix + name), getattr(self, name)
+            if saved is not None and len(saved) == len(current):
+                setattr(self, name, current.new_zeros(saved.shape))
         super()._load_from_state_dict(state_dict, prefix, *arguments)

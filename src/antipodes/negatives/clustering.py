@@ -110,8 +110,8 @@ def spherical_kmeans(
         before = places
         told = partial(_tell, progress, iteration, iterations)
         places, similarity = rows.nearest(centroids, empty, clusters, told)
-        for place, own, start, k in zip(places, similarity, offsets[:, 0].tolist(), clusters, strict=True):
-            rows.fill_empty(place, own, centroids, range(start, start + k))
+        for place, closeness, start, k in zip(places, similarity, offsets[:, 0].tolist(), clusters, strict=True):
+            rows.fill_empty(place, closeness, centroids, range(start, start + k))
         if int(summed((places != before).sum(1)).max()) <= tolerance * rows.count:
             break
     _tell(progress, 0, 1, 1.0)

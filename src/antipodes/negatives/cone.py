@@ -62,5 +62,5 @@ def _total(pairs: Pairs) -> tuple[Tensor, Tensor]:
     rows, columns = same.pairs()
     filled = same.filled.to(keys.dtype)
     total = pairs.anchors.sum(0) @ (filled @ keys)
-    own = (pairs.anchors[rows] * keys[columns]).sum()
-    return total - own, len(pairs.anchors) * filled.sum() - len(rows)
+    of_same_sample = (pairs.anchors[rows] * keys[columns]).sum()
+    return total - of_same_sample, len(pairs.anchors) * filled.sum() - len(rows)

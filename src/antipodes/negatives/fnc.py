@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import torch
 
 from antipodes.functional.select import band_by_rank, top_pairs, top_share
+from antipodes.functional.shares import whole_above
 from antipodes.negatives.policy import Policy, check_shares
 from antipodes.pairs import Listed, Pairs, Rule
 
@@ -61,7 +62,7 @@ class FNC(Policy):
             listed = top_pairs(pairs.supports, keys, pairs.anchor_ids, ids, self.alpha)
             return [Rule(lists=(Listed(*listed),))]
         if self.count == "quantile":
-            last = (self.alpha * (pairs.available() - 1).double()).ceil().long().clamp(min=0)
+            last = whole_above(self.alpha, pairs.available() - 1).clamp(min=0)
             low, _ = band_by_rank(pairs.anchors, keys, pairs.anchor_ids, ids, 0, last)
             # an empty range has low = inf; s > the number just below low is s >= low
             return [Rule(ceiling=torch.where(low < torch.inf, low.nextafter(low - 1), low))]

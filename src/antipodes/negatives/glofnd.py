@@ -13,7 +13,7 @@ from antipodes.functional.select import top_share
 from antipodes.functional.threshold import Moments, adam_step, quantile_gradient
 from antipodes.negatives.policy import Numbers, Policy, check_shares
 from antipodes.pairs import Pairs, Rule
-from antipodes.state import SampleTable, check_span
+from antipodes.state import SampleTable, check_span, sample_count
 
 
 class GloFND(Policy):
@@ -63,6 +63,7 @@ class GloFND(Policy):
         folder: str | None = None,
     ) -> None:
         super().__init__()
+        num_samples = sample_count(num_samples)
         check_shares(alpha, start)
         if not lr > 0 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"lr must be above 0 and betas in [0, 1), got {lr} and {betas}")

@@ -45,7 +45,8 @@ class IFND(Clustered):
             first clustering on (as DeepCluster).
         final_rate: The share of samples accepted at the end.
         step_at: Where the step is, as a share of training; the paper has it at epoch 100 of 1000.
-        every: Epochs between two fits; the paper takes 1 on ImageNet and 20 of 1000 on CIFAR.
+        every: Epochs between two fits, of which the last may come after the last epoch; the paper takes 1 on ImageNet
+            and 20 of 1000 on CIFAR.
         per_cluster: Accept the most confident share of every cluster instead of all samples.
         temperature: tau of the confidence.
         space: What is clustered. `features` of the encoder and `embeddings` of its head take a pass over the training
@@ -209,8 +210,8 @@ def standing(confidence: Tensor, groups: Tensor) -> Tensor:
     order = order[groups[order].argsort(stable=True)]  # group by group, each from its most confident row on
     sizes = torch.bincount(groups)
     firsts = sizes.cumsum(0) - sizes
-    own = groups[order]
-    place = torch.arange(len(order), device=order.device) - firsts[own]
+    ordered = groups[order]
+    place = torch.arange(len(order), device=order.device) - firsts[ordered]
     result = torch.empty_like(confidence)
-    result[order] = ((place.double() + 0.5) / sizes[own]).to(result)
+    result[order] = ((place.double() + 0.5) / sizes[ordered]).to(result)
     return result

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from antipodes.negatives.known_file import read_knowledge, whole_groups
 from antipodes.negatives.matching import match_partners
 from antipodes.negatives.policy import Policy
 from antipodes.pairs import Group, Pairs, Rule
-from antipodes.state import ByRow, check_rows
+from antipodes.state import ByRow, check_rows, sample_count
 
 
 class Known(Policy):
@@ -24,67 +23,73 @@ class Known(Policy):
     rows at a time, in both directions, without making a group of them.
 
     Args:
-        groups: (n,) whole numbers, the group of every row; a negative one is alone. Or a file for `Known.read`.
+        groups: (n,) the group of every row, whole numbers or names; a negative or missing one is alone. Or a file for
+            `Known.read`.
         pairs: (L, 2) pairs of rows.
         num_samples: Size of the dataset, where neither says it; rows beyond `groups` are alone.
+        weights: (L,) numbers in [0, 1], how much each of the pairs is pulled, where the positive is pulled by 1. They
+            have a meaning with the treatments that pull: `attract` and `refine`.
 
     Example:
-        >>> policy = Known(torch.tensor([0, 0, -1, 1, 1]))
-        >>> policy.groups.tolist()
-        [0, 0, -1, 1, 1]
+        >>> policy = Known([0, 0, -1, 1, 1])
+        >>> policy.groups
+        tensor([ 0,  0, -1,  1,  1])
     """
 
-    row_state: ClassVar[Mapping[str, ByRow]] = {name: ByRow(holds="data") for name in ("groups", "partners", "firsts")}
+    row_state: ClassVar[Mapping[str, ByRow]] = {
+        name: ByRow(holds="data") for name in ("groups", "partners", "firsts", "weights")
+    }
     groups: Tensor
     partners: Tensor
     firsts: Tensor
+    weights: Tensor | None
     num_samples: int
 
     def __init__(
         self,
-        groups: Tensor | str | Path | None = None,
-        pairs: Tensor | None = None,
+        groups: Tensor | str | Path | Any | None = None,
+        pairs: Tensor | Any | None = None,
         num_samples: int | None = None,
+        weights: Tensor | Any | None = None,
     ) -> None:
         super().__init__()
+        num_samples = None if num_samples is None else sample_count(num_samples)
         if isinstance(groups, (str, Path)):
-            groups, found = _read(Path(groups))
-            pairs = found if pairs is None else pairs
+            known = read_knowledge(Path(groups), num_samples)
+            groups = known.groups
+            pairs, weights = (known.pairs, known.weights) if pairs is None else (pairs, weights)
         if groups is None and pairs is None:
             raise ValueError("known needs to know something: give groups (n,) by row, or pairs (L, 2) of rows")
-        for name, given, width in (("groups", groups, 1), ("pairs", pairs, 2)):
-            if given is not None and (given.dim() != width or given.is_floating_point() or given.dtype == torch.bool):
-                raise ValueError(f"{name} must be whole numbers, got {given.dtype} of shape {tuple(given.shape)}")
-        if pairs is not None and (pairs.shape[1] != 2 or (len(pairs) and int(pairs.min()) < 0)):
-            raise ValueError(f"pairs must be (L, 2) rows of the dataset, got shape {tuple(pairs.shape)}")
-        least = max(1, 0 if groups is None else len(groups))
-        if pairs is not None and len(pairs):
-            least = max(least, 1 + int(pairs.max()))
+        numbers = None if groups is None else _groups(groups)
+        listed, shares = _listed(pairs, weights)
+        least = max(1, 0 if numbers is None else len(numbers), 1 + int(listed.max()) if len(listed) else 0)
         if num_samples is not None and num_samples < least:
             raise ValueError(f"known speaks of row {least - 1}, and the dataset has only {num_samples} rows")
         self.num_samples = least if num_samples is None else num_samples
         table = torch.full((self.num_samples,), -1)
-        if groups is not None:
-            table[: len(groups)] = groups.long()
+        if numbers is not None:
+            table[: len(numbers)] = numbers
         self.register_buffer("groups", table)
-        both = torch.zeros(0, 2, dtype=torch.int64) if pairs is None else pairs.long()
-        both = torch.cat((both, both.flip(1)))
-        both = both[both[:, 0].argsort(stable=True)]
-        counts = torch.bincount(both[:, 0], minlength=self.num_samples)
-        self.register_buffer("partners", both[:, 1].contiguous())
+        order = listed[:, 0].argsort(stable=True)
+        counts = torch.bincount(listed[:, 0], minlength=self.num_samples)
+        self.register_buffer("partners", listed[order, 1])
         self.register_buffer("firsts", torch.cat((counts.new_zeros(1), counts.cumsum(0))))
+        self.register_buffer("weights", None if shares is None else shares[order])
+        self.weighs = shares is not None
 
     @classmethod
     def read(cls, path: str | Path, num_samples: int | None = None) -> Known:
         """Read groups or pairs by row from a file.
 
         Args:
-            path: A table (`.parquet`, `.csv`) with columns `row` and `group`, or `row` and `other` for pairs; arrays of
-                these names in an `.npz` (`group` alone is in the order of rows); or a tensor of groups saved by torch.
+            path: A table (`.parquet`, `.csv`) with columns `row` and `group`, or `row` and `other` for pairs, and their
+                `weight` if they are to be pulled unevenly; arrays of these names in an `.npz` (`group` alone is in the
+                order of rows); or a tensor of groups saved by torch.
             num_samples: Size of the dataset; by default up to the last row that the file names.
 
         Raises:
-            ValueError: if the file cannot be read, or has other columns.
+            ValueError: if the file cannot be read, has other columns, names rows that there are not, or gives one row
+                two groups.
         """
         return cls(path, num_samples=num_samples)
 
@@ -103,67 +108,45 @@ class Known(Policy):
         count = self.firsts[anchor_rows + 1] - first
         position = torch.repeat_interleave(count)
         number = torch.arange(len(position), device=position.device) - (count.cumsum(0) - count)[position]
-        listed = match_partners(position, self.partners[first[position] + number], candidate_rows)
+        places = first[position] + number
+        weights = None if self.weights is None else self.weights[places].to(pairs.anchors)
+        listed = match_partners(position, self.partners[places], candidate_rows, weights)
         return [rule & Rule(lists=(listed,))]
 
 
-def _read(path: Path) -> tuple[Tensor | None, Tensor | None]:
-    """Groups by row and pairs of rows, whichever the file has."""
-    if not path.is_file():
-        raise ValueError(f"the groups {path} do not exist: give a .parquet, .csv, .npz or .pt file")
-    if path.suffix in (".pt", ".pth"):
-        groups = torch.load(path, weights_only=True)
-        if not isinstance(groups, Tensor):
-            raise ValueError(f"{path} must hold one tensor of groups by row, got {type(groups).__name__}")
-        return groups, None
-    columns = _columns(path)
-    if "group" in columns and "row" not in columns:
-        columns["row"] = torch.arange(len(columns["group"]))
-    if "row" in columns and "group" in columns:
-        rows = columns["row"]
-        groups = torch.full((int(rows.max()) + 1 if len(rows) else 1,), -1)
-        groups[rows] = columns["group"]
-        return groups, None
-    if "row" in columns and "other" in columns:
-        return None, torch.stack((columns["row"], columns["other"]), dim=1)
-    raise ValueError(f"{path} must have columns row and group, or row and other, got {', '.join(columns) or 'none'}")
-
-
-def _columns(path: Path) -> dict[str, Tensor]:
-    """The columns row, group and other that a file has, as whole numbers."""
-    names = ("row", "group", "other")
-    found: dict[str, np.ndarray] = {}
-    if path.suffix == ".npz":
-        with np.load(path) as arrays:
-            found = {name: arrays[name] for name in names if name in arrays}
-    elif path.suffix == ".parquet":
-        try:
-            from pyarrow import parquet
-        except ImportError as error:
-            raise ValueError(f"{path} is parquet, which needs pyarrow: pip install pyarrow, or write a .csv") from error
-        table = parquet.read_table(path)
-        found = {name: table.column(name).to_numpy() for name in names if name in table.column_names}
-    elif path.suffix == ".csv":
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        present = [name for name in names if rows and name in rows[0]]
-        found = {name: np.array([row[name] for row in rows]) for name in present}
-    else:
-        raise ValueError(f"groups are read from .parquet, .csv, .npz or .pt files, got {path}")
-    columns = {}
-    for name, values in found.items():
-        if name == "group" and values.dtype.kind in "OSU" and not _whole(values):  # names of groups: number them
-            _, values = np.unique(values.astype(str), return_inverse=True)
-        if not _whole(values):
-            raise ValueError(f"the column {name} of {path} must be whole numbers")
-        columns[name] = torch.from_numpy(np.asarray(values).astype(np.float64).astype(np.int64))
-    return columns
-
-
-def _whole(values: np.ndarray) -> bool:
-    """Whether these are whole numbers, or text of them."""
+def _groups(given: Any) -> Tensor:
+    """Groups (n,) as int64; tensors must be whole numbers already."""
+    if isinstance(given, Tensor) and (given.dim() != 1 or given.is_floating_point() or given.dtype == torch.bool):
+        raise ValueError(f"groups must be whole numbers, got {given.dtype} of shape {tuple(given.shape)}")
     try:
-        numbers = values.astype(np.float64)
-    except (TypeError, ValueError):
-        return False
-    return bool(np.isfinite(numbers).all() and (numbers == np.floor(numbers)).all())
+        return whole_groups(given)
+    except TypeError as error:
+        raise ValueError(f"groups must be one per row, got a {type(given).__name__}") from error
+
+
+def _listed(given: Any, weights: Any) -> tuple[Tensor, Tensor | None]:
+    """Pairs of rows in both directions (L, 2), each once, with their weights (L,) if there are some."""
+    if given is None:
+        if weights is not None:
+            raise ValueError("weights are those of pairs: give pairs (L, 2) of rows, too")
+        return torch.zeros(0, 2, dtype=torch.int64), None
+    pairs = torch.as_tensor(given)
+    if pairs.dim() != 2 or pairs.is_floating_point() or pairs.dtype == torch.bool:
+        raise ValueError(f"pairs must be whole numbers, got {pairs.dtype} of shape {tuple(pairs.shape)}")
+    if pairs.shape[1] != 2 or (len(pairs) and int(pairs.min()) < 0):
+        raise ValueError(f"pairs must be (L, 2) rows of the dataset, got shape {tuple(pairs.shape)}")
+    both = torch.cat((pairs.long(), pairs.long().flip(1)))
+    distinct, inverse = both.unique(dim=0, return_inverse=True)
+    if weights is None:
+        return distinct, None
+    shares = torch.as_tensor(weights)
+    if shares.shape != pairs.shape[:1] or not bool(((shares >= 0) & (shares <= 1)).all()):
+        raise ValueError(f"weights must be ({len(pairs)},) numbers in [0, 1], one per pair: how much each is pulled")
+    shares = shares.float().repeat(2)
+    of_distinct = shares.new_zeros(len(distinct))
+    of_distinct[inverse] = shares
+    twice = (of_distinct[inverse] != shares).nonzero()[:, 0]
+    if len(twice):
+        row, other = both[twice[0]].tolist()
+        raise ValueError(f"pairs list ({row}, {other}) with different weights: give every pair once")
+    return distinct, of_distinct

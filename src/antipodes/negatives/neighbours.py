@@ -14,7 +14,7 @@ from antipodes.negatives.clustering import summed
 from antipodes.negatives.matching import match_partners
 from antipodes.negatives.policy import Policy, Space
 from antipodes.pairs import Pairs, Rule, normalise
-from antipodes.state import ByRow, check_rows
+from antipodes.state import ByRow, check_rows, sample_count
 
 
 class Neighbours(Policy):
@@ -60,6 +60,7 @@ class Neighbours(Policy):
         start: float = 0.0,
     ) -> None:
         super().__init__()
+        num_samples = sample_count(num_samples)
         if not 1 <= k < max(2, num_samples):
             raise ValueError(f"k must be in 1..{num_samples - 1}, got {k}: it is the number of neighbours of a sample")
         if every < 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ class Oracle(Policy):
     loss (Khosla et al. 2020, its L_out). It is the only policy that reads labels.
 
     Args:
-        labels: (n,) int64, one per row of the dataset; a negative label is unknown and matches nothing.
+        labels: (n,) whole numbers, one per row of the dataset; a negative label is unknown and matches nothing.
         known: Share of the samples whose label it may look at, drawn by chance: what a detector would be worth that
             finds known² of the false negatives and never errs.
         seed: Of that draw, and of the wrong flags.
@@ -37,9 +37,13 @@ class Oracle(Policy):
     row_state: ClassVar[Mapping[str, ByRow]] = {"labels": ByRow(holds="data")}
     labels: Tensor
 
-    def __init__(self, labels: Tensor, known: float = 1.0, seed: int = 0, wrong: float = 0.0) -> None:
+    def __init__(self, labels: Tensor | Any, known: float = 1.0, seed: int = 0, wrong: float = 0.0) -> None:
         super().__init__()
-        if labels.dim() != 1 or labels.is_floating_point():
+        try:
+            labels = torch.as_tensor(labels)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"labels must be whole numbers, one per row, got a {type(labels).__name__}") from error
+        if labels.dim() != 1 or labels.is_floating_point() or labels.is_complex():
             raise ValueError(f"labels must be whole numbers of shape (n,), got {labels.dtype} {tuple(labels.shape)}")
         if not 0 <= known <= 1:
             raise ValueError(f"known must be in [0, 1], got {known}: it is the share of labels that may be looked at")

@@ -33,6 +33,7 @@ class Policy(nn.Module, ABC):
     supports: int = 0  # further views of every anchor's sample that it wants to see in the pairs
     ranks: bool = False  # whether it goes by the order of similarities, which means nothing in a narrow cone
     reweighs: bool = False  # whether `reweigh` changes the sums
+    weighs: bool = False  # whether it says how much single pairs are pulled, which eliminating them cannot follow
     hears: Hears | None = None  # what `hear` is told: every step's loss, or the validation scores between epochs
     fits: bool = False  # whether `fit` does anything
     by_row: bool = True  # whether it looks samples up by their rows, so that a loss needs ids
@@ -136,6 +137,7 @@ class Both(Policy):
         self.supports = max(first.supports, second.supports)
         self.ranks = first.ranks or second.ranks
         self.reweighs = first.reweighs or second.reweighs
+        self.weighs = first.weighs or second.weighs
         self.hears = first.hears or second.hears
         self.fits = first.fits or second.fits
         self.by_row = first.by_row or second.by_row

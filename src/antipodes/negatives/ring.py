@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from antipodes import schedules
+from antipodes.functional.shares import whole_below
 from antipodes.negatives.cone import NARROW, negative_similarity
 from antipodes.negatives.policy import Hears, Numbers, Policy
 from antipodes.pairs import Pairs, Ranks, Rule
@@ -63,7 +64,8 @@ class Ring(Policy):
             loss-window), while the embeddings are spread out (cone), or none, which has the final ring from the start.
         patience: Of the adaptive anneals: how many times in a row there is no improvement before the ball widens; the
             paper does not wait.
-        start: Share of training before the ring begins to shrink; until then every candidate counts.
+        start: Share of training before the ring begins to shrink; until then every candidate counts, and the adaptive
+            anneals only remember what they hear.
         cone_limit: Of the anneal `cone`: the mean similarity of candidates above which the ball waits.
 
     Example:
@@ -135,10 +137,14 @@ class Ring(Policy):
 
     def share(self, progress: float) -> float:
         """The share of the candidates in the outer ball."""
-        return self.ball.item() if self.adaptive else self.schedule(progress)
+        # a float32 has seven digits; without the last of them 0.7 is 0.7
+        return round(self.ball.item(), 6) if self.adaptive else self.schedule(progress)
 
     def hear(self, value: float, progress: float) -> None:
-        """Shrink the ball after an improvement, widen it otherwise; the first number is only remembered."""
+        """Shrink the ball after an improvement, widen it otherwise.
+
+        The first number, and all that come before `start`, are only remembered.
+        """
         if self.hears is None:
             return
         if self.step:
@@ -148,18 +154,13 @@ class Ring(Policy):
         better = value < before if self.hears == "loss" else value > before
         if math.isnan(before):
             before = value
-        elif better:
-            self.waited.zero_()
-            self.ball -= notch
-        else:
-            self.waited += 1
-            if self.waited >= self.patience:
-                self.ball += notch
+        elif progress >= self.start:
+            self._move(better, notch)
         self._remember(memory * before + (1 - memory) * value, progress)
 
     def statistics(self) -> Numbers:
         """The share in the outer ball, where nobody knows it beforehand."""
-        return {"ring_outer": self.ball.item()} if self.adaptive else {}
+        return {"ring_outer": self.share(1.0)} if self.adaptive else {}
 
     @property
     def uses_progress(self) -> bool:
@@ -173,25 +174,35 @@ class Ring(Policy):
             return [Rule()]
         if self.waits_for_spread:
             if learn and self.training:
-                self._look(pairs, progress)
+                self._shrink_if_spread(pairs, progress)
             if self.ball == self.schedule.points[0][1] and not self.heard < self.cone_limit:
                 return [Rule()]  # the embeddings have never spread, so their order is noise
-        outer, count = self.share(progress), pairs.available().double()
-        first = (self.inner * outer * count).floor()
-        last = torch.maximum((outer * count).floor(), first + 1)  # at least one, however few there are
-        return [Rule(ranks=(Ranks(first.long(), last.long()),))]
+        outer, count = self.share(progress), pairs.available()
+        first = whole_below(self.inner * outer, count)
+        last = torch.maximum(whole_below(outer, count), first + 1)  # at least one, however few there are
+        return [Rule(ranks=(Ranks(first, last),))]
+
+    def _move(self, better: bool, notch: float) -> None:
+        """Shrink the ball by a notch, or widen it where its patience is at an end."""
+        if better:
+            self.waited.zero_()
+            self.ball -= notch
+        else:
+            self.waited += 1
+            if self.waited >= self.patience:
+                self.ball += notch
 
     def _hear_in_window(self, value: float, progress: float) -> None:
         """Move the ball by one step if a number differs from the mean of those in the window, as the authors do."""
         known = self.past[~self.past.isnan()]
-        if len(known):
+        if len(known) and progress >= self.start:
             change = value - known.mean().item()
             better = -change if self.hears == "loss" else change
             self.ball -= math.copysign(self.step, better) if better else 0.0
         self.past.copy_(torch.cat((self.past[1:], self.past.new_tensor([value]))))
         self._remember(value, progress)
 
-    def _look(self, pairs: Pairs, progress: float) -> None:
+    def _shrink_if_spread(self, pairs: Pairs, progress: float) -> None:
         """Shrink the ball by the time since the last look if the candidates are spread out, on all ranks alike."""
         similarity = negative_similarity(pairs, over_ranks=True).item()
         if similarity < self.cone_limit and not math.isnan(self.heard.item()):
@@ -199,9 +210,9 @@ class Ring(Policy):
         self._remember(similarity, progress)
 
     def _notch(self, progress: float) -> float:
-        """By how much the linear anneal would have shrunk the ball since the last number came."""
+        """The amount by which the linear anneal would have shrunk the ball since the last number came, or it began."""
         (began, start), (until, end) = self.schedule.points
-        return abs(start - end) / (until - began) * (progress - self.heard_at.item())
+        return abs(start - end) / (until - began) * (progress - max(began, self.heard_at.item()))
 
     def _remember(self, value: float, progress: float) -> None:
         """Keep the ball between its first and its last share, and the number for the next time."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,10 @@ class LossModule(nn.Module):
     @property
     def stats(self) -> dict[str, float]:
         """Numbers of the last call by name. They are read from their tensors here, not in the call."""
+        return self._work_out()
+
+    def _work_out(self) -> dict[str, float]:
+        """Read the numbers of this loss itself, and let go of what they were worked out from."""
         for numbers in self._lazy:
             self._numbers = {**numbers(), **self._numbers}
         self._lazy = []
@@ -42,6 +47,11 @@ class LossModule(nn.Module):
             values = torch.stack([value.detach().double() for value in tensors.values()]).tolist()
             self._numbers |= dict(zip(tensors, values, strict=True))
         return dict(self._numbers)  # type: ignore[arg-type]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied or pickled: everything, with statistics as numbers."""
+        self._work_out()
+        return self.__dict__.copy()
 
     def policies(self) -> list[Policy]:
         """The policies of this objective, each part of a joined one by itself."""

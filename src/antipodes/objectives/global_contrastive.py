@@ -15,7 +15,7 @@ from antipodes.objectives.step import Step
 from antipodes.objectives.temperature import Temperature
 from antipodes.pairs import Pairs
 from antipodes.schedules import cosine
-from antipodes.state import SampleTable, check_ids
+from antipodes.state import SampleTable, check_ids, sample_count
 
 
 class GlobalContrastive(Objective):
@@ -48,6 +48,8 @@ class GlobalContrastive(Objective):
         per_view: A running mean for each of the two views of a batch, as in the code of SogCLR's authors.
     """
 
+    sums_positives = False
+
     def __init__(
         self,
         num_samples: int,
@@ -63,6 +65,7 @@ class GlobalContrastive(Objective):
         per_view: bool = False,
     ) -> None:
         super().__init__(temperature, negatives, treatment, reduction, total_steps)
+        num_samples = sample_count(num_samples)
         if not 0 < gamma <= 1:
             raise ValueError(f"gamma must be in (0, 1], got {gamma}: it is the weight of the new estimate")
         if not 0 <= gamma_until <= 1:
@@ -134,7 +137,7 @@ class GlobalContrastive(Objective):
         return cosine(1.0, self.gamma, until=self.gamma_until)(progress)
 
     def _table_rows(self) -> int:
-        return self.num_samples
+        return max(self.num_samples, super()._table_rows())
 
     def own_ids(self, z1: Tensor, candidates: Tensor | None = None) -> Tensor:
         """Refuse to go without ids."""

@@ -12,8 +12,9 @@ from antipodes.functional._compiling import outside_graphs
 from antipodes.functional.distances import closest, scale_by_largest, squared_distances
 from antipodes.functional.errors import NotFinite
 from antipodes.objectives.base import LossModule
-from antipodes.objectives.inputs import Ids, whole_numbers
+from antipodes.objectives.inputs import Ids, check_embeddings, whole_numbers
 from antipodes.objectives.observation import MinedPairs
+from antipodes.objectives.shares import check_shares
 from antipodes.pairs import normalise
 
 Scale = Literal["largest", "length"]
@@ -96,44 +97,45 @@ class HardPairs(LossModule):
         Raises:
             ValueError: for shapes that do not fit, or features that are not finite.
         """
+        check_embeddings(online=online, target=target)
         ids = whole_numbers(ids, online)
         if online.dim() != 2 or online.shape != target.shape or ids.shape != online.shape[:1] or not ids.numel():
             raise ValueError(
                 "online and target must be (B, D) and ids (B,), "
                 f"got {tuple(online.shape)}, {tuple(target.shape)} and {tuple(ids.shape)}"
             )
+        check_shares(online, target, ids)
         online, target = self.scale(online), self.scale(target)
         positive = (online - target).square().sum(1).mean()
         if not bool(positive.detach().isfinite()):
             raise NotFinite("online or target hold NaN or infinite numbers: check the encoder's output before the loss")
         all_ids = gather(ids)
-        allowed = ids[:, None] != all_ids
+        others = ids[:, None] != all_ids  # candidates of another sample
         distances = squared_distances(target, gather(online))
-        hard = self._mine(distances.detach(), allowed)
+        hard = self._mine(distances.detach(), others)
         sums = torch.where(hard, distances, 0.0).sum(1)
         present = hard.any(1)
         negative = -torch.where(present, (self.epsilon + sums).log(), 0.0).mean()
         places = ids if rows is None else whole_numbers(rows, online, "rows")
         self._observe(lambda: MinedPairs(places, gather(places), hard))
-        others = allowed.sum().clamp(min=1)
         self._report(
             {
                 "positive_term": positive.detach(),
                 "negative_term": negative.detach(),
-                "negative_distance": torch.where(allowed, distances.detach(), 0.0).sum() / others,
+                "negative_distance": torch.where(others, distances.detach(), 0.0).sum() / others.sum().clamp(min=1),
                 "kept_per_anchor": hard.sum(1).float().mean(),
                 "without_negatives": 1 - present.float().mean(),
             }
         )
         return self.positive_weight * positive + self.negative_weight * negative
 
-    def _mine(self, distances: Tensor, allowed: Tensor) -> Tensor:
-        """Which candidates are the hard negatives of every sample, (b, B) bool."""
+    def _mine(self, distances: Tensor, others: Tensor) -> Tensor:
+        """Which candidates are the hard negatives of every sample, (b, B) bool, among those of other samples."""
         if self.threshold is not None:
-            return allowed & (distances <= self.threshold)
-        available = allowed.sum(1)
+            return others & (distances <= self.threshold)
+        available = others.sum(1)
         if self.quantile is None:
-            return closest(distances, allowed, torch.full_like(available, self.top_k or 1))
+            return closest(distances, others, torch.full_like(available, self.top_k or 1))
         if self.quantile == 1:
-            return allowed
-        return closest(distances, allowed, (self.quantile * available).round().long().clamp(min=1))
+            return others
+        return closest(distances, others, (self.quantile * available).round().long().clamp(min=1))

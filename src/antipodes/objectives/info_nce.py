@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from antipodes.functional._task import as_dtype
+from antipodes.functional.batch_softmax import batch_softmax, fits_batch_softmax
 from antipodes.functional.sums import Sums
 from antipodes.negatives.policy import Policy
 from antipodes.objectives.objective import Objective, Reduction, Treatment
@@ -54,6 +56,24 @@ class InfoNCE(Objective):
         super().__init__(temperature, negatives, treatment, reduction, total_steps)
         self.rescaled = rescaled
 
+    def direct(self, step: Step) -> Tensor | None:
+        """The loss of a small batch that nothing but ceilings bound, in few operations."""
+        pairs, temperature, rules = step.pairs, step.temperature, tuple(step.all_rules)
+        by_policy = self.negatives is not None and self.negatives.reweighs
+        plain = pairs.candidates is None and pairs.log_weights is None and not by_policy and not self.rescaled
+        if not plain or self.treatment != "eliminate" or isinstance(temperature, Tensor):
+            return None
+        if not fits_batch_softmax(pairs.anchors, temperature, rules):
+            return None
+        different = as_dtype(pairs.same_sample.different, pairs.anchors.dtype)
+        known = pairs.__dict__.get("product")
+        losses, log_sums, kept = batch_softmax(pairs.anchors, known, different, temperature, rules[0])
+        kept = kept[None]
+        none = kept.new_zeros(()).expand_as(kept)
+        self.take_down(step, Sums(log_sums[None], kept, none, none))
+        self._report_above_chance(losses, kept)
+        return losses
+
     def value(self, step: Step, sums: Sums) -> Tensor:
         """The loss per rule and anchor, (R, A)."""
         log_sum, counted = sums.log_sum, sums.kept
@@ -61,12 +81,15 @@ class InfoNCE(Objective):
             available = step.pairs.available()
             log_sum = log_sum + (available / sums.kept.clamp(min=1)).to(log_sum.dtype).log()
             counted = torch.where(sums.kept > 0, available, 0)
-        positive = step.pairs.positives / step.temperature
         # log(e^p + S) - p, never as a difference of two large numbers
-        loss = F.softplus(log_sum - positive)
-        if self.treatment != "eliminate":
-            loss = loss + positive - self.target(step, sums) / step.temperature
+        loss = F.softplus(log_sum - step.positive_logits)
+        if self.treatment != "eliminate":  # what is pulled besides has the positive's log weight here: a constant
+            loss = loss + step.pairs.positives / step.temperature - self.target(step, sums) / step.temperature
         if step.pairs.log_weights is None:  # with weights nobody knows what chance would come to
-            seen, chance = loss.detach(), counted.detach()
-            self._report_later(lambda: {"loss_above_chance": (seen - chance.to(seen.dtype).log1p()).mean()})
+            self._report_above_chance(loss, counted)
         return loss
+
+    def _report_above_chance(self, losses: Tensor, counted: Tensor) -> None:
+        """Report by how much the losses exceed those of guessing among so many candidates."""
+        seen, chance = losses.detach(), counted.detach()
+        self._report_later(lambda: {"loss_above_chance": (seen - chance.to(seen.dtype).log1p()).mean()})

@@ -1,14 +1,18 @@
-"""What a user hands to a loss, turned into pairs: ids of any kind, views, candidates, a guide."""
+"""What a user hands to a loss, checked and turned into pairs: ids of any kind, views, candidates, weights, a guide."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from antipodes.distributed import gather, rank, world_size
+from antipodes.distributed import gather, rank
+from antipodes.functional._reading import read
+from antipodes.objectives.shares import check_shares
 from antipodes.pairs import Guide, Pairs, normalise
 
 Ids = Tensor | Sequence[int] | Any
@@ -19,7 +23,7 @@ def whole_numbers(given: Ids, like: Tensor, name: str = "ids") -> Tensor:
     """The same numbers as int64 on the device of `like`.
 
     Raises:
-        ValueError: if they are not whole numbers.
+        ValueError: if they are not whole numbers, or so large that their floating type has no room for all of them.
 
     Example:
         >>> whole_numbers([3.0, 1.0], torch.zeros(2))
@@ -32,12 +36,73 @@ def whole_numbers(given: Ids, like: Tensor, name: str = "ids") -> Tensor:
         raise ValueError(f"{name} must be whole numbers, one per sample, got a {kind} of something else") from error
     if numbers.is_complex() or (numbers.is_floating_point() and not bool((numbers == numbers.floor()).all())):
         raise ValueError(f"{name} must be whole numbers, got {numbers.dtype} with fractions: they are dataset indices")
+    if numbers.is_floating_point() and numbers.numel():
+        limit = 2 / torch.finfo(numbers.dtype).eps  # from here on neighbours are the same number
+        if not numbers.abs().max().item() < limit:
+            raise ValueError(f"{name} in {numbers.dtype} are exact below {limit:.0f} only: give them as int64")
     return numbers.to(like.device, torch.int64)
 
 
 def own_numbers(count: int, like: Tensor) -> Tensor:
     """Ids for samples that have none: different ones for every sample of the global batch."""
     return torch.arange(rank() * count, (rank() + 1) * count, device=like.device)
+
+
+def check_embeddings(**given: Any) -> None:
+    """Refuse what is no tensor of embeddings, by name; None is none.
+
+    Raises:
+        ValueError: also if some are in double precision and others are not, which would be compared across types.
+    """
+    tensors = {name: each for name, each in given.items() if each is not None}
+    for name, each in tensors.items():
+        if not isinstance(each, Tensor) or each.is_complex():
+            what = each.dtype if isinstance(each, Tensor) else f"a {type(each).__name__}"
+            raise ValueError(f"{name} must be a tensor of embeddings, got {what}: torch.stack makes one of a list")
+    if len({each.dtype == torch.float64 for each in tensors.values()}) > 1:
+        types = ", ".join(f"{name} {each.dtype}" for name, each in tensors.items())
+        raise ValueError(f"embeddings must share a precision, got {types}: convert them with .float() or .double()")
+
+
+def check_weights(name: str, values: Any, count: int, least: float = -math.inf) -> None:
+    """Refuse weights that are not one finite floating-point number per sample or candidate.
+
+    Args:
+        name: What the user calls them.
+        values: (count,), or None for none.
+        count: How many there must be.
+        least: What none of them may be below.
+    """
+    if values is None:
+        return
+    if not isinstance(values, Tensor) or values.shape != (count,) or not values.is_floating_point():
+        what = f"{values.dtype} {tuple(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
+        raise ValueError(f"{name} must be ({count},) floating-point numbers, got {what}")
+    if not count:
+        return
+    smallest, largest = read(*torch.aminmax(values.detach()))  # NaN is both
+    if not least <= smallest <= largest < math.inf or smallest == -math.inf:
+        bound = "" if least == -math.inf else f" of at least {least:g}"
+        raise ValueError(f"{name} must be finite numbers{bound}, got {smallest:g} to {largest:g}")
+
+
+def check_length(name: str, values: Tensor | None, count: int) -> None:
+    """Refuse what is not one number per sample."""
+    if values is not None and values.shape != (count,):
+        raise ValueError(f"{name} must be one per sample, ({count},), got {tuple(values.shape)}")
+
+
+def share_of_training(progress: Any) -> float:
+    """The share of training done as a number.
+
+    Raises:
+        ValueError: if it is none in [0, 1].
+    """
+    number: Any = progress.item() if isinstance(progress, Tensor) and progress.numel() == 1 else progress
+    if not (isinstance(number, Real) and 0 <= float(number) <= 1):
+        what = number if isinstance(number, Real) else f"a {type(progress).__name__}"
+        raise ValueError(f"progress must be in [0, 1], got {what}: it is the share of training done")
+    return float(number)
 
 
 def check_shapes(z1: Tensor, z2: Tensor, ids: Tensor | None) -> None:
@@ -74,6 +139,7 @@ def queue_pairs(
     guide: tuple[Tensor, Tensor] | None = None,
     candidate_guide: Tensor | None = None,
     log_weights: Tensor | None = None,
+    positive_log_weights: Tensor | None = None,
     gathered: bool | None = None,
 ) -> Pairs:
     """Queries with their keys as positives and given candidates: one direction.
@@ -89,18 +155,19 @@ def queue_pairs(
         guide: The guide's normalised vectors (b, G) of queries and keys.
         candidate_guide: (c, G) those of the candidates.
         log_weights: (c,) by which the candidates' logits are raised.
+        positive_log_weights: (b,) by which those of the positives are.
         gathered: Whether every rank gives the same candidates; False joins the shares that the ranks give. None finds
-            out by their ids: those of a queue or bank that every rank holds are equal.
+            out by their ids: those of a queue or bank that every rank holds are equal, and so are its vectors.
     """
     if guide is not None and candidate_guide is None:
         raise ValueError("candidates with a guide need the guide's vectors of the candidates: give candidate_guide")
     if candidate_rows is None and rows is not None:
         raise ValueError("rows and candidate_rows go together: give the table rows of the candidates, too")
+    if candidates.dim() != 2 or candidates.shape[1] != first.shape[1] or candidate_ids.shape != candidates.shape[:1]:
+        shapes = f"{tuple(candidates.shape)} and {tuple(candidate_ids.shape)}"
+        raise ValueError(f"candidates must be (C, D) with D = {first.shape[1]} and candidate_ids (C,), got {shapes}")
     keys = normalise(candidates)
-    if world_size() > 1 and gathered is None:
-        of_ranks = gather(candidate_ids).view(world_size(), -1)
-        gathered = bool((of_ranks == of_ranks[0]).all())
-    if world_size() > 1 and not gathered:
+    if not check_shares(first, second, ids, candidates, candidate_ids, gathered):
         keys, candidate_ids = gather(keys), gather(candidate_ids)
         candidate_rows = None if candidate_rows is None else gather(candidate_rows)
         candidate_guide = None if candidate_guide is None else gather(candidate_guide)
@@ -119,4 +186,5 @@ def queue_pairs(
         candidate_rows=candidate_rows,
         guide=seen,
         log_weights=log_weights,
+        positive_log_weights=positive_log_weights,
     )

@@ -77,12 +77,12 @@ class LocalAggregation(Objective):
 
     def value(self, step: Step, sums: Sums) -> Tensor:
         """The loss per anchor, (1, A)."""
-        own = step.pairs.positives[None] / step.temperature
-        log_mean = torch.logaddexp(sums.log_sum, own) - sums.kept.to(own).log1p()
+        positive = step.positive_logits[None]
+        log_mean = torch.logaddexp(sums.log_sum, positive) - sums.kept.to(positive).log1p()
         sets = len(step.extra_rules)
         background, close = log_mean.tensor_split([len(log_mean) - sets])
         self._numbers["close_per_anchor"] = 1 + (sums.kept[-sets:].float().mean() if sets else 0)
-        target: Tensor = close.mean(0, keepdim=True) if sets else own
+        target: Tensor = close.mean(0, keepdim=True) if sets else positive
         return background.mean(0, keepdim=True) - target
 
 

@@ -13,19 +13,33 @@ from torch import Tensor, nn
 
 from antipodes.candidates.batch import batch_pairs
 from antipodes.distributed import gather, world_size
+from antipodes.functional._arguments import Extent
 from antipodes.functional._compiling import outside_graphs
-from antipodes.functional._reading import on_host
+from antipodes.functional._reading import on_host, spans
 from antipodes.functional.contrast import contrast_both
 from antipodes.functional.errors import NotFinite
+from antipodes.functional.normalise import measured
 from antipodes.functional.sums import Sums
 from antipodes.negatives.cone import IN_A_CONE, NARROW, negative_similarity
 from antipodes.negatives.policy import Policy
 from antipodes.objectives.base import LossModule
-from antipodes.objectives.inputs import Ids, check_shapes, own_numbers, queue_pairs, view_guide, whole_numbers
+from antipodes.objectives.inputs import (
+    Ids,
+    check_embeddings,
+    check_length,
+    check_shapes,
+    check_weights,
+    own_numbers,
+    queue_pairs,
+    share_of_training,
+    view_guide,
+    whole_numbers,
+)
 from antipodes.objectives.observation import FlaggedPairs
+from antipodes.objectives.shares import check_shares
 from antipodes.objectives.step import Step, statistics
 from antipodes.objectives.temperature import Temperature, check_temperature
-from antipodes.pairs import Guide, Pairs, Rule, normalise
+from antipodes.pairs import Guide, Pairs, Rule
 
 TreatmentName = Literal["eliminate", "attract", "refine"]
 Reduction = Literal["mean", "none"]
@@ -76,6 +90,7 @@ class Objective(LossModule, ABC):
 
     general: ClassVar[bool] = True  # False: only methods that name it in their `trains` can train it
     whole: ClassVar[bool] = False  # True: on a bank it wants every entry, not a draw
+    sums_positives: ClassVar[bool] = True  # False: the positive does not compete with the candidates
     steps: Tensor
 
     def __init__(
@@ -100,6 +115,8 @@ class Objective(LossModule, ABC):
             raise ValueError(f"treatment must be one of {', '.join(get_args(TreatmentName))}, got {treatment!r}")
         if treatment != "eliminate" and negatives is None:
             raise ValueError(f"treatment {treatment!r} needs a policy that finds false negatives: give negatives")
+        if self.treatment == "eliminate" and negatives is not None and negatives.weighs:
+            raise ValueError("the policy's weights say how much pairs are pulled: give treatment='attract' or 'refine'")
         if reduction not in get_args(Reduction):
             raise ValueError(f"reduction must be one of {', '.join(get_args(Reduction))}, got {reduction!r}")
         if total_steps is not None and total_steps < 1:
@@ -108,7 +125,7 @@ class Objective(LossModule, ABC):
         self.negatives = negatives
         self.reduction, self.total_steps = reduction, total_steps
         # a run's guide: pairs, and whether it may learn from them, to the same pairs in its space
-        self.look: Callable[..., Guide] | None = None
+        self.ask_guide: Callable[..., Guide] | None = None
         if total_steps is not None:
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self._local_ids = 0  # calls in a row whose ids were 0..B-1
@@ -132,6 +149,7 @@ class Objective(LossModule, ABC):
         candidate_guide: Tensor | None = None,
         weights: Tensor | None = None,
         candidate_log_weights: Tensor | None = None,
+        positive_log_weights: Tensor | None = None,
         progress: float | None = None,
     ) -> Tensor:
         """The mean loss over this rank's anchors.
@@ -152,7 +170,9 @@ class Objective(LossModule, ABC):
             candidate_guide: (C, G) the guide's vectors of the candidates.
             weights: (B,) at least 0: the loss is then a weighted mean.
             candidate_log_weights: (C,), or (B,) without candidates: raises the logit of every candidate; bounds still
-                compare the similarity itself. -log of the sampling probability is the logQ correction.
+                compare the similarity itself. -log of the sampling probability is the logQ correction of Yi et al.,
+                which is meant for all logits: without candidates a sample's weight is also that of its positive.
+            positive_log_weights: (B,) raises the logits of the positives, with candidates: those of z2.
             progress: Share of training done. It may be left out with `total_steps`, or if nothing depends on it.
 
         Raises:
@@ -160,30 +180,33 @@ class Objective(LossModule, ABC):
         """
         if (candidates is None) != (candidate_ids is None):
             raise ValueError("candidates and candidate_ids go together: the ids keep an anchor's own copy out")
+        check_embeddings(z1=z1, z2=z2, candidates=candidates)
         numbers = None if ids is None else whole_numbers(ids, z1)
         check_shapes(z1, z2, numbers)
         if numbers is None:
             numbers = self.own_ids(z1, candidates)
         places = None if rows is None else whole_numbers(rows, z1, "rows")
-        if places is not None and places.shape != numbers.shape:
-            raise ValueError(f"rows must be one per sample, ({len(z1)},), got {tuple(places.shape)}")
+        check_length("rows", places, len(z1))
         if supports is not None and (supports.dim() != 3 or supports.shape[1:] != z1.shape or not len(supports)):
             raise ValueError(f"supports must be (S, B, D) of views like z1, got {tuple(supports.shape)}")
-        _check_length("weights", weights, len(z1))
-        _check_length("candidate_log_weights", candidate_log_weights, len(z1 if candidates is None else candidates))
-        both = normalise(torch.cat((z1, z2)))  # in one go: small batches pay by the operation
-        first, second = both.chunk(2)
+        check_weights("weights", weights, len(z1), least=0)
+        check_weights("candidate_log_weights", candidate_log_weights, len(z1 if candidates is None else candidates))
+        self._check_positives(positive_log_weights, candidate_log_weights, candidates, len(z1))
+        both, lengths = measured(torch.cat((z1, z2)))  # in one go: small batches pay by the operation
         vectors = view_guide(guide, len(z1))
         if candidates is None or candidate_ids is None:
-            pairs = batch_pairs(both, numbers, places, vectors, candidate_log_weights)
+            check_shares(z1, z2, numbers)
+            teachers = self.treatment == "refine" or self.ask_guide is not None
+            pairs = batch_pairs(both, numbers, places, vectors, candidate_log_weights, teachers)
         else:
+            first, second = both.chunk(2)
             key_ids = whole_numbers(candidate_ids, z1, "candidate_ids")
             key_rows = None if candidate_rows is None else whole_numbers(candidate_rows, z1, "candidate_rows")
             pairs = queue_pairs(
                 first, second, numbers, candidates, key_ids, places, key_rows, vectors, candidate_guide,
-                candidate_log_weights, gathered,
+                candidate_log_weights, positive_log_weights, gathered,
             )  # fmt: skip
-        self.check_views(second, pairs)
+        self.check_views(lengths, pairs, closed=pairs.candidates is None)
         if weights is not None:
             weights = weights.repeat(len(pairs.anchors) // len(z1))
         return self._evaluate(pairs.with_supports(supports), progress, Pairs.contrast, weights)
@@ -204,13 +227,24 @@ class Objective(LossModule, ABC):
             contrast: How to sum over what the rules keep; the default takes every kept candidate once.
             weights: (A,) of the anchors, for a weighted mean.
         """
-        if not math.isfinite(pairs.look(pairs.positives.detach().sum())[0]):
+        if not math.isfinite(pairs.measure(pairs.positives.detach().sum())[0]):
             raise NotFinite(_NOT_FINITE)
         return self._evaluate(pairs, progress, contrast, weights)
 
     def _evaluate(self, pairs: Pairs, progress: float | None, contrast: Contrast, weights: Tensor | None) -> Tensor:
         step = self.begin(pairs, progress)
+        if contrast is Pairs.contrast:
+            losses = self.direct(step)
+            if losses is not None:
+                return self._conclude(step, losses, weights)
         return self.finish(step, self.sums(step, contrast), weights)
+
+    def direct(self, step: Step) -> Tensor | None:
+        """The loss per anchor, (A,), where the objective has a quicker way to it than `sums` and `value`.
+
+        It then takes the statistics down as well (`take_down`).
+        """
+        return None
 
     def sums(self, step: Step, contrast: Contrast = Pairs.contrast) -> Sums:
         """The kernel's sums over what the rules keep."""
@@ -239,10 +273,8 @@ class Objective(LossModule, ABC):
     def begin(self, pairs: Pairs, progress: float | None = None) -> Step:
         """Judge the pairs: what `evaluate` does before the kernel sums."""
         progress, learn = self._progress(progress), self.learning
-        if not 0 <= progress <= 1:
-            raise ValueError(f"progress must be in [0, 1], got {progress}: it is the share of training done")
-        if self.look is not None and pairs.guide is None:
-            pairs = pairs.with_guide(self.look(pairs, learn=learn))
+        if self.ask_guide is not None and pairs.guide is None:
+            pairs = pairs.with_guide(self.ask_guide(pairs, learn=learn))
         with torch.no_grad():
             rules = self.judge(pairs, progress, learn)
         if self.negatives is not None:
@@ -258,23 +290,31 @@ class Objective(LossModule, ABC):
 
     def finish(self, step: Step, sums: Sums, weights: Tensor | None = None) -> Tensor:
         """Turn the kernel's sums into the loss: what `evaluate` does after the kernel."""
-        pairs, rules = step.pairs, step.rules
         if self.negatives is not None and self.negatives.reweighs:
-            sums = self.negatives.reweigh(pairs, rules, sums, step.temperature)
+            sums = self.negatives.reweigh(step.pairs, step.rules, sums, step.temperature)
+        self.take_down(step, sums)
+        if self.treatment == "refine":
+            sums = self._refine(step, sums)
+        return self._conclude(step, self.value(step, sums), weights)
+
+    def take_down(self, step: Step, sums: Sums) -> None:
+        """Keep what a log shows of this step, and warn of what is odd about it."""
+        rules = step.rules
         of_policy = sums if not step.extra_rules else Sums(*(each[: len(rules)] for each in sums))
-        self._report({}, statistics(pairs, of_policy, rules))
+        self._report({}, statistics(step.pairs, of_policy, rules))
         if self.negatives is not None:
             self._numbers |= self.negatives.statistics()
         if isinstance(step.temperature, Tensor):
             self._numbers["temperature"] = step.temperature.detach().mean()
-        self._warn_of_nobody(pairs, of_policy.kept)
-        if self.treatment == "refine":
-            sums = self._refine(step, sums)
-        losses = self.value(step, sums)
-        losses = losses[0] if len(losses) == 1 else losses.mean(0)
+        self._warn_of_nobody(step.pairs, of_policy.kept)
+
+    def _conclude(self, step: Step, losses: Tensor, weights: Tensor | None) -> Tensor:
+        """Count the step, and reduce the losses of anchors (A,), or of rules and anchors (R, A)."""
         if step.learn and self.total_steps is not None:
             self.steps += 1
-        return self._reduce(losses, weights)
+        if weights is None and self.reduction == "mean":
+            return losses.mean()
+        return self._reduce(losses if losses.ndim == 1 else losses.mean(0), weights)
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """The rules of the policy."""
@@ -336,7 +376,7 @@ class Objective(LossModule, ABC):
         """Warn where an anchor has no negatives left; looked at where it is free, and in calls 1, 2, 4, 8, ..."""
         self._calls += 1
         due = on_host(kept) or self._calls & (self._calls - 1) == 0
-        if due and _NONE_LEFT not in self._warned and bool((kept == 0).any()):
+        if due and _NONE_LEFT not in self._warned and spans(kept)[0][0] == 0:
             ids = pairs.candidate_ids
             if ids is None or bool((ids >= 0).any()):  # else it is the first step of a queue
                 self._warn(_NONE_LEFT)
@@ -344,7 +384,7 @@ class Objective(LossModule, ABC):
     def _progress(self, progress: float | None) -> float:
         """The share of training done: as told, as counted, or the end where it makes no difference."""
         if progress is not None:
-            return progress
+            return share_of_training(progress)
         if self.total_steps is not None:
             return min(1.0, int(self.steps) / self.total_steps)
         if self.uses_progress:
@@ -357,7 +397,7 @@ class Objective(LossModule, ABC):
     def _reduce(self, losses: Tensor, weights: Tensor | None) -> Tensor:
         """The mean over anchors, weighted by weights whose total all ranks share; or the losses themselves."""
         if weights is None:
-            return losses.mean() if self.reduction == "mean" else losses
+            return losses
         weights = weights.detach().to(losses)
         if self.reduction == "none":
             return weights * losses
@@ -372,34 +412,55 @@ class Objective(LossModule, ABC):
             raise ValueError(f"ids are missing: {who} must know which sample is which, give dataset indices (B,)")
         return own_numbers(len(z1), z1)
 
-    def check_views(self, second: Tensor, pairs: Pairs) -> None:
-        """Refuse ids and embeddings that make no sense, and warn of odd ones; everything in one read."""
-        with torch.no_grad():
-            asked = [pairs.positives.sum(), pairs.anchor_ids.min()]
-            if pairs.candidates is not None:  # else the second views are anchors themselves
-                asked.append(torch.linalg.vector_norm(second, dim=1).min())
-            total, lowest_id, *shortest = pairs.look(*asked)
-        lowest, highest = pairs.row_span
+    def check_views(self, lengths: Tensor, pairs: Pairs, closed: bool) -> None:
+        """Refuse ids and embeddings that make no sense, and warn of odd ones; everything in one read.
+
+        Args:
+            lengths: Those of both views before they were normalised.
+            pairs: What they became.
+            closed: Whether they are all that is compared.
+        """
+        rows = pairs.rows()[0]
+        of_ids = [] if rows is pairs.anchor_ids else [pairs.anchor_ids]
+        (shortest, longest), (lowest, highest), *rest = spans(lengths, rows, *of_ids)
+        lowest_id = rest[0][0] if rest else lowest
         if lowest_id < 0:
             raise ValueError(f"ids must be at least 0, got {lowest_id:.0f}: they are dataset indices")
-        if not math.isfinite(total):
+        if not math.isfinite(longest):
             raise NotFinite(_NOT_FINITE)
-        if pairs.extent is not None and min([pairs.extent.shortest, *shortest]) == 0:
+        if shortest == 0:
             self._warn("some embeddings are zero vectors: their similarities are 0 and they get no gradient")
-        local = self.learning and lowest == 0 < highest == len(second) - 1 and self._table_rows() >= 10 * len(second)
-        self._local_ids = self._local_ids + 1 if local else 0
+        if closed:
+            pairs.remember(Extent(1.0, float(shortest > 0), 1.0, float(lowest_id)), (int(lowest), int(highest)))
+        local = self.learning and lowest == 0 < highest and self._table_rows() >= 10 * len(lengths) // 2
+        self._local_ids = self._local_ids + 1 if local and highest == len(lengths) // 2 - 1 else 0
         if self._local_ids == _PATIENCE:
             self._warn(
                 f"ids were 0..{highest} in {_PATIENCE} calls in a row, with tables of {self._table_rows()} rows: "
                 "they must be positions in the dataset, not in the batch"
             )
 
+    def _check_positives(
+        self, weights: Tensor | None, of_candidates: Tensor | None, candidates: Tensor | None, count: int
+    ) -> None:
+        """Refuse log weights of positives that do not fit, and warn where only the candidates have some."""
+        if weights is not None and candidates is None:
+            raise ValueError("without candidates the positives have the weights of their samples: leave them out")
+        check_weights("positive_log_weights", weights, count)
+        if self.sums_positives and weights is None and of_candidates is not None and candidates is not None:
+            self._warn(_ONE_SIDED)
+
     def _table_rows(self) -> int:
         """The size of the dataset, as far as tables know it."""
-        return max((policy.num_samples or 0 for policy in self.policies()), default=0)
+        per_sample = self.temperature.per_sample if isinstance(self.temperature, Temperature) else None
+        return max([per_sample or 0, *(policy.num_samples or 0 for policy in self.policies())])
 
 
 _NOT_FINITE = "z1 or z2 hold NaN or infinite numbers: check the encoder's output before the loss"
+_ONE_SIDED = (
+    "candidate_log_weights without positive_log_weights leave the positives' logits as they are: "
+    "a logQ correction is meant for both"
+)
 _NONE_LEFT = "some anchors have no negatives left: nothing pushes them"
 
 
@@ -409,8 +470,3 @@ def check_refinery(tau_prime: float, *mu: float) -> None:
         raise ValueError(f"tau_prime must be in (0, 1], got {tau_prime}: it sharpens the refined labels")
     if not all(0 <= confidence < math.inf for confidence in mu):
         raise ValueError(f"mu must be at least 0 and finite, got {mu}: it is the confidence in refined labels")
-
-
-def _check_length(name: str, values: Tensor | None, count: int) -> None:
-    if values is not None and (values.shape != (count,) or not values.is_floating_point()):
-        raise ValueError(f"{name} must be ({count},) floating-point numbers, got {values.dtype} {tuple(values.shape)}")

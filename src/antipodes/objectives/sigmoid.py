@@ -81,7 +81,7 @@ class Sigmoid(Objective):
         """The sums of the loss over what the rules keep and pull."""
         if contrast is not Pairs.contrast:
             raise ValueError("the sigmoid loss sums over all candidates: it cannot draw some of them from a bank")
-        if step.pairs.log_weights is not None:
+        if step.pairs.log_weights is not None or step.pairs.positive_log_weights is not None:
             raise ValueError("the sigmoid loss does not compare candidates: leave their log weights out")
         return _as_sums(step.pairs.sigmoid(step.temperature, averaged_over_ranks(self.bias), step.all_rules))
 
@@ -109,5 +109,5 @@ class Sigmoid(Objective):
 
 
 def _as_sums(sums: SigmoidSums) -> Sums:
-    """In the fields of the softmax's sums: losses in the place of logs, and pulled pairs among those kept."""
+    """Put losses into the fields of the softmax's sums: in the place of logs, with pulled pairs among those kept."""
     return Sums(sums.loss_sum, sums.kept + sums.pulled, sums.pulled_loss, sums.pulled)

@@ -55,7 +55,7 @@ class SoftLabel(LossModule):
         students: Tensor,
         keys: Tensor,
         key_ids: Tensor,
-        own: Tensor,
+        label_keys: Tensor,
         theta: Tensor,
         progress: float = 1.0,
         key_rows: Tensor | None = None,
@@ -66,12 +66,12 @@ class SoftLabel(LossModule):
             students: (A, D), L2-normalised.
             keys: (C, D), L2-normalised, shared by all students, without gradient.
             key_ids: (C,) dataset indices; keys of id -1 do not count.
-            own: (2, A) the keys i and k of every student, whose labels are mixed.
+            label_keys: (2, A) the keys i and k of every student, whose labels are mixed.
             theta: (A,) the share of label i.
             progress: Share of training done.
             key_rows: (C,) where the keys' labels stand, for observers; None takes the ids.
         """
-        columns, rows = own.unique(return_inverse=True)
+        columns, rows = label_keys.unique(return_inverse=True)
         teacher_temperature = self.temperature * self.tau_prime
         entropies = soft_cross_entropy(
             students,
@@ -91,12 +91,12 @@ class SoftLabel(LossModule):
         self._observe(
             lambda: RefinedLabels(
                 Pairs(
-                    keys[own[0]],
-                    key_ids[own[0]],
+                    keys[label_keys[0]],
+                    key_ids[label_keys[0]],
                     torch.ones_like(off),
                     keys,
                     key_ids,
-                    anchor_rows=places[own[0]],
+                    anchor_rows=places[label_keys[0]],
                     candidate_rows=places,
                 ),
                 off,

@@ -39,6 +39,13 @@ class Step:
         """The rules in the order in which the kernel's sums come."""
         return [*self.rules, *self.extra_rules]
 
+    @property
+    def positive_logits(self) -> Tensor:
+        """The logits of the positives, (A,): similarity over temperature, raised by their log weights if they have."""
+        logits = self.pairs.positives / self.temperature
+        weights = self.pairs.positive_log_weights
+        return logits if weights is None else logits + weights.to(logits)
+
 
 def statistics(pairs: Pairs, sums: Sums, rules: Sequence[Rule]) -> Callable[[], Numbers]:
     """What a log shows of one call; flagged are the candidates that the rules dropped or pull as false negatives.

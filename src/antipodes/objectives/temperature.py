@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, ClassVar, Literal, cast, get_args
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from antipodes.distributed import world_size
 from antipodes.schedules import Schedule
-from antipodes.state import ByRow, check_ids
+from antipodes.state import ByRow, check_ids, sample_count
 
 Form = Literal["log", "linear"]
 
@@ -60,8 +61,7 @@ class Temperature(nn.Module):
         check_temperature(value)
         if floor is not None and not 0 < floor <= value:
             raise ValueError(f"floor must be above 0 and at most the value {value}, got {floor}")
-        if per_sample is not None and per_sample < 1:
-            raise ValueError(f"per_sample must be at least 1, got {per_sample}: it is the size of the dataset")
+        per_sample = None if per_sample is None else sample_count(per_sample, "per_sample")
         if form not in get_args(Form):
             raise ValueError(f"form must be one of {', '.join(get_args(Form))}, got {form!r}")
         learned = learnable or per_sample is not None
@@ -128,9 +128,11 @@ class Temperature(nn.Module):
 
 
 def check_temperature(value: float) -> None:
-    """Refuse a number that cannot divide similarities."""
-    if not 0 < value < math.inf:
-        raise ValueError(f"temperature must be above 0 and finite, got {value}: it divides the similarities")
+    """Refuse what is no number, or one that cannot divide similarities."""
+    number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+    if not isinstance(number, Real) or not 0 < number < math.inf:
+        what = number if isinstance(number, Real) else f"a {type(value).__name__}"
+        raise ValueError(f"temperature must be above 0 and finite, got {what}: it divides the similarities")
 
 
 class _Averaged(torch.autograd.Function):

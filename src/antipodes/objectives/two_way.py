@@ -10,12 +10,21 @@ from torch import Tensor, nn
 from antipodes.candidates.cross import cross_pairs
 from antipodes.distributed import world_size
 from antipodes.functional._compiling import outside_graphs
+from antipodes.functional.normalise import measured
 from antipodes.negatives.policy import Policy
 from antipodes.objectives.base import LossModule
-from antipodes.objectives.inputs import Ids, check_shapes, view_guide, whole_numbers
+from antipodes.objectives.inputs import (
+    Ids,
+    check_embeddings,
+    check_length,
+    check_shapes,
+    check_weights,
+    view_guide,
+    whole_numbers,
+)
 from antipodes.objectives.objective import Objective
+from antipodes.objectives.shares import check_shares
 from antipodes.objectives.step import Step
-from antipodes.pairs import normalise
 
 
 class TwoWay(LossModule):
@@ -75,24 +84,34 @@ class TwoWay(LossModule):
             rows: (B,) where the samples stand in tables and labels; None takes the ids.
             guide: A guide's vectors (B, G) of both modalities in one space, for policies that look there.
             weights: (B,) at least 0: the loss is then a weighted mean.
-            log_weights: (B,) of the first and of the second modality, which raise their logits as candidates.
+            log_weights: (B,) of the first and of the second modality, which raise their logits, as candidates and as
+                positives: -log of the sampling probability is the logQ correction.
             progress: Share of training done; see `Objective.forward`.
 
         Returns:
             The mean, or with `reduction="none"` the loss of every sample, (B,).
         """
         one, other = self._objectives()
+        check_embeddings(first=first, second=second)
         numbers = None if ids is None else whole_numbers(ids, first)
         check_shapes(first, second, numbers)
         if numbers is None:
             numbers = one.own_ids(first)
         places = None if rows is None else whole_numbers(rows, first, "rows")
-        first, second, seen = normalise(first), normalise(second), view_guide(guide, len(first))
+        check_length("rows", places, len(first))
+        check_weights("weights", weights, len(first), least=0)
+        for each in (None, None) if log_weights is None else log_weights:
+            check_weights("log_weights", each, len(first))
+        check_shares(first, second, numbers)
+        seen = view_guide(guide, len(first))
+        (first, first_lengths), (second, second_lengths) = measured(first), measured(second)
         to_second, to_first = (None, None) if log_weights is None else (log_weights[1], log_weights[0])
         back = None if seen is None else (seen[1], seen[0])
         there_pairs = cross_pairs(first, second, numbers, places, seen, to_second)
         back_pairs = cross_pairs(second, first, numbers, places, back, to_first)
-        one.check_views(second, there_pairs)
+        one.check_views(torch.cat((first_lengths, second_lengths)), there_pairs, closed=world_size() == 1)
+        if world_size() == 1:
+            back_pairs.remember(there_pairs.extent, there_pairs.row_span)
         for objective in (one, other):
             objective.observer = self.observer or objective.observer
         step, step_back = one.begin(there_pairs, progress), other.begin(back_pairs, progress)

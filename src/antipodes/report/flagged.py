@@ -46,7 +46,7 @@ class _Flag:
     threshold: float
 
 
-def look(run: Run, name: str, samples: int, shown: int, album: Album) -> Seen:
+def examine_run(run: Run, name: str, samples: int, shown: int, album: Album) -> Seen:
     """Look at a run's training data with its own eyes.
 
     Args:
@@ -128,8 +128,8 @@ def _flagged(
             continue
         try:
             pairs = _pairs(method, part, rows, direction)
-            if objective.look is not None:
-                pairs = pairs.with_guide(objective.look(pairs))
+            if objective.ask_guide is not None:
+                pairs = pairs.with_guide(objective.ask_guide(pairs))
             flags = find_flags(pairs, judge(objective.negatives, pairs))
         except ValueError:  # a policy that needs a guide, or more than embeddings
             continue

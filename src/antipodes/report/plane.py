@@ -12,7 +12,7 @@ MOST_GROUPS = 12
 
 
 def choose(count: int, most: int, seed: int = 0) -> NDArray[np.int64]:
-    """At most so many of `count` rows, drawn at random, in order."""
+    """Draw at most so many of `count` rows at random; they come in order."""
     if count <= most:
         return np.arange(count)
     return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))

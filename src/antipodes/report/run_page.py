@@ -11,7 +11,7 @@ from typing import Any
 from antipodes.evaluation.scores import FILE, are_outdated, read_measured, read_scores
 from antipodes.report.album import Album
 from antipodes.report.curves import draw
-from antipodes.report.flagged import look
+from antipodes.report.flagged import examine_run
 from antipodes.report.page import Cell, Curves, Page, Section, Table
 from antipodes.runs.folder import Run
 from antipodes.runs.records import read_epochs
@@ -66,7 +66,7 @@ def run_page(
     notes: list[list[Cell]] = []
     for done, (name, run) in enumerate(runs.items()):
         if samples:
-            found = look(run, name, samples, shown, album)
+            found = examine_run(run, name, samples, shown, album)
             sections += found.sections
             notes += [[name, what, value] for what, value in found.facts]
         if progress is not None:

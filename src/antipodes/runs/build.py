@@ -1,4 +1,4 @@
-"""From names in a configuration to objects: data, towers, policies, objectives, methods."""
+"""Builds what a configuration names: data, towers, policies, objectives, methods."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def build_method(config: Spec, data: Samples) -> Method:
     plans = method_class.plan(data.modalities)
     parts = {name: _build_encoder(config, name, plan, data) for name, plan in plans.items()}
     given: dict[str, Any] = {"num_samples": len(data), "labels": data.labels, "seed": config["seed"]}
-    policy = _build_policy(_with_duplicates(config["negatives"], data), given)
+    policy = _build_policy(config["negatives"], given, data)
     head = Head(**config["head"])
     ranked = policy is not None and policy.ranks
     towers = {name: Tower(encoder, head.build(encoder.num_features, ranked)) for name, encoder in parts.items()}
@@ -119,14 +119,12 @@ def _with_duplicates(spec: Spec, data: Samples) -> Spec:
     return {**spec, "groups": data.groups()}
 
 
-def _build_policy(spec: Spec, given: Spec) -> Policy | None:
+def _build_policy(spec: Spec, given: Spec, data: Samples) -> Policy | None:
     if spec["name"] == "none":
         return None
     names = policy_names(spec["name"])
-    if len(names) == 1:
-        policy: Policy = _call("negatives", spec, given)
-        return policy
-    parts: list[Policy] = [_call("negatives", {"name": name, **spec.get(name, {})}, given) for name in names]
+    specs = [spec] if len(names) == 1 else [{"name": name, **spec.get(name, {})} for name in names]
+    parts: list[Policy] = [_call("negatives", _with_duplicates(part, data), given) for part in specs]
     return reduce(and_, parts)
 
 

@@ -133,7 +133,7 @@ def attach_guide(method: Method, guide: RunGuide | None, names: Mapping[str, str
     method.guide = guide
     for direction, objective in method.objectives().items():
         towers = method.anchor_tower(direction), method.candidate_tower(direction)
-        objective.look = partial(guide.see, towers=towers)
+        objective.ask_guide = partial(guide.see, towers=towers)
 
 
 def network_vectors(

@@ -111,5 +111,5 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_epochs(folder: Path) -> list[dict[str, Any]]:
-    """Those of the lines that sum up an epoch."""
+    """The lines of a run's metrics that sum up an epoch."""
     return [line for line in read_records(folder) if line["kind"] == "epoch"]

@@ -18,7 +18,8 @@ class Settings:
         batch_size: Samples per step over all devices; with accumulation, per part.
         init: Start from these weights instead of random ones: a run folder, a .safetensors, .pth or .pt file, or the
             name of an encoder that comes with weights. They go into the encoder of the first tower; a run with the
-            same several towers gives all of them, and their heads.
+            same several towers gives all of them, and their heads; a run of the same method gives its head, its
+            momentum encoder and its queue or bank, too, where shapes and data are the same.
         seed: Initial weights, order, augmentation and draws all follow from it.
         treatment: What happens to the false negatives that a policy finds.
         refine_mu: Of treatment refine: confidence in what the positive says; 0 pulls the positive alone.

@@ -53,7 +53,7 @@ def take_snapshot(
 
 
 def sample(count: int, size: int, seed: int = 0) -> Tensor:
-    """At most so many ids of a dataset, at random."""
+    """Draw at most so many ids of a dataset at random."""
     return torch.randperm(count, generator=generator("map", seed))[:size].clone()  # a slice is saved with all of it
 
 

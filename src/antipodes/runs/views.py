@@ -110,8 +110,8 @@ class Views:
 def build_augmentation(spec: Mapping[str, Any], size: int, normalised: bool = True) -> Augmentation:
     """The recipe for views of this size; a method that wants RGB in [0, 1] gets it unnormalised."""
     component = find("augmentation", spec["name"])
-    beside = {"name", *(field.name for field in fields(Recipes))}
-    arguments = {**component.preset, **{key: spec[key] for key in spec if key not in beside}, "size": size}
+    others = {"name", *(field.name for field in fields(Recipes))}
+    arguments = {**component.preset, **{key: spec[key] for key in spec if key not in others}, "size": size}
     if not normalised:
         arguments |= {"mean": (0.0,) * 3, "std": (1.0,) * 3}
     recipe: Augmentation = component.target(**arguments)

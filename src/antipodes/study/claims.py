@@ -15,7 +15,10 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Claim:
-    """One variant is better than another, by a score."""
+    """One variant is better than another, by a score: of which it has more.
+
+    A score `LEFT < RIGHT` is two: LEFT of the variant that should have less, RIGHT of the other.
+    """
 
     score: str
     worse: str
@@ -23,6 +26,12 @@ class Claim:
 
     def __str__(self) -> str:
         return f"{self.worse} < {self.better}"
+
+    @property
+    def scores(self) -> tuple[str, str]:
+        """The score of the variant that should have less, and of the other: mostly the same."""
+        left, sign, right = self.score.partition(" < ")
+        return (left, right) if sign else (left, left)
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ class Judgement:
 
 
 def read_claims(value: Any, variants: Sequence[str]) -> list[Claim]:
-    """Claims from a study's YAML: score -> list of `WORSE < BETTER`, both names of variants.
+    """Claims from a study's YAML: score, or `SCORE < SCORE`, -> list of `WORSE < BETTER`, both names of variants.
 
     Raises:
         ValueError: if it is something else, or names what is not a variant.
@@ -70,7 +79,8 @@ def judge_claims(claims: Sequence[Claim], results: Results) -> list[Judgement]:
 
 
 def _judge(claim: Claim, results: Results) -> Judgement:
-    worse, better = (_scores(results.get(variant, {}), claim.score) for variant in (claim.worse, claim.better))
+    sides = zip((claim.worse, claim.better), claim.scores, strict=True)
+    worse, better = (_scores(results.get(variant, {}), score) for variant, score in sides)
     common = sorted(set(worse) & set(better))
     if not common:
         return Judgement(claim, "not tested")

@@ -41,8 +41,8 @@ def runner_digests(module: str, depends: Sequence[str] = ("functional",)) -> dic
     """
     path = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
     rooms = {name: code_digests()[name] for name in depends if name in code_digests()}
-    beside = [name for name in depends if name not in rooms]
-    return rooms | {name: _digest([path.with_name(f"{name}.py")]) for name in (*beside, path.stem)}
+    modules = [name for name in depends if name not in rooms]
+    return rooms | {name: _digest([path.with_name(f"{name}.py")]) for name in (*modules, path.stem)}
 
 
 def changed(before: Mapping[str, str] | None, now: Mapping[str, str]) -> str | None:

@@ -23,6 +23,7 @@
       - {source: "Table 1 of ...", measured: "ImageNet, ResNet-50", scores: {glofnd: {linear top-1: 77.1}}}
     claims:                      # optional: orderings that a paper claims, by score
       linear top-1: [plain < glofnd]
+      threshold MAE < batch MAE: [glofnd < fnc]   # of two scores, the left one that of the variant on the left
     budgets:                     # optional: what replaces the above for antipodes study NAME --budget quick
       quick: {seeds: [0], test_limit: 1000, common: {epochs: 3, data: {limit: 2000}}}
       paper: {common: {epochs: 200}, variants: {glofnd: {negatives: {alpha: 0.01}}}}   # variants: of single ones
@@ -220,22 +221,22 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
     seeds: dict[str, list[int]] = {}
     against: dict[str, str] = {}
     for variant, given in variants.items():
-        own = _options({} if given is None else given, f"variant {variant}")
+        its_options = _options({} if given is None else given, f"variant {variant}")
         every = _seeds(content["seeds"] if chosen is None else chosen, "seeds")
-        few = _seeds(own.pop("seeds", every), f"seeds of variant {variant}")
+        few = _seeds(its_options.pop("seeds", every), f"seeds of variant {variant}")
         seeds[variant] = [seed for seed in every if seed in few]
-        against[variant] = own.pop("against", content["baseline"])
+        against[variant] = its_options.pop("against", content["baseline"])
         if against[variant] not in variants:
             raise ValueError(f"{variant} is to be compared with {against[variant]!r}, which is not a variant")
-        options[variant] = merge(merge(merge(common, own), cut), _options(single.get(variant, {}), variant))
+        options[variant] = merge(merge(merge(common, its_options), cut), _options(single.get(variant, {}), variant))
         if data is not None:
             options[variant] = options[variant] | {"data": _on(data, options[variant].get("data"))}
     if not seeds[content["baseline"]]:
         raise ValueError(f"the baseline {content['baseline']!r} runs with none of the seeds")
     transfer = _names(content.get("transfer", []), "transfer")
     protocols = _names(content.get("protocols", []), "protocols")
-    if "transfer" in protocols and not transfer:
-        raise ValueError("protocol transfer needs datasets: name them in a list under the key transfer")
+    if not transfer and (named := [name for name in protocols if name.startswith("transfer")]):
+        raise ValueError(f"protocol {named[0]} needs datasets: name them in a list under the key transfer")
     return Study(
         name=path.stem,
         file=path.stem if path.parent == SHIPPED else path.name,

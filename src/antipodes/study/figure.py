@@ -124,8 +124,8 @@ def detection_figure(curves: Mapping[str, Mapping[str, Curve]], single: set[str]
     if len(drawn) > MOST_CURVES:
         drawn = [variant for variant in drawn if variant not in single] or drawn[:MOST_CURVES]
     names = ", ".join(perfect) if len(perfect) < 3 else f"{len(perfect)} variants"
-    beside = f" (100 % throughout: {names})" if 0 < len(perfect) < len(curves) else ""
-    figure = figures.new_figure(3.3 + 0.2 * ((len(drawn) + 2) // 3), f"Flags judged by labels, mean over seeds{beside}")
+    remark = f" (100 % throughout: {names})" if 0 < len(perfect) < len(curves) else ""
+    figure = figures.new_figure(3.3 + 0.2 * ((len(drawn) + 2) // 3), f"Flags judged by labels, mean over seeds{remark}")
     panels: Any = figure.subplots(1, len(MEASURES))
     for axes, measure in zip(panels, MEASURES, strict=True):
         for place, variant in enumerate(drawn):

@@ -66,7 +66,7 @@ class InProcess:
         return {}
 
     def histories(self) -> Histories:
-        """Nothing: these trials have no epochs."""
+        """Return nothing: these trials have no epochs."""
         return {}
 
     def share_done(self, trial: Trial, configuration: Options) -> float:

@@ -105,11 +105,11 @@ def map_page(gains: Sequence[Gain], catalogue: Path = CATALOGUE, notes: str = ""
     used = [policy for policy in content["policies"] if any(gain.policy == policy for gain in gains)]
     rows = [["regime", "seeds", *used], ["---", *["---:"] * (1 + len(used))]]
     for regime in content["regimes"]:
-        own = {gain.policy: gain for gain in gains if gain.regime == regime["regime"]}
-        if own:
+        by_policy = {gain.policy: gain for gain in gains if gain.regime == regime["regime"]}
+        if by_policy:
             study = regime["studies"][0]
-            seeds = "-".join(str(number) for number in sorted({gain.seeds for gain in own.values()}))
-            cells = [_cell(own[policy]) if policy in own else "" for policy in used]
+            seeds = "-".join(str(number) for number in sorted({gain.seeds for gain in by_policy.values()}))
+            cells = [_cell(by_policy[policy]) if policy in by_policy else "" for policy in used]
             rows.append([f"[{regime['regime']}]({study}.md), {regime['score']}", seeds, *cells])
     missing = [regime["regime"] for regime in content["regimes"] if all(g.regime != regime["regime"] for g in gains)]
     blocks = [HEAD.rstrip(), "\n".join(f"| {' | '.join(row)} |" for row in rows)]

@@ -18,9 +18,9 @@ Every table and figure of the five papers that this project follows, and the com
 `antipodes study papers`.
 
 A study's plain call is a small setting that runs on a CPU in hours; `--budget quick` takes minutes and shows that it
-runs; `--budget paper` has the paper's own settings, for a cluster. Where those are ImageNet's, add
-`--data path/to/imagenet --data_size 224`. What was found is on the page under *here*, with what the paper reports and
-claims beside it.
+runs; `--budget paper` has the paper's own settings, for a cluster. Where the paper's data are not ours to fetch
+(ImageNet, ImageNet-100, CC3M), name them: `--data path/to/imagenet`. What was found is on the page under *here*, with
+what the paper reports and claims beside it.
 """
 
 

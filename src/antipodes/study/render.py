@@ -1,29 +1,47 @@
-"""Pages of studies anew from what their JSON holds, after the layout of pages has changed; nothing is run."""
+"""Pages of studies anew from what their JSON holds, after the layout of pages has changed; nothing is run.
+
+What papers report and claim is no result: page and JSON have it as the study's definition says it today.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from antipodes.files import replacing
-from antipodes.study.definition import Paper
+from antipodes.study.claims import judge_claims
+from antipodes.study.definition import Study
 from antipodes.study.figure import OVER_EPOCHS
 from antipodes.study.report import markdown
 from antipodes.study.statistics import Line, one_sided
 
 
-def render(folder: Path, label: str) -> Path:
+def render(folder: Path, study: Study) -> Path:
     """Write the page LABEL.md of a report LABEL.json in a folder, with the notes and figures that are beside it.
+
+    Args:
+        folder: Of both.
+        study: Whose report it is; its label names the files.
 
     Raises:
         ValueError: if there is no such report.
     """
+    label = study.label
     file = folder / f"{label}.json"
     if not file.is_file():
         raise ValueError(f"{file} does not exist: run antipodes study {label} first")
     report: dict[str, Any] = json.loads(file.read_text())
+    results = {name: {int(seed): scores for seed, scores in seeds.items()} for name, seeds in report["results"].items()}
+    said = {
+        "paper": [asdict(entry) for entry in study.paper],
+        "claims": [asdict(judged) for judged in judge_claims(study.claims, results)],
+    }
+    if said != {name: report.get(name, []) for name in said}:
+        report |= said
+        with replacing(file) as changed:
+            changed.write_text(json.dumps(report, indent=2) + "\n")
     notes = folder / "notes" / f"{report['study']}.md"
     if report["budget"] == "full" and notes.is_file():
         report["notes"] = notes.read_text().strip()
@@ -36,17 +54,18 @@ def render(folder: Path, label: str) -> Path:
         )
         if (folder / name).is_file()
     }
-    lines = [_line(entry, report["baseline"]) for entry in report["summary"]]
+    lines = [_line(entry, study) for entry in report["summary"]]
     with replacing(folder / f"{label}.md") as page:
-        page.write_text(markdown(report, lines, [Paper(**entry) for entry in report["paper"]], figures))
+        page.write_text(markdown(report, lines, study.paper, figures))
     return folder / f"{label}.md"
 
 
-def _line(entry: dict[str, Any], baseline: str) -> Line:
+def _line(entry: dict[str, Any], study: Study) -> Line:
     """A line of the summary; what reports of older versions lack follows from the rest."""
     line = Line(**{**entry, "seeds": tuple(entry["seeds"])})
-    if line.against is None and line.variant != baseline:
-        line = replace(line, against=baseline)
+    other = study.against.get(line.variant, study.baseline)
+    if line.against is None and other != line.variant:
+        line = replace(line, against=other)
     if line.p_greater is None and line.p is not None and line.difference is not None:
         line = replace(line, p_greater=one_sided(line.p, line.difference))
     return line

@@ -196,9 +196,9 @@ def overview(lines: Sequence[Line], records: Sequence[str] = (), most: int = IMP
     header = ["variant", *scores[:1], "difference", "p", *against, *scores[1:]]
     rows = []
     for variant in dict.fromkeys(line.variant for line in lines):
-        own = {line.score: line for line in lines if line.variant == variant}
-        cells = [_with_spread(own.get(score), every[score]) for score in scores]
-        first = own.get(scores[0])
+        by_score = {line.score: line for line in lines if line.variant == variant}
+        cells = [_with_spread(by_score.get(score), every[score]) for score in scores]
+        first = by_score.get(scores[0])
         other = [(first.against if first else None) or "-"] if against else []
         rows.append([variant, *cells[:1], *_compared(first, every[scores[0]]), *other, *cells[1:]])
     return header, rows

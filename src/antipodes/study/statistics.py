@@ -89,7 +89,7 @@ def paired_p(first: Sequence[float], second: Sequence[float]) -> float | None:
 
 
 def standard_error(differences: Sequence[float]) -> float | None:
-    """Of the mean of differences; None with fewer than two.
+    """The standard error of the mean of differences; None with fewer than two.
 
     Example:
         >>> standard_error([1.0, 3.0])
@@ -216,11 +216,11 @@ def _line(results: Results, variant: str, score: str, against: str) -> Line:
     line = Line(variant, score, tuple(sorted(values)), *_spread(list(values.values())))
     if variant == against:
         return line
-    beside = _values(results.get(against, {}), score)
-    common = [seed for seed in line.seeds if seed in beside]
+    baseline = _values(results.get(against, {}), score)
+    common = [seed for seed in line.seeds if seed in baseline]
     if not common:
         return replace(line, against=against)
-    ours, theirs = [values[seed] for seed in common], [beside[seed] for seed in common]
+    ours, theirs = [values[seed] for seed in common], [baseline[seed] for seed in common]
     difference = fmean(a - b for a, b in zip(ours, theirs, strict=True))
     p = paired_p(ours, theirs)
     greater = None if p is None else one_sided(p, difference)

@@ -150,9 +150,9 @@ def _step(training: Training, batches: Iterator[Loaded], rate: float) -> dict[st
     optimizer.zero_grad()
     method.after_step()
     if isinstance(method.guide, RunGuide):
-        method.guide.take()
+        method.guide.after_step()
     training.done += 1
-    numbers = {"loss": loss, **method.statistics(), **training.watch.take()}
+    numbers = {"loss": loss, **method.statistics(), **training.watch.pop_means()}
     training.totals.add(numbers)
     if hearers := listeners(method, "loss"):
         tell(hearers, gather(torch.tensor([loss], device=fabric.device)).mean().item(), training.progress)
@@ -174,7 +174,11 @@ def _loss(training: Training, batch: Batch) -> Tensor:
 
 
 def _end_of_epoch(training: Training, epoch: int, speed: float) -> dict[str, float]:
-    """Score, tell policies that listen, write the epoch's line, its snapshot and the checkpoint."""
+    """Score, tell policies that listen, write the epoch's line, its snapshot and the checkpoint.
+
+    Policies that are due after the last epoch are fitted, too: nothing is trained with that any more, but it is what
+    the run ends with (Algorithm 1 of IFND clusters after an epoch's batches).
+    """
     settings, method, data = training.settings, training.method, training.data
     means = training.totals.over_ranks().means()
     for prefix in ("", "coarse_"):
@@ -192,6 +196,8 @@ def _end_of_epoch(training: Training, epoch: int, speed: float) -> dict[str, flo
         training.records.write("epoch", training.done, row)
     score = row.get("knn", -math.inf) if labelled else -row["loss"]
     is_best, training.best = score > training.best, max(score, training.best)
+    if epoch == settings.epochs:
+        fit_policies(method, data, epoch, training.progress, training.fabric)
     _snapshot(training, epoch)  # before the checkpoint: a run that continues from that one has it
     training.checkpoint(is_best)
     return row

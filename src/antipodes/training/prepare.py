@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ from torch.optim import Optimizer
 
 from antipodes.data import Loader, Samples
 from antipodes.encoders import without_pretrained
-from antipodes.encoders.initial import initialise, initialise_head
 from antipodes.encoders.layers import decayed_rates
 from antipodes.guides import RunGuide
 from antipodes.methods import Method
@@ -39,6 +37,7 @@ from antipodes.training.between import listeners
 from antipodes.training.calendar import Calendar
 from antipodes.training.optimizers import optimizer as build_optimizer
 from antipodes.training.progress import TrainingProgress
+from antipodes.training.starting import start_from
 from antipodes.training.watch import Watch
 
 
@@ -92,14 +91,14 @@ class Training:
 
         What objectives learn (a temperature) may have one, which is a third of it below 0.03, as in FastCLIP.
         """
-        own = group.get("own_rate")
-        if own is None:
+        own_rate = group.get("own_rate")
+        if own_rate is None:
             return rate * float(group.get("share", 1.0))
         share = rate / max(
             self.settings.learning_rate * self.settings.batch_size * self.settings.accumulate / 256, 1e-30
         )
         temperatures = [each for each in self.method.directions.modules() if isinstance(each, Temperature)]
-        return share * (temperatures[0].learning_rate(own) if temperatures else float(own))
+        return share * (temperatures[0].learning_rate(own_rate) if temperatures else float(own_rate))
 
     def checkpoint(self, is_best: bool = False) -> None:
         """Write everything down from which the run can continue bit by bit."""
@@ -151,7 +150,7 @@ def prepare(
     if saved is None:  # a run that was stopped before its first checkpoint starts again, too
         _learn_vocabularies(method, data)
         if settings.init is not None:
-            _initialise(method, settings.init, tell)
+            start_from(method, settings.init, data, tell)
     _try_encoders(method, data)
     if isinstance(method.guide, RunGuide):
         method.guide.open(tell)
@@ -295,27 +294,6 @@ def _shares(method: Method, decay: float) -> dict[nn.Parameter, float]:
 
 def _nothing(_: str) -> None:
     """Say nothing."""
-
-
-def _initialise(method: Method, source: str, say: Callable[[str], None]) -> None:
-    """Give encoders, and their slowly moving copies, weights from elsewhere.
-
-    A run with the same several towers gives all of them, and their heads where these have the same shape, so that its
-    training goes on. Anything else goes into the encoder of the first tower.
-    """
-    names = method.network.names()
-    several = len(names) > 1 and all((Path(source) / f"encoder-{name}.safetensors").is_file() for name in names)
-    for name in names if several else names[:1]:
-        report = initialise(method.network[name].encoder, source, name if several else None)
-        head = Path(source) / f"head-{name}.safetensors"
-        told = str(report)
-        if several and head.is_file():
-            taken = initialise_head(method.network[name].head, head)
-            told += "; its head too" if taken else "; its head has another shape there and keeps its initial values"
-        for copy in method.copies(name)[1:]:
-            copy.encoder.load_state_dict(method.network[name].encoder.state_dict())
-            copy.head.load_state_dict(method.network[name].head.state_dict())
-        say(f"tower {name}: {told}" if len(names) > 1 else told)
 
 
 @torch.no_grad()

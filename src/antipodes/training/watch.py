@@ -17,14 +17,14 @@ class Watch:
         self._seen = Totals()
         for module in method.modules():
             if isinstance(module, LossModule):
-                module.observer = self._look
+                module.observer = self._score
 
-    def _look(self, observation: Observation) -> None:
+    def _score(self, observation: Observation) -> None:
         for prefix, labels in self._labels.items():
             if self.active and labels is not None:
                 self._seen.add(observation.score(labels, prefix))
 
-    def take(self) -> dict[str, float]:
+    def pop_means(self) -> dict[str, float]:
         """Means over what was seen since the last call: the directions or parts of one step."""
         seen, self._seen = self._seen, Totals()
         return seen.means()

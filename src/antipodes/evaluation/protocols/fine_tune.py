@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -15,14 +15,33 @@ from antipodes.data import Samples, subset
 from antipodes.encoders.layers import decayed_rates
 from antipodes.evaluation.accuracy import Accuracy, accuracy
 from antipodes.evaluation.protocol import Protocol
-from antipodes.evaluation.splits import class_balanced_subset, stratified_split
+from antipodes.evaluation.splits import class_balanced_subset, stratified_split, used_share
 from antipodes.evaluation.subject import Subject
 from antipodes.evaluation.towers import tower_network
 from antipodes.functional.checks import number_classes
 from antipodes.methods.towers import Joined
 from antipodes.runs.embedding import embed
-from antipodes.runs.views import build_augmentation, plain_view
+from antipodes.runs.views import build_augmentation
 from antipodes.seeding import generator
+
+
+@dataclass(frozen=True)
+class Task:
+    """Images to train on and to score on.
+
+    Args:
+        train: Training images.
+        labels: (n,) theirs, numbered without gaps.
+        test: Images to score on.
+        test_labels: (m,) theirs, by the same numbers.
+        pixels: By which mean and std all of them are normalised.
+    """
+
+    train: Samples
+    labels: Tensor
+    test: Samples
+    test_labels: Tensor
+    pixels: Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -72,59 +91,50 @@ class FineTune(Protocol):
 
     def run(self, subject: Subject) -> dict[str, float]:
         """Top-1, top-5 and the chosen rate for every share."""
+        assert subject.method is not None
         train, test = subject.labelled_images()
         assert train.labels is not None
         assert test.labels is not None
         labels, test_labels, _ = number_classes(train.labels, test.labels)
+        task = Task(train, labels, test, test_labels, subject.method.pixels)
         scores: dict[str, float] = {}
         for fraction in self.fractions:
             ids = class_balanced_subset(labels, fraction, subject.seed)
-            rate = self._choose(subject, train, labels, ids)
-            found = self.accuracy_of(subject, train, labels, ids, rate, test, test_labels)
+            rate = self.choose(subject, task, ids)
             prefix = f"fine-tune {100 * fraction:g} % labels"
-            scores |= found.named(prefix, per_class=False)
-            used = len(ids) / len(labels)
-            if used > 1.01 * fraction:
-                scores[f"{prefix}, used %"] = 100 * used
+            scores |= self.accuracy_of(subject, task, ids, rate).named(prefix, per_class=False)
+            scores |= used_share(prefix, len(ids), len(labels), fraction)
             scores[f"fine-tune rate, {100 * fraction:g} % labels"] = rate
         return scores
 
-    def _choose(self, subject: Subject, train: Samples, labels: Tensor, ids: Tensor) -> float:
+    def choose(self, subject: Subject, task: Task, ids: Tensor) -> float:
         """The rate that does best on a held-out fifth of the labelled share; the middle one where none can be held."""
         middle = sorted(self.rates)[len(self.rates) // 2]
-        if len(self.rates) == 1 or int(labels[ids].bincount().max()) < 2:
+        labels = task.labels[ids]
+        if len(self.rates) == 1 or int(labels.bincount().max()) < 2:
             return middle
-        kept, held = stratified_split(labels[ids], 0.2, subject.seed)
-        held = ids[held]
-        found = {
-            rate: self.accuracy_of(subject, train, labels, ids[kept], rate, subset(train, held), labels[held]).top1
-            for rate in self.rates
-        }
+        kept, held = (ids[part] for part in stratified_split(labels, 0.2, subject.seed))
+        inside = replace(task, test=subset(task.train, held), test_labels=task.labels[held])
+        found = {rate: self.accuracy_of(subject, inside, kept, rate).top1 for rate in self.rates}
         return max(found, key=lambda rate: found[rate])
 
-    def accuracy_of(
-        self,
-        subject: Subject,
-        train: Samples,
-        labels: Tensor,
-        ids: Tensor,
-        rate: float,
-        test: Samples,
-        test_labels: Tensor,
-    ) -> Accuracy:
-        """Train on the images ids (m,) of train, whose labels (n,) are numbered without gaps, and score on test."""
+    def accuracy_of(self, subject: Subject, task: Task, ids: Tensor, rate: float) -> Accuracy:
+        """Train a copy of the network on the training images ids (m,) of a task, and score it on its test images."""
         assert subject.method is not None
-        size = train.image_size if subject.data is None else subject.data.image_size
+        assert subject.data is not None
         encoder = copy.deepcopy(tower_network(subject.method, "image")).requires_grad_(True)
-        head = nn.Linear(feature_width(subject, encoder), int(labels.max()) + 1)
+        head = nn.Linear(feature_width(subject, encoder), int(task.labels.max()) + 1)
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
         network = nn.Sequential(encoder, head).to(subject.device)
-        recipe = build_augmentation({"name": "crop-flip", **subject.method.pixels}, size, subject.method.normalised)
+        recipe = build_augmentation(
+            {"name": "crop-flip", **task.pixels}, subject.data.image_size, subject.method.normalised
+        )
         views = generator("fine-tune views", subject.seed)
-        self._train(network, train, labels, ids, rate, lambda images: recipe(images, views), subject)
-        logits = embed(network, test, preprocess=plain_view(subject.method, size), device=subject.device)
-        return accuracy(logits, test_labels)
+        self._train(network, task.train, task.labels, ids, rate, lambda images: recipe(images, views), subject)
+        shown = subject.plain_view(task.pixels)
+        logits = embed(network, task.test, preprocess=shown, device=subject.device, workers=subject.workers)
+        return accuracy(logits, task.test_labels)
 
     def _train(
         self,
@@ -143,7 +153,7 @@ class FineTune(Protocol):
         for part in network[0].encoders if isinstance(network[0], Joined) else [network[0]]:
             shares |= decayed_rates(part, self.layer_decay) if self.layer_decay < 1 else {}
         groups = [
-            {"params": [each for each, own in shares.items() if own == share], "lr": scaled * share}
+            {"params": [each for each, factor in shares.items() if factor == share], "lr": scaled * share}
             for share in sorted(set(shares.values()), reverse=True)
         ]
         groups.append({"params": list(network[1].parameters()), "lr": scaled * self.head_factor})
@@ -167,11 +177,12 @@ def feature_width(subject: Subject, encoder: nn.Module) -> int:
     if hasattr(encoder, "num_features"):
         return int(encoder.num_features)  # type: ignore[arg-type]
     two = subset(subject.data, torch.arange(2))
-    return embed(encoder, two, preprocess=plain_view(subject.method, subject.data.image_size)).shape[1]
+    shown = subject.plain_view(subject.method.pixels)
+    return embed(encoder.to(subject.device), two, preprocess=shown, device=subject.device).shape[1]
 
 
 def _batches(count: int, batch: int, steps: int, draws: torch.Generator) -> Iterator[Tensor]:
-    """So many batches of places (batch,) in 0..count-1, in a new random order for every pass; a rest joins the next."""
+    """Yield batches of places (batch,) in 0..count-1, in a new random order for every pass; a rest joins the next."""
     order = torch.randperm(count, generator=draws)
     for _ in range(steps):
         while len(order) < batch:

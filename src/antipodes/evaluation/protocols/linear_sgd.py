@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
-from antipodes.data import Samples
-from antipodes.evaluation.accuracy import accuracy
+from antipodes.data import Raw, Samples
+from antipodes.evaluation.accuracy import Accuracy, accuracy
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.splits import stratified_split
 from antipodes.evaluation.subject import Subject
 from antipodes.evaluation.towers import tower_network
 from antipodes.functional.checks import number_classes
 from antipodes.runs.embedding import embed
-from antipodes.runs.views import plain_view
 from antipodes.seeding import generator
 
 
@@ -51,24 +51,44 @@ class LinearSGD(Protocol):
 
     def run(self, subject: Subject) -> dict[str, float]:
         """Top-1, top-5 and mean per class, and the rate."""
-        train, test = subject.labelled_images()
+        found, rate = self.measure(subject, *subject.labelled_images())
+        return found.named("linear-sgd") | {"linear-sgd rate": rate}
+
+    def measure(
+        self, subject: Subject, train: Samples, test: Samples, view: Callable[[Raw], Tensor] | None = None
+    ) -> tuple[Accuracy, float]:
+        """The accuracy of a linear layer on images with labels, and the rate that it was trained with.
+
+        Args:
+            subject: Whose encoder makes the maps.
+            train: Images to train on.
+            test: Images to score on.
+            view: How they are shown; by default as those of the run.
+        """
         assert train.labels is not None
         assert test.labels is not None
         labels, test_labels, classes = number_classes(train.labels, test.labels)
-        maps, test_maps = (feature_maps(subject, data, self.side) for data in (train, test))
-        rate = self.rates[0]
+        maps, test_maps = (feature_maps(subject, data, self.side, view) for data in (train, test))
+        seed, device, rate = subject.seed, subject.device, self.rates[0]
         if len(self.rates) > 1:
-            kept, held = stratified_split(labels, 0.2, subject.seed)
-            tried = {one: self.fit(maps[kept], labels[kept], classes, one, subject.seed) for one in self.rates}
-            found = {one: accuracy(layer(maps[held].float()), labels[held]).top1 for one, layer in tried.items()}
+            kept, held = stratified_split(labels, 0.2, seed)
+            tried = {one: self.fit(maps[kept], labels[kept], classes, one, seed, device) for one in self.rates}
+            found = {one: accuracy(_logits(layer, maps[held]), labels[held]).top1 for one, layer in tried.items()}
             rate = max(found, key=lambda one: found[one])
-        layer = self.fit(maps, labels, classes, rate, subject.seed)
-        logits = torch.cat([layer(block.float()) for block in test_maps.split(1024)])
-        return accuracy(logits, test_labels).named("linear-sgd") | {"linear-sgd rate": rate}
+        layer = self.fit(maps, labels, classes, rate, seed, device)
+        return accuracy(_logits(layer, test_maps), test_labels), rate
 
-    def fit(self, features: Tensor, labels: Tensor, classes: int, rate: float, seed: int) -> nn.Linear:
-        """A linear layer for features (n, F) and labels (n,) in 0..classes-1, starting at zero."""
-        layer = nn.Linear(features.shape[1], classes)
+    def fit(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        classes: int,
+        rate: float,
+        seed: int,
+        device: torch.device | str = "cpu",
+    ) -> nn.Linear:
+        """A linear layer for features (n, F) and labels (n,) in 0..classes-1, starting at zero, on the device."""
+        layer = nn.Linear(features.shape[1], classes).to(device)
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
         optimiser = torch.optim.SGD(layer.parameters(), lr=rate, momentum=0.9, weight_decay=self.weight_decay)
@@ -76,13 +96,27 @@ class LinearSGD(Protocol):
         for _ in range(self.epochs):
             for ids in torch.randperm(len(features), generator=order).split(self.batch_size):
                 optimiser.zero_grad()
-                cross_entropy(layer(features[ids].float()), labels[ids]).backward()
+                cross_entropy(layer(features[ids].to(device).float()), labels[ids].to(device)).backward()
                 optimiser.step()
         return layer.requires_grad_(False)
 
 
-def feature_maps(subject: Subject, data: Samples, side: int | None = None) -> Tensor:
+def _logits(layer: nn.Linear, features: Tensor) -> Tensor:
+    """What a layer makes of features (n, F) on the CPU, there again."""
+    device = layer.weight.device
+    return torch.cat([layer(block.to(device).float()).cpu() for block in features.split(1024)])
+
+
+def feature_maps(
+    subject: Subject, data: Samples, side: int | None = None, view: Callable[[Raw], Tensor] | None = None
+) -> Tensor:
     """What goes into an encoder's last pooling, flattened, (n, C h w) in float16.
+
+    Args:
+        subject: Whose encoder it is.
+        data: What is shown to it.
+        side: Pool larger maps to this many places a side; None takes them as they are.
+        view: How images are shown; by default as those of the run.
 
     Raises:
         ValueError: if the encoder has no adaptive average pooling to look before.
@@ -95,9 +129,9 @@ def feature_maps(subject: Subject, data: Samples, side: int | None = None) -> Te
             "linear-sgd looks at the map before an encoder's AdaptiveAvgPool2d, and this encoder has none: "
             "use the linear protocol"
         )
-    size = data.image_size if subject.data is None else subject.data.image_size
-    view = plain_view(subject.method, size)
-    return embed(_BeforePool(encoder, pools[-1], side), data, preprocess=view, device=subject.device).half()
+    network = _BeforePool(encoder, pools[-1], side).to(subject.device)
+    shown = view or subject.plain_view(subject.method.pixels)
+    return embed(network, data, preprocess=shown, device=subject.device, workers=subject.workers).half()
 
 
 class _BeforePool(nn.Module):

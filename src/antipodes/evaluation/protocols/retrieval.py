@@ -39,10 +39,12 @@ class Retrieval(Protocol):
     def run(self, subject: Subject) -> dict[str, float]:
         """Texts found for images, images found for texts, and the mean of all recalls, in percent."""
         pairs = subject.paired or paired_features(subject)
-        own = torch.arange(len(pairs.images))
-        described = torch.isin(own, pairs.owners)
-        texts = recalls(first_ranks(pairs.images[described], pairs.texts, own[described], pairs.owners), self.cutoffs)
-        images = recalls(first_ranks(pairs.texts, pairs.images, pairs.owners, own), self.cutoffs)
+        numbers = torch.arange(len(pairs.images))
+        described = torch.isin(numbers, pairs.owners)
+        texts = recalls(
+            first_ranks(pairs.images[described], pairs.texts, numbers[described], pairs.owners), self.cutoffs
+        )
+        images = recalls(first_ranks(pairs.texts, pairs.images, pairs.owners, numbers), self.cutoffs)
         scores = {f"image to text R@{cutoff}": 100 * share for cutoff, share in texts.items()}
         scores |= {f"text to image R@{cutoff}": 100 * share for cutoff, share in images.items()}
         return scores | {"retrieval mean": fmean(scores.values())}

@@ -8,7 +8,7 @@ from statistics import fmean
 from antipodes.evaluation.linear import STRENGTHS, LinearResult, linear_probe
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.protocols.linear import probe_all
-from antipodes.evaluation.splits import class_balanced_subset
+from antipodes.evaluation.splits import class_balanced_subset, used_share
 from antipodes.evaluation.subject import Subject
 from antipodes.functional.checks import check_pair
 
@@ -38,7 +38,7 @@ class Semi(Protocol):
     def run(self, subject: Subject) -> dict[str, float]:
         """Top-1 and top-5 for every share, and the mean of the top-1s.
 
-        Where one label per class makes a share larger than asked for, `SHARE % labels, used %` says how large it was.
+        Where whole labels of every class make another share than asked for, `SHARE % labels, used %` says which.
         """
         train_labels, test_labels = subject.labels()
         check_pair(subject.train.features, train_labels, subject.test.features, test_labels)
@@ -50,9 +50,8 @@ class Semi(Protocol):
             fives = [result.accuracy.top5 for result in results if result.accuracy.top5 is not None]
             if fives:
                 scores[f"{name}, top-5"] = 100 * fmean(fives)
-            used = len(class_balanced_subset(train_labels, fraction, subject.seed)) / len(train_labels)
-            if used > 1.01 * fraction:
-                scores[f"{name}, used %"] = 100 * used
+            drawn = class_balanced_subset(train_labels, fraction, subject.seed)
+            scores |= used_share(name, len(drawn), len(train_labels), fraction)
         if len(self.fractions) > 1:
             tops = [scores[f"linear {100 * fraction:g} % labels"] for fraction in self.fractions]
             scores["linear mean of shares"] = fmean(tops)

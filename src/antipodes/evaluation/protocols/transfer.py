@@ -9,13 +9,14 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from antipodes.data import Folder, Samples
+from antipodes.data import Folder, Samples, subset
 from antipodes.data.listed import ListedImages
 from antipodes.evaluation.accuracy import average_precision
 from antipodes.evaluation.features import FeatureSet
 from antipodes.evaluation.linear import STRENGTHS, fit_logistic, linear_probe
 from antipodes.evaluation.names import LABELS_ARE_NEEDED
 from antipodes.evaluation.protocol import Protocol
+from antipodes.evaluation.splits import stratified_split
 from antipodes.evaluation.subject import Subject
 from antipodes.registry import find
 from antipodes.runs.build import build_data
@@ -53,7 +54,7 @@ class Transfer(Protocol):
 
 
 def custom_metric(data: Samples) -> str:
-    """By what a dataset is usually judged: mAP with several labels an image, else as its `metric` says.
+    """The measure by which a dataset is usually judged: mAP with several labels an image, else what its `metric` says.
 
     Raises:
         ValueError: if that is none of METRICS, or asks for several labels where there is one.
@@ -116,6 +117,30 @@ def open_others(names: Sequence[str], size: int, limit: int | None = None) -> li
             f"two datasets to transfer to are called {twice.pop()}: their scores would have one name, rename a folder"
         )
     return others
+
+
+def labelled_splits(other: Samples, subject: Subject, protocol: str) -> tuple[Samples, Samples]:
+    """Labelled training and test images of a dataset; one without a test split is divided, class by class.
+
+    Args:
+        other: The training split.
+        subject: Who says how many test images are used.
+        protocol: The name of who asks.
+
+    Raises:
+        ValueError: if there are no labels, or several an image.
+    """
+    test = other.held_out(subject.test_limit)
+    for part, data in (("train", other), ("test", test)):
+        if data is not None and data.labels is None:
+            raise ValueError(f"{other.name}: " + LABELS_ARE_NEEDED.format(protocol=protocol, part=part))
+    assert other.labels is not None
+    if _several(other):
+        raise ValueError(f"{protocol} needs one label an image, and {other.name} has several: use transfer")
+    if test is not None:
+        return other, test
+    kept, held = stratified_split(other.labels, 0.2, 0)  # as `split_features` divides
+    return subset(other, kept), subset(other, held)
 
 
 def _open(name: str, size: int, limit: int | None) -> Samples:

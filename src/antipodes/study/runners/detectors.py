@@ -182,13 +182,13 @@ class _Training:
 
     def _judge(self, step: int) -> dict[str, tuple[float, float]]:
         """Precision and recall of every detector as the network stands."""
-        own, slow = (self._embedded(network, step) for network in (self.network, self.slow.network))
+        current, slow = (self._embedded(network, step) for network in (self.network, self.slow.network))
         history = self.history.vectors()
         share = FNC(self.options.alpha)
         same = _same_label(self.labels)
         return {
-            "own": self._by_batches(own, share),
-            "glofnd": self._by_batches(own, self.glofnd),
+            "own": self._by_batches(current, share),
+            "glofnd": self._by_batches(current, self.glofnd),
             "momentum": self._by_batches(slow, share),
             "history": self._by_batches(history, share),
             "guide": self._by_batches(self.guide, share),

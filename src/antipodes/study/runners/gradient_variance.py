@@ -133,7 +133,7 @@ class GradientVariance(Runner):
         return torch.tensor([r / (1 - r**2), square, square, self.information], dtype=torch.float64)
 
     def band(self, ordered: Tensor) -> Tensor:
-        """Those of candidates in rising order of similarity that lie in the band."""
+        """The candidates that lie in the band, in rising order of similarity."""
         return ordered[round(self.low * len(ordered)) : round(self.high * len(ordered))]
 
     def _outside(self, ordered: Tensor) -> Tensor:

@@ -68,11 +68,11 @@ def build_policy(spec: Mapping[str, Any], given: Mapping[str, Any]) -> Policy | 
         return None
     component = find("negatives", spec["name"])
     takes = inspect.signature(component.target).parameters
-    own = {name: value for name, value in spec.items() if name != "name"}
-    if unknown := set(own) - set(takes):
+    arguments = {name: value for name, value in spec.items() if name != "name"}
+    if unknown := set(arguments) - set(takes):
         raise ValueError(f"{spec['name']} takes no {unknown.pop()}: it takes {', '.join(takes)}")
     policy: Policy = component.target(
-        **{**component.preset, **{key: value for key, value in given.items() if key in takes}, **own}
+        **{**component.preset, **{key: value for key, value in given.items() if key in takes}, **arguments}
     )
     return policy
 

@@ -199,7 +199,7 @@ class LockedCaptions(Locked):
 
 
 def sibling_recall(views: Tensor) -> dict[str, float]:
-    """In percent, how often one of a text's siblings is the nearest of all other texts, or among the nearest 5 and 10.
+    """How often one of a text's siblings is the nearest of all other texts, or among the nearest 5 and 10, in percent.
 
     Args:
         views: (V, m, D): text v of sample i has the others of sample i as siblings.

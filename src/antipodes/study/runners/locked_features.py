@@ -125,8 +125,8 @@ def caption_views(data: Mapping[str, Any], encoder: str, count: int, components:
 
 def _captions(network: nn.Module, samples: Any, count: int) -> Tensor:
     """The features (count, n, F) of the first captions of every image that has so many."""
-    texts = [own[:count] for row in range(len(samples)) if len(own := samples.captions(row)) >= count]
-    flat = [text for own in texts for text in own]
+    texts = [captions[:count] for row in range(len(samples)) if len(captions := samples.captions(row)) >= count]
+    flat = [text for captions in texts for text in captions]
 
     @torch.no_grad()
     def compute() -> Tensor:
