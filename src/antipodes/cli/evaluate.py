@@ -65,9 +65,8 @@ def _refuse(call: Namespace) -> None:
 def _of_run(call: Namespace, names: Sequence[str] | None) -> None:
     _refuse(call)
     run = Run.open(call.run, call.data)
-    for name in names or ():
-        find_protocol(name)  # a wrong name is refused before the data is opened
-    method, data = open_method(run, call.checkpoint)
+    needs = {need for name in names or () for need in find_protocol(name).needs}  # refuses a wrong name at once
+    method, data = open_method(run, call.checkpoint, judged="policy" in needs)
     if names is None:
         names = DEFAULT if data.labels is not None else DEFAULT_WITHOUT_LABELS
         if data.labels is None:

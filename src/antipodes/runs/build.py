@@ -20,6 +20,7 @@ from antipodes.methods import Method, Tower, TowerPlan, Towers
 from antipodes.negatives import Policy
 from antipodes.objectives import Objective, Refine, Temperature
 from antipodes.registry import Kind, find
+from antipodes.runs.groups import place_groups
 from antipodes.runs.guides import attach_guide
 
 Spec = Mapping[str, Any]
@@ -79,7 +80,7 @@ def build_method(config: Spec, data: Samples) -> Method:
     plans = method_class.plan(data.modalities)
     parts = {name: _build_encoder(config, name, plan, data) for name, plan in plans.items()}
     given: dict[str, Any] = {"num_samples": len(data), "labels": data.labels, "seed": config["seed"]}
-    policy = _build_policy(config["negatives"], given, data)
+    policy = _build_policy(place_groups(config["negatives"], data), given, data)
     head = Head(**config["head"])
     ranked = policy is not None and policy.ranks
     towers = {name: Tower(encoder, head.build(encoder.num_features, ranked)) for name, encoder in parts.items()}
@@ -114,7 +115,7 @@ def policy_names(name: str) -> list[str]:
 
 def _with_duplicates(spec: Spec, data: Samples) -> Spec:
     """`known` without groups or pairs of the user's own knows the exact duplicates of the data, by content."""
-    if spec["name"] != "known" or spec.get("groups") or spec.get("pairs") is not None:
+    if spec["name"] != "known" or spec.get("groups") is not None or spec.get("pairs") is not None:
         return spec
     return {**spec, "groups": data.groups()}
 
