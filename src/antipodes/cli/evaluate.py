@@ -27,6 +27,7 @@ from antipodes.runs.fingerprint import fingerprint
 from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.runs.opening import open_method
 from antipodes.runs.views import build_augmentation
+from antipodes.seeding import check_seed
 from antipodes.training.calendar import Calendar
 
 USAGE = """antipodes evaluate RUN [--protocol NAMES] [options]
@@ -51,11 +52,10 @@ def main(arguments: list[str]) -> None:
 
 def _refuse(call: Namespace) -> None:
     """Refuse numbers and devices that cannot be, before anything is opened."""
-    for name, least in (("test_limit", 1), ("transfer_limit", 1), ("workers", 0), ("seed", 0)):
+    for name, least in (("test_limit", 1), ("transfer_limit", 1), ("workers", 0)):
         if call[name] is not None and call[name] < least:
             raise ValueError(f"{name} must be at least {least}, got {call[name]}")
-    if call.seed >= 2**63:
-        raise ValueError(f"seed must be below 2**63, got {call.seed}")
+    check_seed(call.seed)
     try:
         torch.empty(1, device=call.device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:

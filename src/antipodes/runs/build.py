@@ -109,8 +109,15 @@ def freeze(network: Towers, towers: Sequence[str]) -> None:
 
 
 def policy_names(name: str) -> list[str]:
-    """The policies that a name joins: `ring+glofnd` keeps what both keep."""
-    return name.split("+")
+    """The policies that a name joins: `ring+glofnd` keeps what both keep.
+
+    Raises:
+        ValueError: if it joins a policy with itself.
+    """
+    names = name.split("+")
+    if twice := next((one for one in names if one and names.count(one) > 1), None):
+        raise ValueError(f"negatives {name} names {twice} twice: a policy joined with itself keeps what it kept alone")
+    return names
 
 
 def _with_duplicates(spec: Spec, data: Samples) -> Spec:

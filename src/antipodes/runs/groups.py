@@ -41,11 +41,12 @@ def place_groups(spec: Spec, data: Samples) -> Spec:
     groups = given.get("groups")
     if not isinstance(groups, (str, Path)) or not _has_files(data):
         return spec
-    listing = _read_listing(Path(groups))
-    if listing is None:
+    columns = _columns(Path(groups))
+    if "path" not in columns or "group" not in columns:
         return spec
-    paths, rows = listing
-    of_rows = Known.read(groups).groups
+    of_rows = Known.read(groups).groups  # refuses what is wrong with the file
+    paths = [str(path) for path in columns["path"]]
+    rows = torch.tensor([int(float(row)) for row in columns.get("row", range(len(paths)))], dtype=torch.int64)
     found = match_paths(paths, [_as_written(path) for path in data.paths], data.base)
     known = found >= 0
     if known.sum() < FEW * min(len(data), len(paths)) or not known.any():
@@ -110,17 +111,10 @@ def _has_files(data: Samples) -> TypeGuard[ImageFiles | Captions]:
     return isinstance(data, ImageFiles) or (isinstance(data, Captions) and data.rows == "image")
 
 
-def _read_listing(file: Path) -> tuple[list[str], Tensor] | None:
-    """The paths that a file of groups names, and the row of each; None where it names none, or cannot be read."""
-    columns = _columns(file) if file.is_file() else {}
-    if "path" not in columns or "group" not in columns:
-        return None
-    paths = [str(path) for path in columns["path"]]
-    rows = [int(float(row)) for row in columns.get("row", range(len(paths)))]
-    return paths, torch.tensor(rows, dtype=torch.int64)
-
-
 def _columns(file: Path) -> dict[str, list[Any]]:
+    """The columns of a table; none where there is no table, of which `Known.read` says what is wrong."""
+    if not file.is_file():
+        return {}
     if file.suffix == ".parquet":
         try:
             from pyarrow import parquet
@@ -133,7 +127,7 @@ def _columns(file: Path) -> dict[str, list[Any]]:
             return {name: arrays[name].tolist() for name in arrays.files}
     if file.suffix != ".csv":
         return {}
-    with file.open(newline="") as handle:
+    with file.open(newline="", encoding="utf-8-sig") as handle:
         reader = csv.DictReader(handle)
         lines = list(reader)
     return {name: [line[name] for line in lines] for name in reader.fieldnames or ()}
