@@ -56,6 +56,29 @@ def test_a_report_of_two_runs(runs: list[Path], tmp_path: Path) -> None:
         assert flagged.first.locator(".verdict").count() == 1
 
 
+def test_what_a_run_without_a_policy_shows(runs: list[Path], tmp_path: Path) -> None:
+    run, out = tmp_path / "plain", tmp_path / "report.html"
+    options = ["--encoder", "resnet8-slim", "--epochs", 3, "--batch_size", 8, "--data", runs[0].parent / "photos"]
+    assert here("train", *options, "--data.size", 32, "--out", run)[0] == 0
+    code, text, errors = here("report", run, runs[0], "--out", out, "--json")
+    assert code == 0, errors
+    titles = json.loads(text)["sections"]
+    assert "Likely false negatives by plain" in titles
+    assert "Flagged by plain" not in titles
+    page = out.read_text()
+    assert "similarity of positives" in page
+    assert "positive_similarity" not in page
+    assert "candidates pulled per anchor" not in page  # always zero
+    assert str(runs[0].parent) not in page  # no paths of this machine
+    with opened(out, viewport={"width": 400, "height": 800}) as browser:
+        widths = browser.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert widths[0] == widths[1]
+        table = browser.locator("section.table .scroll").first
+        assert table.evaluate("element => element.scrollWidth > element.clientWidth")
+        ticks = browser.locator("svg").first.locator("text.tick[text-anchor=middle]").all_text_contents()
+        assert ticks == ["1", "2", "3"]
+
+
 def test_scores_of_earlier_weights_and_of_other_data_are_marked(runs: list[Path], tmp_path: Path) -> None:
     copies = [shutil.copytree(run, tmp_path / run.name) for run in runs]
     measured = [{"checkpoint": "last", "weights": "0123", "data": "25 rows a"}, {"data": "9 rows b"}]

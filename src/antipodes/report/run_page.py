@@ -12,20 +12,11 @@ from antipodes.evaluation.scores import FILE, are_outdated, read_measured, read_
 from antipodes.report.album import Album
 from antipodes.report.curves import draw
 from antipodes.report.flagged import examine_run
+from antipodes.report.names import TITLES, path_ends, title_of
 from antipodes.report.page import Cell, Curves, Page, Section, Table
 from antipodes.runs.folder import Run
 from antipodes.runs.records import read_epochs
 
-CURVES = {
-    "loss": "loss",
-    "knn": "kNN accuracy while training",
-    "flagged_share": "share of candidates flagged",
-    "precision": "precision of the flags",
-    "recall": "recall of the flags",
-    "f1": "F1 of the flags",
-    "threshold": "mean threshold",
-    "lr": "learning rate",
-}
 _UNSEEN = ("kind", "step", "epoch")
 
 
@@ -87,10 +78,7 @@ def _named(folders: Sequence[Path], data: str | None) -> dict[str, Run]:
         if len({str(run.config().get("data", {}).get("name")) for run in opened}) > 1:
             raise ValueError("--data is where the data of all runs is now, and these were trained on several")
         opened = [Run.open(folder, data) for folder in folders]
-    depth = 1
-    while len({path.parts[-depth:] for path in paths}) < len(paths):
-        depth += 1
-    return {"/".join(path.parts[-depth:]): run for path, run in zip(paths, opened, strict=True)}
+    return dict(zip(path_ends([str(path) for path in paths]), opened, strict=True))
 
 
 def _settings(configs: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -104,8 +92,15 @@ def _settings(configs: Mapping[str, Mapping[str, Any]]) -> Table:
         for option in options
         if option in telling or (option != "out" and len({str(each.get(option)) for each in flat.values()}) > 1)
     ]
-    rows: list[list[Cell]] = [[name, *(each.get(option) for option in kept)] for name, each in flat.items()]
+    columns = [_without_folders([each.get(option) for each in flat.values()]) for option in kept]
+    rows: list[list[Cell]] = [[name, *values] for name, *values in zip(flat, *columns, strict=True)]
     return Table("Runs", ["run", *kept], rows, "The usual options, and all in which the runs differ.")
+
+
+def _without_folders(values: list[Cell]) -> list[Cell]:
+    """The values of an option, paths by as much of their end as tells them apart."""
+    short = iter(path_ends([value for value in values if isinstance(value, str)]))
+    return [next(short) if isinstance(value, str) else value for value in values]
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Cell]:
@@ -180,13 +175,13 @@ def _spread(
 def _curves(epochs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Curves | None:
     """A drawing for every number that some run has written down at its epochs."""
     present = dict.fromkeys(name for lines in epochs.values() for line in lines for name in line if name not in _UNSEEN)
-    wanted = [name for name in CURVES if name in present] + [name for name in present if name not in CURVES]
+    wanted = [name for name in TITLES if name in present] + [name for name in present if name not in TITLES]
     drawings = []
     for number in wanted:
         lines = {run: _points(each, number) for run, each in epochs.items()}
         lines = {run: points for run, points in lines.items() if points}
-        if lines:
-            drawings.append(draw(CURVES.get(number, number), lines, list(epochs)))
+        if any(value for points in lines.values() for _, value in points):  # what is always zero does not apply
+            drawings.append(draw(title_of(number), lines, list(epochs)))
     return Curves("Curves", drawings, list(epochs), "Over epochs.") if drawings else None
 
 
