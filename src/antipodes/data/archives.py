@@ -90,8 +90,8 @@ def safe_name(name: str) -> PurePosixPath | None:
 def unmarked_end(tar: tarfile.TarFile) -> str | None:
     """Say what is wrong with the end of a tar file whose members have all been walked through; None for nothing.
 
-    A file that was cut off at the end of a member, or inside a header, looks as if it ended there: `tarfile` passes over
-    that. A whole one has a block of zeros after its last member.
+    A file that was cut off between two members, or inside a header, looks as if it ended there, and `tarfile` does not
+    mind. A whole one has a block of zeros after its last member.
     """
     assert tar.fileobj is not None
     tar.fileobj.seek(tar.offset)  # where the next header would begin
