@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from antipodes.cli.train import parse
-from antipodes.data import TensorImages
+from antipodes.data import HuggingFaceCaptions, TensorImages
 from antipodes.evaluation.judged import AnchorCounts, count_by_anchor, judge, judged_embeddings
 from antipodes.evaluation.protocol import evaluate
 from antipodes.evaluation.protocols.false_negatives import FalseNegatives, cluster_rates, summarise
@@ -25,6 +26,7 @@ from antipodes.evaluation.protocols.transfer import Transfer, custom_metric
 from antipodes.evaluation.protocols.transfer_fine_tune import TransferFineTune
 from antipodes.evaluation.protocols.zero_shot import ZeroShot, class_vectors
 from antipodes.evaluation.subject import PairedFeatures, Subject
+from antipodes.evaluation.tiles import caption_lines, tile
 from antipodes.evaluation.towers import tower_features, tower_network
 from antipodes.methods import CLIP, Tower, TowerPlan, Towers
 from antipodes.negatives import FNC, IFND, GloFND
@@ -270,6 +272,28 @@ def test_prompts_are_averaged_on_the_sphere() -> None:
     one, two = normalise(torch.tensor([[1.5, 0.5]])), torch.tensor([[1.0, 0.0]])
     torch.testing.assert_close(found[0], normalise((one + two) / 2)[0])
     torch.testing.assert_close(found[1], found[0].flip(0))
+
+
+def test_every_caption_counts_whoever_has_the_data() -> None:
+    """By hand: of the cat's captions only the second finds its image, and one of them is enough for the image."""
+
+    class Pairs(list[dict[str, Any]]):
+        """Answers as datasets.Dataset does: rows by number, columns by name."""
+
+        column_names = ("image", "caption")
+
+        def __getitem__(self, key: Any) -> Any:
+            return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
+
+    pictures = [Image.new("RGB", (4, 4), colour) for colour in ((250, 10, 0), (100, 250, 0))]
+    captions = [["a dog", "a cat"], ["photo of a dog"]]
+    rows = [{"image": one, "caption": texts} for one, texts in zip(pictures, captions, strict=True)]
+    data = HuggingFaceCaptions(Pairs(rows), size=4)
+    scores = evaluate([Retrieval(cutoffs=(1,))], zero_shot_subject(data=data))
+    assert scores["image to text R@1"] == pytest.approx(100)  # the cat's first caption alone would give 0
+    assert scores["text to image R@1"] == pytest.approx(100 * 2 / 3)
+    assert caption_lines(data) > 0
+    assert "a dog" in tile(data, 0, "").caption
 
 
 class Mean(nn.Module):

@@ -124,8 +124,8 @@ class CaptionedImages(Samples):
         return self.pictures.fetch(self.row_images[ids])
 
     def captions(self, row: int) -> list[str]:
-        """Return all captions of the image that a row shows."""
-        return list(self._texts[int(self.row_images[row])])
+        """Return all captions of the image that a row shows; none where images have none."""
+        return list(self._texts[int(self.row_images[row])]) if "text" in self.modalities else []
 
     def corpus(self, name: str) -> list[str]:
         """Return every caption that a row can show, each once."""

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from antipodes.data import Samples
-from antipodes.data.captioned import CaptionedImages
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.ranking import first_ranks, recalls
 from antipodes.evaluation.subject import PairedFeatures, Subject
@@ -55,9 +54,9 @@ def paired_features(subject: Subject) -> PairedFeatures:
     assert tower is not None
     images = subject.embed(data, "image", "embeddings")
     _, first, owners = _firsts(data.sample_ids(torch.arange(len(data))))
-    if not isinstance(data, CaptionedImages):
-        return PairedFeatures(images[first], subject.embed(data, tower, "embeddings"), owners)
     captions = [data.captions(int(row)) for row in first]  # all of them, whatever a row shows
+    if not all(captions):
+        return PairedFeatures(images[first], subject.embed(data, tower, "embeddings"), owners)
     counts = torch.tensor([len(some) for some in captions])
     texts = text_features(subject.method, tower, [text for some in captions for text in some], device=subject.device)
     return PairedFeatures(images[first], texts, torch.arange(len(first)).repeat_interleave(counts))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from antipodes.data import Folder, Samples
 from antipodes.data.captioned import CaptionedImages
+from antipodes.data.hub import HubCaptions
 from antipodes.data.listed import ListedImages
 from antipodes.evaluation.accuracy import average_precision
 from antipodes.evaluation.features import FeatureSet
@@ -124,7 +125,7 @@ def open_at_size(name: str, size: int, limit: int | None = None) -> Samples:
     """Open the training split of a dataset; images that are files are decoded for views of that size."""
     arguments = {} if limit is None else {"limit": limit}
     target = find("data", name).target
-    if isinstance(target, type) and issubclass(target, (Folder, ListedImages, CaptionedImages)):
+    if isinstance(target, type) and issubclass(target, (Folder, ListedImages, CaptionedImages, HubCaptions)):
         arguments["size"] = size
     return build_data({"name": name, **arguments})
 
