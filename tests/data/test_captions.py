@@ -67,6 +67,25 @@ def test_a_row_is_a_caption_and_its_image_the_sample(folder):
     assert [path.endswith("b.png") for path in data.paths] == [False, False, False, True, True]
 
 
+def test_captions_of_one_image_as_strangers(folder):
+    """The control: nobody knows what belongs together but who compares images, and whoever is measured."""
+    data, known = Captions(str(folder), rows="separate"), Captions(str(folder), rows="caption")
+    assert shown(data) == shown(known)
+    assert data.samples is None
+    assert data.sample_ids(torch.arange(5)).tolist() == [0, 1, 2, 3, 4]
+    assert data.image_ids(torch.arange(5)).tolist() == [0, 0, 0, 1, 1]
+    assert data.groups().tolist() == [0, 0, 0, 1, 1]
+    assert known.groups().tolist() == [-1] * 5
+    assert data.fingerprint != known.fingerprint
+    assert torch.equal(data.keys(), known.keys())
+    assert "those of one image are each other's negatives" in data.describe()[2]
+    (folder / "train.txt").write_text("a.png\n")
+    (folder / "test.txt").write_text("b.png\n")
+    assert Captions(str(folder), rows="separate").held_out().samples.tolist() == [0, 0]
+    with pytest.raises(ValueError, match="rows must be one of image, caption, separate, got 'text'"):
+        Captions(str(folder), rows="text")
+
+
 def test_captions_are_drawn_from_the_draw_and_the_row_alone(folder):
     data = Captions(str(folder))
     for epoch in range(20):

@@ -107,6 +107,10 @@ class Samples(Described, ABC):
         """Return the samples that these rows show."""
         return rows if self.samples is None else self.samples[rows]
 
+    def image_ids(self, rows: Tensor) -> Tensor:
+        """Return the images that these rows show: their samples, but where one image is several samples."""
+        return self.sample_ids(rows)
+
     def keys(self) -> Tensor | None:
         """Return digests of every row's name and content, (n, 2) int64; None where rows have no names.
 
@@ -287,6 +291,10 @@ class SomeRows(Samples):
     def captions(self, row: int) -> list[str]:
         """Return all captions of the image that a row shows, as the whole dataset has them."""
         return self.dataset.captions(int(self.rows[row]))
+
+    def image_ids(self, rows: Tensor) -> Tensor:
+        """Return the images that these rows show, as the whole dataset numbers them."""
+        return self.dataset.image_ids(self.rows[rows])
 
     def keys(self) -> Tensor | None:
         """Return the digests of these rows, where the whole dataset has them."""

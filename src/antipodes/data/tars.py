@@ -62,7 +62,7 @@ class Tars(CaptionedImages):
     Args:
         path: a tar file, a folder of them, or a pattern such as ``shards-{0000..0099}.tar`` or ``shards-*.tar``.
         split: "train" or "test". In a folder whose subfolders are ``train`` and ``test`` (or ``val``) these are it.
-        rows: "image" or "caption", as described at ``Captions``.
+        rows: "image", "caption" or "separate", as described at ``Captions``.
         size: side of the views that are made of the images; None as described at ``Folder``.
         decode: side of the decoded images; None as described at ``Folder``.
         limit: keep only this many samples, as described at ``limited``.

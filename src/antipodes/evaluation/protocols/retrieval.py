@@ -53,7 +53,7 @@ def paired_features(subject: Subject) -> PairedFeatures:
     tower = text_tower(subject.method)
     assert tower is not None
     images = subject.embed(data, "image", "embeddings")
-    _, first, owners = _firsts(data.sample_ids(torch.arange(len(data))))
+    _, first, owners = _firsts(data.image_ids(torch.arange(len(data))))
     captions = [data.captions(int(row)) for row in first]  # all of them, whatever a row shows
     if not all(captions):
         return PairedFeatures(images[first], subject.embed(data, tower, "embeddings"), owners)
