@@ -147,6 +147,7 @@ def sigmoid_sums(
     bias: float | Tensor,
     rules: list[Rule],
     guide: Guide = None,
+    soft: bool = False,
 ) -> SigmoidSums:
     """Return the sums of `antipodes.functional.sigmoid_sums`, differentiable by autograd."""
     if candidates is None or candidate_ids is None:
@@ -157,9 +158,9 @@ def sigmoid_sums(
     for rule in rules:
         for i, row in enumerate(logits):
             kept, pulled = scene.judged(rule, i)
-            negatives = [k for k in kept if k not in pulled]
+            negatives = kept if soft else [k for k in kept if k not in pulled]
             loss_sum = _sum([-torch.nn.functional.logsigmoid(-row[k]) for k in negatives], row)
-            pulled_loss = _sum([-torch.nn.functional.logsigmoid(row[k]) for k in pulled], row)
+            pulled_loss = _sum([-torch.nn.functional.logsigmoid(row[k]) for k in pulled if not soft], row)
             results.append([loss_sum, torch.tensor(len(negatives)), pulled_loss, torch.tensor(len(pulled))])
     shape = (len(rules), len(anchors))
     return SigmoidSums(*(torch.stack(column).reshape(shape) for column in zip(*results, strict=True)))

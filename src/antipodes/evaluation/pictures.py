@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from antipodes.data import Samples
-from antipodes.data.captioned import CaptionedImages
 from antipodes.evaluation import figures, maps
 from antipodes.evaluation.judged import Judged, judge, judged_embeddings
 from antipodes.evaluation.thresholds import errors, measure
@@ -193,7 +192,7 @@ def detection(subject: Subject) -> Figure:
 def flags(subject: Subject) -> Figure:
     """Anchors with the images they flag most strongly; of images with captions, what each direction flags."""
     directions = [name for name, each in subject.method.objectives().items() if each.negatives is not None]
-    several = len(directions) > 1 and isinstance(subject.data, CaptionedImages)
+    several = len(directions) > 1 and bool(subject.data.captions(0))
     asked: list[str | None] = [*directions] if several else [None]
     found = [strongest_flags(subject, direction=name) for name in asked]
     if not any(row.ids for rows in found for row in rows):

@@ -354,7 +354,8 @@ class Objective(LossModule, ABC):
         """
         if isinstance(step.temperature, Tensor) and step.temperature.dim():
             raise ValueError("refined labels need one temperature for all: a temperature per sample cannot make them")
-        temperature = float(step.temperature)
+        given = step.temperature
+        temperature = float(given.detach() if isinstance(given, Tensor) else given)
         refinery = self.refinery
         refined = step.pairs.refine(temperature, temperature * refinery.tau_prime, step.rules, refinery.space)
         confidence = self.refinery.mu / (1 + refined.weight) ** 2
