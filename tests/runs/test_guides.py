@@ -184,7 +184,7 @@ def test_what_makes_no_sense_gets_one_sentence(options: list[object], sentence: 
 
 
 def test_a_space_to_refine_in_belongs_to_refining() -> None:
-    with pytest.raises(ValueError, match="refine_space belong to --treatment refine"):
+    with pytest.raises(ValueError, match="belong to --treatment refine"):
         Settings(refine_space="guide")
 
 

@@ -6,7 +6,7 @@ the softmax over the positive itself and F_i is
     p_i = 1 / (1 + sum_{k in F_i} w_ik)  for the positive,   p_ik = p_i w_ik,   w_ik = exp((t_ik - t_ii) / T)
 
 where t_ii, the teacher's similarity to itself, is the largest there is: no weight exceeds 1 and nothing overflows.
-A teacher that is the zero vector knows nothing and weighs all candidates 0; so is a candidate weighed whose key is zero.
+A teacher that is the zero vector knows nothing and weighs all candidates 0; a candidate whose key is zero weighs 0.
 A loss needs sum_k w_ik and sum_k w_ik s_ik = anchor_i . (sum_k w_ik candidate_k). Both are collected in one pass over
 the tiles of `contrast`, with its masks; the gradient of the candidates, where they want one, takes a second pass.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 from operator import and_
 from typing import Any, Literal
@@ -152,8 +152,9 @@ def _build_objective(config: Spec, given: Spec, policy: Policy | None, trains: S
     if treatment != "eliminate" and "treatment" not in takes:
         raise ValueError(f"objective {name} decides itself whom it pulls: leave --treatment out")
     if treatment == "refine":
-        space = config.get("refine_space", Refine.space)
-        treatment = Refine(config["refine_mu"], config["refine_tau_prime"], space)
+        # runs of earlier versions do not name all of them
+        names = (field.name for field in fields(Refine) if f"refine_{field.name}" in config)
+        treatment = Refine(**{name: config[f"refine_{name}"] for name in names})
     spec = _with_temperature(config, target, given["num_samples"])
     objective: Objective = _call("objective", spec, {**given, "negatives": policy, "treatment": treatment})
     return objective
