@@ -59,6 +59,19 @@ def test_gains_are_paired_with_their_standard_error(folder: Path) -> None:
     assert (second.error, second.clear, second.precision) == (None, False, 22.0)
 
 
+@pytest.mark.parametrize(
+    ("score", "value", "percent"),
+    [("flags precision", 0.5, 0.5), ("flags pooled precision", 1.0, 1.0), ("precision", 1.0, 100.0)],
+)
+def test_the_name_of_a_score_says_whether_it_is_in_percent(
+    folder: Path, score: str, value: float, percent: float
+) -> None:
+    results = {"plain": {"0": {"knn": 50.0}}, "fnc": {"0": {"knn": 51.0, score: value}}}
+    (folder / "mine.json").write_text(json.dumps({"results": results}))
+    (gain,) = read_gains(folder, folder / "map.yaml")
+    assert gain.precision == percent
+
+
 def test_the_page_has_a_row_a_regime_and_says_what_is_missing(folder: Path) -> None:
     page = map_page(read_gains(folder, folder / "map.yaml"), folder / "map.yaml", "It pays.")
     assert "| [Small](mine.md), knn | 1-3 | **+1.10 ± 0.06** (30 %) | -1.00 † (22 %) |" in page

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CATALOGUE = Path(__file__).parent / "map.yaml"
-PRECISIONS = ("flags precision", "precision", "flags pooled precision")
-"""The names under which studies report how right the flags were, the first that is there counts."""
+PRECISIONS = {"flags precision": 1.0, "precision": 100.0, "flags pooled precision": 1.0}
+"""The names under which studies report how right the flags were, and what makes percent of them; the first that is
+there counts. Protocols score in percent, training logs the share `precision`."""
 
 HEAD = """# Where it pays
 
@@ -173,9 +174,8 @@ def _scores(results: Mapping[str, Any], variant: str, score: str) -> dict[str, f
 
 
 def _precision(results: Mapping[str, Any], variant: str) -> float | None:
-    """Mean precision of a variant's flags over seeds, in percent; studies have shares or percentages."""
-    for name in PRECISIONS:
+    """Mean precision of a variant's flags over seeds, in percent."""
+    for name, percent in PRECISIONS.items():
         if found := _scores(results, variant, name):
-            mean = fmean(found.values())
-            return 100 * mean if mean <= 1 else mean
+            return percent * fmean(found.values())
     return None
