@@ -11,7 +11,7 @@ import yaml
 
 from antipodes.runs.folder import Run
 from antipodes.study import code
-from antipodes.study.definition import shipped
+from antipodes.study.definition import load, shipped
 from antipodes.study.papers import entries, page
 from antipodes.study.sharing import find_twin, link_run
 from antipodes.study.status import State, at_work, describe, read_state, write_state
@@ -93,18 +93,59 @@ def test_the_status_tells_what_is_done_at_work_left_and_failed(tmp_path: Path) -
 def test_every_entry_of_the_papers_has_a_command_or_a_reason(tmp_path: Path) -> None:
     for entry in entries():
         assert len({"study", "command", "cannot"} & set(entry)) == 1, entry
-        assert set(entry) <= {"item", "what", "study", "command", "cannot", "seen in", "note"}, entry
+        assert set(entry) <= {"item", "what", "study", "command", "cannot", "seen in", "part", "note"}, entry
     text = page(tmp_path)
     assert text.count("\n## ") == 5
     for row in [line for line in text.splitlines() if line.startswith("| ")]:
         assert row.count(" | ") == 3, row
     assert "`antipodes study ifnd-table-4` | defined, not run yet" in text
-    (tmp_path / "false-negatives.json").write_text("{}")
-    assert "[measured, in a small setting](evidence/false-negatives.md)" in page(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("variants", "table_7", "figure_3"),
+    [
+        (["hnssl"], "defined, not run yet", "defined, not run yet"),  # nothing to compare it with
+        (
+            ["hnssl", "momentum 1", "momentum 0", "all negatives"],
+            "[partly measured, in a small setting](evidence/hnssl.md); not yet: momentum 0.999",
+            "[partly measured, in a small setting](evidence/hnssl.md); not yet: target gradient",
+        ),
+        (
+            ["hnssl", "momentum 1", "momentum 0.999", "momentum 0"],
+            "[measured, in a small setting](evidence/hnssl.md)",
+            "defined, not run yet",
+        ),
+    ],
+)
+def test_only_what_has_results_counts_as_measured(
+    variants: list[str], table_7: str, figure_3: str, tmp_path: Path
+) -> None:
+    results = {variant: {"0": {"knn top-1": 40.0}} for variant in variants} | {"target gradient": {}}
+    (tmp_path / "hnssl.json").write_text(json.dumps({"results": results}))
+    text = page(tmp_path)
+    assert f"`antipodes study hnssl-table-7` | {table_7} |" in text
+    assert f"`antipodes study hnssl-figure-3` | {figure_3} |" in text
+
+
+def test_a_part_of_a_table_is_not_the_table(tmp_path: Path) -> None:
+    results = {name: {"0": {"knn top-1": 40.0}} for name in ("vanilla mixup", "momentum mixup")}
+    (tmp_path / "sane.json").write_text(json.dumps({"results": results}))
+    row = "`antipodes study sane-table-6` | [partly measured, in a small setting](evidence/sane.md); weak views |"
+    assert row in page(tmp_path)
+    own = {name: {"0": {"knn top-1": 40.0}} for name in load("sane-table-6").variants}
+    (tmp_path / "sane-table-6.json").write_text(json.dumps({"results": own}))
+    row = "`antipodes study sane-table-6` | [measured, in a small setting](evidence/sane-table-6.md) |"
+    assert row in page(tmp_path)
+
+
+def test_what_an_item_is_seen_in_has_such_variants() -> None:
+    for entry in entries():
+        for study, variants in entry.get("seen in", {}).items():
+            assert set(variants) <= set(load(study).variants), entry["item"]
 
 
 def test_every_study_of_a_paper_is_in_the_list() -> None:
-    named = {name for entry in entries() for name in (entry.get("study"), entry.get("seen in"))}
+    named = {name for entry in entries() for name in (entry.get("study"), *entry.get("seen in", {}))}
     of_papers = [name for name in shipped() if name.split("-")[0] in ("ifnd", "glofnd", "ring", "sane", "hnssl")]
     assert set(of_papers) - {"ring", "hnssl", "sane"} <= named
 
