@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,78 @@ def test_a_room_that_changed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert code.changed(before, before) is None
     assert code.changed(None, before) == "nobody knows which code it was run with"
     code.code_digests.cache_clear()
+
+
+SIMCLR = {
+    "method": {"name": "simclr"}, "objective": {"name": "info-nce"}, "negatives": {"name": "none"},
+    "guide": {"name": "none"}, "encoder": {"name": "resnet8-slim"}, "data": {"name": "cifar10"}, "encoders": {},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package, to be edited."""
+    copy = tmp_path_factory.mktemp("package") / "antipodes"
+    shutil.copytree(code.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "studies"))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "stale"),
+    [
+        ("negatives/ifnd.py", {}, False),
+        ("methods/moco.py", {}, False),
+        ("objectives/global_contrastive.py", {}, False),
+        ("encoders/minilm.py", {}, False),
+        ("data/captioned.py", {}, False),
+        ("evaluation/protocols/semi.py", {}, False),
+        ("registry.py", {}, False),
+        ("cli/train.py", {}, False),
+        ("functional/contrast.py", {}, True),
+        ("objectives/objective.py", {}, True),
+        ("training/loop.py", {}, True),
+        ("pairs.py", {}, True),
+        ("methods/simclr.py", {}, True),
+        ("data/cifar.py", {}, True),
+        ("encoders/resnet.py", {}, True),
+        ("evaluation/protocols/linear.py", {}, True),
+        ("negatives/ifnd.py", {"negatives": {"name": "ring+ifnd"}}, True),
+        ("negatives/clustering.py", {"negatives": {"name": "ifnd"}}, True),
+        ("negatives/cave.py", {"objective": {"name": "local-aggregation"}}, True),  # it builds one itself
+        ("encoders/minilm.py", {"encoders": {"text": {"name": "minilm"}}}, True),
+        ("data/stl10.py", {"transfer": ["stl10"]}, True),
+        ("data/captioned.py", {"data": {"name": "moved/away"}}, True),  # nobody knows what it was
+    ],
+)
+def test_a_run_is_stale_when_what_it_names_or_the_core_changes(
+    file: str, changes: dict, stale: bool, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code, "PACKAGE", package)
+    options = SIMCLR | changes
+    transfer = options.pop("transfer", [])
+    before = code.run_digests(options, ["linear"], transfer)
+    with (package / file).open("a") as edited:
+        edited.write("\n# another line\n")
+    reason = f"{file} changed since" if stale else None
+    assert code.changed(before, code.run_digests(options, ["linear"], transfer)) == reason
+
+
+def test_a_class_of_ones_own_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "my_policy.py").write_text("from antipodes import FNC\n\n\nclass Mine(FNC):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = code.run_digests(SIMCLR | {"negatives": {"name": "my_policy.Mine"}})
+    assert "my_policy" in found
+    (tmp_path / "my_policy.py").write_text("x = 1\n")
+    now = code.run_digests(SIMCLR | {"negatives": {"name": "my_policy.Mine"}})
+    assert code.changed(found, now) == "my_policy changed since"
+
+
+def test_records_of_earlier_versions_are_compared_by_rooms() -> None:
+    rooms, now = code.code_digests(), code.run_digests(SIMCLR)
+    assert code.changed(rooms, now) is None
+    assert code.changed(rooms | {"negatives": "other"}, now) == "negatives changed since"
+    many = dict.fromkeys(list(now)[:5], "other")
+    assert code.changed(now | many, now) == f"{', '.join(list(many)[:3])} and 2 more changed since"
 
 
 def finished(out: Path, config: dict, digests: dict[str, str]) -> Path:

@@ -92,7 +92,7 @@ def _run(study: Study, call: Namespace) -> None:
 
     out = _folder(study, call)
     configurations = {trial: complete(trial, study.runner) for trial in study.trials(out)}
-    grid = Grid(study, out) if study.runner is None else InProcess(study, out)
+    grid = Grid(study, out, configurations) if study.runner is None else InProcess(study, out)
     if call.status:
         _status(grid, configurations, out)
         return

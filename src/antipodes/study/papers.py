@@ -64,8 +64,8 @@ def _status(entry: Mapping[str, Any], evidence: Path) -> str:
     note = f"; {entry['note']}" if "note" in entry else ""
     if "cannot" in entry:
         return f"cannot be run here: {entry['cannot']}"
-    own = {entry["study"]: list(load(entry["study"]).variants)} if "study" in entry else {}
-    seen = [_Seen(name, wanted, evidence, "") for name, wanted in own.items()]
+    own = [name for name in (entry.get("study"),) if name and (evidence / f"{name}.json").is_file()]
+    seen = [_Seen(name, list(load(name).variants), evidence, "") for name in own]
     seen += [_Seen(name, wanted, evidence, entry.get("part", "")) for name, wanted in entry.get("seen in", {}).items()]
     # two of its rows are the least that a table compares
     found = [each for each in seen if each.whole] or [each for each in seen if len(each.present) > 1]
