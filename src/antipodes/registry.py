@@ -267,13 +267,23 @@ NAMES: dict[Kind, dict[str, Entry]] = {
 
 PRESETS: dict[str, Preset] = {
     "clean-pairs": Preset(
-        "image and text: CLIP without the 5 % most similar pairs of every anchor, from 30 % of training on",
+        "image and text: CLIP's heads on locked EfficientNet-Lite0 and MiniLM, without the 5 % most similar pairs of "
+        "every anchor from 30 % of training on",
         "docs/evidence/image-text.md",
         {
             "method": "clip",
+            "encoder": "efficientnet-lite0",
+            "encoders": {"text": "minilm"},
+            "freeze": ("image", "text"),
+            "augmentation": "plain",
             "objective": {"temperature": 0.03},
             "temperature": {"learnable": False},
             "negatives": {"name": "glofnd", "alpha": 0.05, "start": 0.3, "initial": "quantile", "decay": True},
+            "optimizer": "adamw",
+            "learning_rate": 5e-4,
+            "weight_decay": 0.01,
+            "batch_size": 512,
+            "epochs": 40,
         },
     ),
 }

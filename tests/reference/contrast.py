@@ -190,7 +190,8 @@ def refine(
             weight, weighted = torch.zeros((), dtype=torch.float64), row[:0].sum()
             for k in scene.judged(rule, i)[1]:
                 t, own = teachers[i].double() @ keys[k].detach().double(), teachers[i].double().square().sum()
-                w = ((t - own) / teacher_temperature).exp()
+                known = bool(own) and (teacher_keys is None or bool(keys[k].any()))
+                w = ((t - own) / teacher_temperature).exp() if known else torch.zeros((), dtype=torch.float64)
                 weight, weighted = weight + w, weighted + w * row[k]
             rows.append((weight, weighted))
     shape = (len(rules), len(anchors))
