@@ -45,7 +45,7 @@ def render(folder: Path, label: str) -> Path:
 def _line(entry: dict[str, Any], baseline: str) -> Line:
     """A line of the summary; what reports of older versions lack follows from the rest."""
     line = Line(**{**entry, "seeds": tuple(entry["seeds"])})
-    if line.against is None and line.variant != baseline:
+    if "against" not in entry and line.variant != baseline:
         line = replace(line, against=baseline)
     if line.p_greater is None and line.p is not None and line.difference is not None:
         line = replace(line, p_greater=one_sided(line.p, line.difference))
