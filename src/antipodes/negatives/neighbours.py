@@ -26,6 +26,10 @@ class Neighbours(Policy):
     3. In every step, candidates that are neighbours of an anchor are false negatives: dropped, or pulled with
        `treatment="attract"` (NNCLR, mean shift).
 
+    Published, on ImageNet with ResNet-50 and a linear probe: pulling one neighbour in NNCLR leads from 71.7 to 75.6 %,
+    and with 1 % of the labels from 53.8 to 56.5 % (Dwibedi et al. 2021); mean shift with five neighbours has 72.4 %
+    after 200 epochs (Koohpayegani et al. 2021).
+
     State: 4 k bytes a sample.
 
     Args:
