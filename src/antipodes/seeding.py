@@ -7,6 +7,16 @@ import hashlib
 import torch
 
 
+def check_seed(seed: int) -> None:
+    """Refuse a seed that generators cannot take.
+
+    Raises:
+        ValueError: if it is negative, or 2**63 or more.
+    """
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be at least 0 and below 2**63, got {seed}")
+
+
 def generator(purpose: str, *numbers: int) -> torch.Generator:
     """A CPU generator that depends on the purpose and all the numbers, such as (seed, step), and on nothing else.
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,27 @@ def test_what_is_written_is_read(tmp_path: Path, ending: str) -> None:
     assert read.labels is not None
     assert [read.class_of(row) for row in range(3)] == ["dog", "cat", ""]
     assert list(tmp_path.iterdir()) == [tmp_path / f"x.{ending}"]
+
+
+def test_paths_of_an_array_are_beside_it(tmp_path: Path) -> None:
+    write_embeddings(tmp_path / "x.npy", Embeddings(np.ones((3, 2), dtype=np.float32), ODD))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["x.npy", "x.paths.csv"]
+    assert read_embeddings(tmp_path / "x.npy").paths == ODD
+    np.save(tmp_path / "x.npy", np.ones((2, 3)))  # another array: the table is not of it
+    assert read_embeddings(tmp_path / "x.npy").paths == ("row 0", "row 1")
+
+
+@pytest.mark.parametrize("ending", ["npz", "npy", "parquet"])
+def test_names_that_are_no_utf8_are_escaped_or_kept(tmp_path: Path, ending: str) -> None:
+    odd = os.fsdecode(b"caf\xe9.jpg")
+    write_embeddings(tmp_path / f"x.{ending}", Embeddings(np.ones((1, 2), dtype=np.float32), (odd,)))
+    (found,) = read_embeddings(tmp_path / f"x.{ending}").paths
+    assert found == (odd if ending == "npz" else r"caf\udce9.jpg")
+
+
+def test_vectors_of_parquet_can_be_written_to(tmp_path: Path) -> None:
+    write_embeddings(tmp_path / "x.parquet", Embeddings(np.ones((3, 2), dtype=np.float32), ODD))
+    assert read_embeddings(tmp_path / "x.parquet").vectors.flags.writeable  # torch warns of others
 
 
 def test_an_array_alone_names_its_rows(tmp_path: Path) -> None:

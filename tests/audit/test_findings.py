@@ -7,7 +7,7 @@ import torch
 from antipodes.audit.background import measure_background
 from antipodes.audit.embeddings import Embeddings
 from antipodes.audit.findings import EXACT, FALSE_NEGATIVE, NEAR, OTHER_CLASS, OUTLIER, AuditOptions, find
-from antipodes.audit.groups import join, pairs_within
+from antipodes.audit.groups import join, listed_pairs, pairs_within
 from antipodes.audit.summary import summarise
 
 
@@ -120,7 +120,27 @@ def test_all_alike_and_all_zero() -> None:
         findings = find(embeddings)
         summary = summarise(embeddings, findings, 8)
         assert all(np.isfinite(pair.similarity) for pair in findings.pairs)
-        assert summary["exact duplicate pairs"] == (19 if vectors.any() else 0)
+        assert summary["exact duplicate pairs"] == (20 * 19 // 2 if vectors.any() else 0)
+
+
+def test_every_pair_of_three_copies_is_an_exact_duplicate() -> None:
+    vectors = strangers(50)
+    vectors[9] = vectors[4] = vectors[2]
+    asked: list[tuple[int, int]] = []
+
+    def verify(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        asked.extend(zip(first.tolist(), second.tolist(), strict=True))
+        return np.ones(len(first), dtype=bool)
+
+    for findings in (find(named(vectors)), find(named(vectors), copies=[(2, 4), (2, 9)], verify=verify)):
+        kinds = {(pair.a, pair.b): pair.kind for pair in findings.pairs if pair.a in (2, 4) and pair.b in (4, 9)}
+        assert kinds == {(2, 4): EXACT, (2, 9): EXACT, (4, 9): EXACT}
+    assert not {(2, 4), (2, 9), (4, 9)} & set(asked)  # equal files need no look at their pixels
+
+
+def test_large_groups_are_listed_by_their_first_sample() -> None:
+    groups = np.array([-1, *[0] * 60, 1, 1])
+    assert listed_pairs(groups) == [*((1, other) for other in range(2, 61)), (61, 62)]
 
 
 def test_joined_groups_count_pairs() -> None:

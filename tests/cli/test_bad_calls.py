@@ -8,8 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+import antipodes
+from antipodes.cli.errors import exit_code
 from tests.cli.command import here
 
 TINY = "--data photos --encoder resnet8-slim --head.hidden 8 --head.dim 8 --batch_size 8 --epochs 1 --data.size 32"
@@ -24,6 +27,8 @@ CALLS = [
     "train",
     "train --out new",
     "train --data",
+    "train --data '' --out new",
+    "train --help al",
     "train --data nowhere --out new",
     "train --data empty --out new",
     "train --data one --data.size 32 --batch_size 2 --out new",
@@ -47,6 +52,9 @@ CALLS = [
     f"{SHAPES} --encoder nothing.Here",
     f"{SHAPES} --negatives glow",
     f"{SHAPES} --negatives ring+",
+    f"{SHAPES} --negatives glofnd+glofnd",
+    f"{SHAPES} --negatives known --negatives.groups pairs.parquet",
+    f"{TRAIN} --negatives known --negatives.groups elsewhere.csv",
     f"{SHAPES} --negatives glofnd --negatives.alpha 2",
     f"{SHAPES} --negatives glofnd --negatives.alpha nan",
     f"{SHAPES} --negatives hcl+dcl",
@@ -112,6 +120,7 @@ CALLS = [
     f"{SHAPES} --devices 0",
     f"{SHAPES} --workers -1",
     f"{SHAPES} --threads 0",
+    f"{SHAPES} --threads 1000000",
     f"{SHAPES} --knn_every -1",
     f"{SHAPES} --log_every 0",
     f"{SHAPES} --checkpoint_steps -1",
@@ -152,6 +161,9 @@ CALLS = [
     "evaluate run --checkpoint worst",
     "evaluate run --test_limit 0",
     "evaluate run --data nowhere",
+    "evaluate run --data ''",
+    f"evaluate run --seed {HUGE}",
+    "evaluate ''",
     "evaluate run --data shapes",
     "evaluate run --device tpu",
     "evaluate run --workers -1",
@@ -168,6 +180,9 @@ CALLS = [
     "embed run photos --out nowhere/vectors.npz",
     "embed run nowhere --out new.npz",
     "embed run empty --out new.npz",
+    "embed run '' --out new.npz",
+    "embed '' photos --out new.npz",
+    "embed run photos --out ''",
     "embed nowhere photos --out new.npz",
     "embed notes.txt photos --out new.npz",
     "embed damaged --out new.npz",
@@ -177,6 +192,10 @@ CALLS = [
     "neighbours",
     "neighbours nowhere.npz",
     "neighbours notes.txt",
+    "neighbours ''",
+    "neighbours run",
+    "neighbours photos",
+    "neighbours pairs.parquet",
     "neighbours broken.npz",
     "neighbours vectors.npz --k 0",
     "neighbours vectors.npz --k many",
@@ -186,6 +205,8 @@ CALLS = [
     "audit",
     "audit nowhere --out new",
     "audit empty --out new",
+    "audit '' --out new",
+    "audit pairs.parquet --out new",
     "audit one --out new",
     "audit broken.npz --out new",
     "audit photos --out ''",
@@ -196,6 +217,9 @@ CALLS = [
     "baseline",
     "baseline nowhere",
     "baseline empty",
+    "baseline ''",
+    f"baseline photos --epochs 0 --seed {HUGE}",
+    "baseline photos --epochs 0 --seed -1",
     "baseline photos --limit 1",
     "baseline photos --epochs -1",
     "baseline photos --encoder nobody --simclr run",
@@ -206,12 +230,15 @@ CALLS = [
     "report",
     "report nowhere --out new.html",
     "report run --out new.txt",
+    "report run --out ''",
+    "report '' --out new.html",
     "report run --out nowhere/new.html",
     "report run --samples 1 --out new.html",
     "report run run --out new.html",
     "report unreadable --out new.html",
     "compare",
     "compare nowhere",
+    "compare ''",
     "compare run",
     "compare scored",
     "compare scored run --baseline nowhere",
@@ -220,6 +247,8 @@ CALLS = [
     "pictures nowhere",
     "pictures run --format gif",
     "pictures run --out notes.txt",
+    "pictures run --out ''",
+    f"pictures run --seed {HUGE}",
     "pictures run --data nowhere",
     "pictures damaged --out new",
     "pictures unreadable --out new",
@@ -234,6 +263,9 @@ CALLS = [
     # study, demo, and no command at all
     "study",
     "study nowhere",
+    "study ''",
+    "study false-negatives --out ''",
+    f"study false-negatives --seeds {HUGE} --out new",
     "study notes.txt",
     "study broken.yaml",
     "study bomb.yaml",
@@ -282,6 +314,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     for name, text in configurations.items():
         (place / f"{name}.yaml").write_text(text)
+    (place / "elsewhere.csv").write_text("row,path,group\n0,/holiday/0.png,1\n1,/holiday/1.png,1\n")
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(
+        pyarrow.table({"path_a": ["0.png"], "path_b": ["1.png"], "similarity": [0.9]}), place / "pairs.parquet"
+    )
     (place / "binary.yaml").write_bytes(b"\xff\xfe\x00data")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
@@ -318,6 +355,53 @@ def test_a_wrong_call_gets_one_sentence(call: str, place: Path, monkeypatch: pyt
     assert "Traceback" not in errors
     assert len(told[0]) < 1500
     assert everything(place) == before
+    if "''" in call.split():
+        assert "is empty" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        ("train --data shapes --negatives glofnd+glofnd --out new", "names glofnd twice"),
+        ("train --help al", "--help all shows every option"),
+        ("train --data shapes --threads 1000000 --out new", "threads must be from 1 to 1024"),
+        ("neighbours run", "run is a folder: embed its images first"),
+        ("neighbours pairs.parquet", "it holds path_a, path_b, similarity"),
+        (f"{TRAIN} --negatives known --negatives.groups pairs.parquet", "got path_a, path_b, similarity"),
+        (f"{TRAIN} --negatives known --negatives.groups elsewhere.csv", "speaks of other samples"),
+        (f"study false-negatives --seeds {HUGE} --out new", "whole numbers below 2**63"),
+    ],
+)
+def test_the_sentence_says_what_to_do(call: str, sentence: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    code, _, errors = here(*call.split())
+    assert code == 2
+    assert sentence in errors.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError(
+            "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes. Error"
+        ),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4096 bytes. GPU 0 has a total capacity of"),
+    ],
+)
+def test_too_little_memory_is_a_sentence(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    def command(_: list[str]) -> None:
+        raise error
+
+    assert exit_code(command, []) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("antipodes: there is not enough memory for this, 4096 bytes at once: ")
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("given", "sentence"), [("", "is empty"), (None, "must be a path or a name, got None")])
+def test_nothing_cannot_be_loaded(given: object, sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"what to load {sentence}"):
+        antipodes.load(given)
 
 
 def test_no_command_shows_them_all() -> None:

@@ -65,7 +65,7 @@ def test_help_shows_the_options_of_the_chosen_method() -> None:
         (["train", "--resume", "/nonexistent"], "is not a run"),
         (["train", "--accumulate", "2"], "its negatives are the samples of a batch"),
         (["train", "--warmup", "1.5"], "warmup must be in"),
-        (["train", "--threads", "0"], "threads must be at least 1"),
+        (["train", "--threads", "0"], "threads must be from 1 to 1024"),
         (["train", "--batch_size", "1"], "at least 2"),
         (["train", "--accelerator", "cuda"], "accelerator cuda cannot be used"),
         (["train", "--precision", "16-mixed"], "needs a GPU"),

@@ -41,7 +41,9 @@ def test_images_give_the_same_features(tmp_path):
     with torch.no_grad():
         expected = loaded.encoders[0](images)
     torch.testing.assert_close(run(tmp_path / "new" / "a.onnx", "images", images), expected, rtol=1e-5, atol=1e-5)
-    metadata = runtime.InferenceSession(str(tmp_path / "new" / "a.onnx")).get_modelmeta().custom_metadata_map
+    session = runtime.InferenceSession(str(tmp_path / "new" / "a.onnx"))
+    assert session.get_inputs()[0].shape == ["batch", 3, 32, 32]
+    metadata = session.get_modelmeta().custom_metadata_map
     assert json.loads(metadata["preprocessing"]) == {
         "decode": None,
         "mean": [0.5] * 3,
@@ -54,6 +56,7 @@ def test_images_give_the_same_features(tmp_path):
 def test_texts_of_any_length_give_the_same_features(tmp_path):
     loaded = text_encoder()
     export_onnx(loaded, tmp_path / "a.onnx")
+    assert runtime.InferenceSession(str(tmp_path / "a.onnx")).get_inputs()[0].shape == ["batch", "length"]
     texts = ["a dog", "two cats sleep and a dog runs " * 3]
     tokens = loaded.prepare(texts)
     torch.testing.assert_close(run(tmp_path / "a.onnx", "tokens", tokens), loaded(texts), rtol=1e-5, atol=1e-5)

@@ -9,7 +9,7 @@ import torch
 
 from antipodes.evaluation.accuracy import accuracy, average_precision
 from antipodes.evaluation.clusters import pair_rates
-from antipodes.evaluation.ranking import alignment, effective_rank, first_ranks, recalls, uniformity
+from antipodes.evaluation.ranking import alignment, duplicate_recall, effective_rank, first_ranks, recalls, uniformity
 from antipodes.pairs import normalise
 
 
@@ -113,3 +113,19 @@ def test_how_vectors_lie() -> None:
     line = torch.linspace(-1, 1, 20)[:, None] * torch.tensor([[1.0, 2.0, 3.0]])
     assert effective_rank(line) == pytest.approx(1, abs=1e-3)
     assert effective_rank(torch.zeros(3, 3)) == 1
+
+
+def test_duplicates_are_recalled_as_loops_find_them() -> None:
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randn(30, 4, generator=generator)
+    second = first + 0.8 * torch.randn(30, 4, generator=generator)
+    both = normalise(torch.cat((first, second)))
+    found = 0
+    for view in range(60):
+        nearest = sorted(
+            (other for other in range(60) if other != view), key=lambda other: -float(both[view] @ both[other])
+        )
+        found += (view + 30) % 60 in nearest[:5]
+    assert duplicate_recall(first, second) == pytest.approx(found / 60)
+    assert 0 < found < 60
+    assert duplicate_recall(torch.ones(10, 2), torch.ones(10, 2)) == 0  # what cannot be told apart is no find

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,46 @@ def test_a_report_of_two_runs(runs: list[Path], tmp_path: Path) -> None:
         assert flagged.count() > 0
         assert flagged.first.locator("img").first.evaluate("image => image.naturalWidth") > 30
         assert flagged.first.locator(".verdict").count() == 1
+
+
+def test_what_a_run_without_a_policy_shows(runs: list[Path], tmp_path: Path) -> None:
+    run, out = tmp_path / "plain", tmp_path / "report.html"
+    options = ["--encoder", "resnet8-slim", "--epochs", 3, "--batch_size", 8, "--data", runs[0].parent / "photos"]
+    assert here("train", *options, "--data.size", 32, "--out", run)[0] == 0
+    code, text, errors = here("report", run, runs[0], "--out", out, "--json")
+    assert code == 0, errors
+    titles = json.loads(text)["sections"]
+    assert "Likely false negatives by plain" in titles
+    assert "Flagged by plain" not in titles
+    page = out.read_text()
+    assert "similarity of positives" in page
+    assert "positive_similarity" not in page
+    assert "candidates pulled per anchor" not in page  # always zero
+    assert str(runs[0].parent) not in page  # no paths of this machine
+    with opened(out, viewport={"width": 400, "height": 800}) as browser:
+        widths = browser.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert widths[0] == widths[1]
+        table = browser.locator("section.table .scroll").first
+        assert table.evaluate("element => element.scrollWidth > element.clientWidth")
+        ticks = browser.locator("svg").first.locator("text.tick[text-anchor=middle]").all_text_contents()
+        assert ticks == ["1", "2", "3"]
+
+
+def test_scores_of_earlier_weights_and_of_other_data_are_marked(runs: list[Path], tmp_path: Path) -> None:
+    copies = [shutil.copytree(run, tmp_path / run.name) for run in runs]
+    measured = [{"checkpoint": "last", "weights": "0123", "data": "25 rows a"}, {"data": "9 rows b"}]
+    for run, one in zip(copies, measured, strict=True):
+        scores = {run.name: {"knn top-1": 30.0}, "measured with": one}
+        (run / "evaluation.json").write_text(json.dumps(scores))
+    out = tmp_path / "report.html"
+    code, text, errors = here("report", *copies, "--samples", 0, "--out", out, "--json")
+    assert code == 0, errors
+    assert json.loads(text)["sections"] == ["Runs", "Scores", "Curves"]  # no mean of scores that do not belong together
+    page = out.read_text()
+    assert "seed0 †" in page
+    assert "seed1 †" not in page
+    assert "trained on since" in page
+    assert "Measured on different data, so not comparable: seed0: 25 rows a; seed1: 9 rows b." in page
 
 
 def test_a_quick_report_leaves_the_data_alone(runs: list[Path], tmp_path: Path) -> None:

@@ -160,6 +160,42 @@ def test_groups_of_before_are_refused(tmp_path: Path) -> None:
     done("train", "--resume", run, "--epochs", 3)
 
 
+def test_evaluation_asks_no_policy_and_so_lets_old_groups_be(tmp_path: Path) -> None:
+    run, groups = tmp_path / "run", tmp_path / "groups.csv"
+    album(tmp_path / "photos")
+    groups.write_text("row,group\n" + "".join(f"{row},{5 if row in (3, 4) else -1}\n" for row in range(16)))
+    known = ["--negatives", "known", "--negatives.groups", groups]
+    done("train", "--data", tmp_path / "photos", *TINY, *known, "--out", run)
+    done("evaluate", run, "--protocol", "label-free")
+    photo(tmp_path / "photos" / "005.png", 100)
+    done("evaluate", run, "--protocol", "label-free")
+    for number in range(8, 16):
+        (tmp_path / "photos" / f"{10 * number:03}.png").unlink()
+    done("evaluate", run, "--protocol", "label-free")
+    groups.unlink()
+    done("evaluate", run, "--protocol", "label-free")
+
+
+def test_groups_that_name_paths_follow_their_files(tmp_path: Path) -> None:
+    run, groups = tmp_path / "run", tmp_path / "groups.csv"
+    folder = album(tmp_path / "photos")
+    lines = [f"{row},{path},{5 if row in (3, 4) else -1}" for row, path in enumerate(sorted(folder.iterdir()))]
+    groups.write_text("row,path,group\n" + "\n".join(lines))
+    known = ["--negatives", "known", "--negatives.groups", groups]
+    done("train", "--data", folder, *TINY, *known, "--out", run)
+
+    def grouped() -> list[str]:
+        method, data = open_method(Run.open(run))
+        ((_, policy),) = method.policies()
+        return [data.files[row] for row in (policy.groups >= 0).nonzero()[:, 0].tolist()]  # type: ignore[attr-defined]
+
+    assert grouped() == ["030.png", "040.png"]
+    photo(folder / "005.png", 100)
+    with pytest.warns(UserWarning, match="1 of 17 samples are not in .*: they are alone"):
+        assert grouped() == ["030.png", "040.png"]
+    done("train", "--resume", run, "--epochs", 3)
+
+
 def test_images_stay_as_large_as_they_were(tmp_path: Path) -> None:
     run = tmp_path / "run"
     done("train", "--data", album(tmp_path / "photos", 8), *TINY, "--out", run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antipodes.audit.outputs import require_out, require_pyarrow
+from antipodes.audit.outputs import escaped, require_out, require_pyarrow, write_table
 from antipodes.files import replacing
 
 FORMATS = (".npz", ".npy", ".parquet")
@@ -59,13 +60,18 @@ def read_embeddings(path: str | Path) -> Embeddings:
     """Read embeddings from an .npz, .npy or .parquet file.
 
     An .npz file has `embeddings` (n, F) and `paths` (n,), and may have `labels` (n,) and `classes`. An .npy file is the
-    array alone: its samples are named by their row. A .parquet file has columns `embedding` (lists of F numbers) and
-    `path`, and may have `label`.
+    array alone: its samples are named by a table beside it (see `paths_beside`) if it has as many, else by their row. A
+    .parquet file has columns `embedding` (lists of F numbers) and `path`, and may have `label`.
 
     Raises:
         ValueError: if the file is missing, is none of these, or its vectors are not (n, F) finite numbers.
     """
     path = Path(path)
+    if path.is_dir():
+        raise ValueError(
+            f"{path} is a folder: embed its images first (antipodes embed RUN|ENCODER FOLDER --out vectors.npz), then "
+            "give the file of vectors"
+        )
     if not path.is_file():
         raise ValueError(f"{path} does not exist: give a file that antipodes embed wrote, or an .npz, .npy or .parquet")
     if path.suffix not in FORMATS:
@@ -92,7 +98,8 @@ def read_embeddings(path: str | Path) -> Embeddings:
 def write_embeddings(path: str | Path, embeddings: Embeddings) -> None:
     """Write embeddings to an .npz, .npy or .parquet file (see `read_embeddings`), whole or not at all.
 
-    A sample's number is written too, as `ids`. An .npy file holds the vectors alone.
+    A sample's number is written too, as `ids`. An .npy file holds the vectors alone; the paths go into a table beside
+    it (see `paths_beside`).
     """
     path = require_out(path, FORMATS)
     ids = np.arange(len(embeddings))
@@ -101,6 +108,8 @@ def write_embeddings(path: str | Path, embeddings: Embeddings) -> None:
         extra["labels"] = embeddings.labels
     if embeddings.classes is not None:
         extra["classes"] = np.array(embeddings.classes, dtype=np.str_)
+    if path.suffix == ".npy":
+        write_table(paths_beside(path), {"id": list(range(len(embeddings))), "path": list(embeddings.paths)})
     with replacing(path) as temporary, temporary.open("wb") as file:
         if path.suffix == ".npy":
             np.save(file, embeddings.vectors)
@@ -113,12 +122,17 @@ def write_embeddings(path: str | Path, embeddings: Embeddings) -> None:
             width = embeddings.vectors.shape[1]
             columns = {
                 "id": ids,
-                "path": list(embeddings.paths),
+                "path": [escaped(path) for path in embeddings.paths],
                 "embedding": pyarrow.FixedSizeListArray.from_arrays(flat, width),
             }
             if embeddings.labels is not None:
-                columns["label"] = [embeddings.class_of(row) for row in range(len(embeddings))]
+                columns["label"] = [escaped(embeddings.class_of(row)) for row in range(len(embeddings))]
             parquet.write_table(pyarrow.table(columns), file)
+
+
+def paths_beside(path: Path) -> Path:
+    """The table of `id` and `path` that belongs to an .npy file, which holds vectors alone: x.paths.csv for x.npy."""
+    return path.with_suffix(".paths.csv")
 
 
 def checked(vectors: Any, source: str) -> NDArray[np.float32]:
@@ -130,7 +144,7 @@ def checked(vectors: Any, source: str) -> NDArray[np.float32]:
     array = np.asarray(vectors)
     if array.dtype.kind not in "fiu" or array.ndim != 2 or array.size == 0:
         raise ValueError(f"{source}: embeddings must be (n, F) numbers, got {array.shape} of type {array.dtype}")
-    array = np.ascontiguousarray(array, dtype=np.float32)
+    array = np.require(array, np.float32, ["C", "W"])  # what parquet gives may not be written to, of which torch warns
     broken = np.flatnonzero(~np.isfinite(array).all(axis=1))
     if len(broken):
         raise ValueError(
@@ -151,6 +165,12 @@ def _read_npy(path: Path) -> dict[str, Any]:
     loaded = np.load(path, allow_pickle=False)
     if not isinstance(loaded, np.ndarray):
         raise ValueError("this is an archive of arrays: call it .npz")
+    table = paths_beside(path)
+    if table.is_file():
+        with table.open(newline="", encoding="utf-8") as file:
+            paths = [line.get("path") for line in csv.DictReader(file)]
+        if len(paths) == len(loaded):
+            return {"embeddings": loaded, "paths": paths}
     return {"embeddings": loaded}
 
 
@@ -170,6 +190,8 @@ def _read_parquet(path: Path) -> dict[str, Any]:
             columns[name] = np.asarray(column.flatten()).reshape(len(column), lengths.pop())
         elif name in ("path", "paths", "label", "labels"):
             columns[name] = column.to_pylist()
+    if not any(name in columns for name in _NAMES):
+        return dict.fromkeys(table.column_names)  # for the sentence that refuses the file
     return columns
 
 

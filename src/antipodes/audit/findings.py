@@ -22,7 +22,7 @@ from torch import Tensor
 
 from antipodes.audit.background import Background, measure_background
 from antipodes.audit.embeddings import Embeddings
-from antipodes.audit.groups import equal_rows, join
+from antipodes.audit.groups import equal_rows, join, listed_pairs
 from antipodes.audit.neighbours import Neighbours, Progress, nearest_large
 
 EXACT, NEAR, FALSE_NEGATIVE = "exact duplicate", "near duplicate", "false negative"
@@ -135,9 +135,9 @@ def find(
     if thresholds is not None:
         background = Background(background.mean, background.deviation, thresholds)
     edges = _edges(neighbours)
-    exact = [(min(pair), max(pair)) for pair in (equal_rows(embeddings.vectors) if copies is None else copies)]
-    found = [Pair(a, b, _similarity(vectors, a, b), 1.0, EXACT) for a, b in exact]
-    found += _near(edges, background, options.duplicate, set(exact), candidate, verify)
+    copied = join(len(vectors), equal_rows(embeddings.vectors) if copies is None else copies)
+    found = [Pair(a, b, _similarity(vectors, a, b), 1.0, EXACT) for a, b in listed_pairs(copied)]
+    found += _near(edges, background, options.duplicate, torch.from_numpy(copied), candidate, verify)
     taken = {(pair.a, pair.b) for pair in found}
     same = join(len(vectors), taken)
     found += _false_negatives(edges, background, taken, same)
@@ -182,7 +182,7 @@ def _near(
     edges: _Edges,
     background: Background,
     duplicate: float,
-    taken: set[tuple[int, int]],
+    copied: Tensor,
     candidate: float,
     verify: Verify | None,
 ) -> list[Pair]:
@@ -192,8 +192,8 @@ def _near(
     if verify is not None:  # of heavily changed copies the encoder only knows that nothing else is closer
         bars = background.similarity_at(_DISTANT)
         close |= edges.nearest & (edges.similarity >= torch.maximum(bars[edges.a], bars[edges.b]))
+    close &= (copied[edges.a] < 0) | (copied[edges.a] != copied[edges.b])
     chosen = close.nonzero().flatten()
-    chosen = chosen[[(a, b) not in taken for a, b in _listed(edges, chosen)]]
     if verify is not None and len(chosen):
         chosen = chosen[torch.from_numpy(verify(edges.a[chosen].numpy(), edges.b[chosen].numpy()))]
     return _pairs(edges, chosen, bar, NEAR)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,23 @@ def join(count: int, pairs: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
     shared = size > 1
     groups[shared[number]] = (np.cumsum(shared) - 1)[number][shared[number]]
     return groups
+
+
+def listed_pairs(groups: NDArray[np.int64], whole: int = 50) -> list[tuple[int, int]]:
+    """Pairs (a, b), a < b, of samples that share a group: all of them, but in groups of more than `whole` samples only
+    the first with every other.
+
+    Example:
+        >>> listed_pairs(np.array([0, -1, 0, 0, 1, 1]))
+        [(0, 2), (0, 3), (2, 3), (4, 5)]
+    """
+    members: dict[int, list[int]] = {}
+    for sample in np.flatnonzero(groups >= 0).tolist():
+        members.setdefault(int(groups[sample]), []).append(sample)
+    found: list[tuple[int, int]] = []
+    for rows in members.values():
+        found += combinations(rows, 2) if len(rows) <= whole else ((rows[0], other) for other in rows[1:])
+    return found
 
 
 def pairs_within(groups: NDArray[np.int64]) -> int:

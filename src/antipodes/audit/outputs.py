@@ -92,4 +92,14 @@ def _plain(values: Sequence[Any]) -> list[Any]:
 def _plain_value(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 6)
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+    return escaped(value) if isinstance(value, str) else value
+
+
+def escaped(text: str) -> str:
+    r"""A text as tables can hold it: bytes of a file's name that are no UTF-8 are escaped.
+
+    Example:
+        >>> escaped("caf\udce9.jpg")
+        'caf\\udce9.jpg'
+    """
+    return text.encode("utf-8", "backslashreplace").decode()

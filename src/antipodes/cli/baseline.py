@@ -24,6 +24,7 @@ from antipodes.cli.parser import ArgumentParser
 from antipodes.cli.train import parse
 from antipodes.functional.knn import knn
 from antipodes.runs.folder import Run, absolute
+from antipodes.seeding import check_seed
 from antipodes.training.loop import train
 
 RANDOM = "random weights"
@@ -70,6 +71,7 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"limit must be at least 2, got {call.limit}: neighbours need two images")
     if call.epochs < 0:
         raise ValueError(f"epochs must be at least 0, got {call.epochs}; 0 leaves the training out")
+    check_seed(call.seed)
     out = None if call.out is None else require_out(call.out, OUTPUTS)
     simclr = _simclr_options(call.data, call.encoder, call.epochs, call.seed, call.simclr) if call.epochs else []
     encoders = {RANDOM: _random(call.seed), **dict([open_encoder(BY_HAND)])}

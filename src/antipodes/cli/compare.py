@@ -16,21 +16,27 @@ from antipodes.cli.evaluate import config_name
 from antipodes.cli.parser import ArgumentParser
 from antipodes.cli.train import MAY_CHANGE
 from antipodes.evaluation.names import is_setting
-from antipodes.evaluation.scores import read_measured, read_scores
+from antipodes.evaluation.scores import are_outdated, read_measured, read_scores
 from antipodes.runs.folder import Run
 from antipodes.study.definition import Options, flatten
-from antipodes.study.report import differences, overview
+from antipodes.study.report import SINGLE, SINGLE_LEGEND, Cells, differences, overview
 from antipodes.study.statistics import Line, summarise
 
 DESCRIPTION = """Compare runs that antipodes evaluate has scored. Runs that differ only in their seed are one group: its
 mean and spread, and its paired difference, over the seeds both have, to the group of the baseline. Runs that differ in
-their data, encoder, epochs or batch, or whose scores were measured differently, are refused, since a difference would
-not be that of the methods; --anyway shows in what they differ and compares all the same."""
+their data, encoder, epochs or batch, whose scores were measured differently or on other data, or that were trained on
+since they were scored, are refused, since a difference would not be that of the methods; --anyway shows in what they
+differ and compares all the same."""
 
 CONDITIONS = ("data", "encoder", "encoders", "epochs", "batch_size")
 """Options that have to be the same for scores to be comparable; the others are what is compared."""
-MEASURED_ALIKE = ("checkpoint", "test_limit", "seed")
-"""Settings of antipodes evaluate that have to be the same."""
+MEASURED_ALIKE = ("data", "epochs", "checkpoint", "test_limit", "seed")
+"""What antipodes evaluate wrote beside the scores that has to be the same."""
+OUTDATED = "scores of earlier weights"
+TEXTS = ("variant", "against")
+TEXT_WIDTH = 24
+EDGES = 3
+"""Letters of a column's borders."""
 
 
 @dataclass
@@ -47,7 +53,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("runs", metavar="RUN", nargs="+", type=str, help="Folders that antipodes train wrote.")
     parser.add_argument("--baseline", type=str | None, default=None, metavar="RUN", help="By default the first run.")
     parser.add_argument("--scores", type=str, nargs="+", default=None, help="Which ones; by default the first few.")
-    parser.add_argument("--anyway", action="store_true", help="Compare runs of other data, encoder, epochs or batch.")
+    parser.add_argument("--anyway", action="store_true", help="Compare runs that were not trained or scored alike.")
     parser.add_argument("--picture", type=str | None, default=None, metavar="PNG", help="Also draw every seed.")
     parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
     call = parser.parse_args(arguments)
@@ -60,9 +66,7 @@ def main(arguments: list[str]) -> None:
     }
     apart = _conditions_apart(groups)
     if apart and not call.anyway:
-        raise ValueError(
-            f"these runs cannot be compared, they differ in {_in_words(apart)}: --anyway does it all the same"
-        )
+        raise ValueError(f"{_why_not(apart)}: --anyway does it all the same")
     reference_run = Run(folders[Path(baseline).resolve()])
     reference = next(name for name, group in groups.items() if reference_run in group.runs.values())
     lines = [line for line in summarise(results, reference) if not is_setting(line.score)]
@@ -73,30 +77,78 @@ def main(arguments: list[str]) -> None:
         report = {"baseline": reference, "groups": members, "different": apart}
         print(json.dumps(report | {"summary": [asdict(line) for line in lines]}))
     else:
-        _print(lines, members, apart)
+        _print(lines, members, apart, call.scores)
     if call.picture is not None:
         _draw(Path(call.picture), lines, results, reference)
         if not call.json:
             print(f"The picture: {call.picture}")
 
 
-def _print(lines: Sequence[Line], members: Mapping[str, Mapping[int, str]], apart: Mapping[str, Any]) -> None:
-    """One compact table, which runs are in it, and first in what their conditions differ."""
+def _print(
+    lines: Sequence[Line],
+    members: Mapping[str, Mapping[int, str]],
+    apart: Mapping[str, Any],
+    asked: Sequence[str] | None,
+) -> None:
+    """One compact table, which runs are in it, and first in what their conditions differ.
+
+    Args:
+        lines: The scores of every group.
+        members: The runs of every group.
+        apart: In what the conditions differ.
+        asked: The scores that the call names; None for the first few.
+    """
     console = Console()
     if apart:
         console.print("[bold]These runs were not trained or measured alike:[/bold]", highlight=False)
         for option, values in apart.items():
             told = "; ".join(f"{name}: {value}" for name, value in values.items())
             console.print(f"  {option}: {told}", highlight=False, markup=False)
-    header, rows = overview(lines)
-    table = Table(title="Mean ± standard deviation over seeds, and the difference to the baseline")
-    for name in header:
-        table.add_column(name, justify="left" if name == "variant" else "right")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    console.print(table)
+    every = dict.fromkeys(line.score for line in lines)
+    cells = overview(lines) if asked is None else overview(lines, most=len(every))
+    console.print("Mean ± standard deviation over seeds, and the difference to the baseline", highlight=False)
+    for table in _fitting(cells, console):
+        console.print(table)
+    if any(SINGLE in cell for row in cells[1] for cell in row):
+        console.print(SINGLE_LEGEND.strip(), highlight=False)
+    if left_out := [score for score in every if score not in cells[0]]:
+        console.print(f"Not shown: {', '.join(left_out)}; --scores names those to show.", highlight=False, markup=False)
     for name, seeds in members.items():
         console.print(f"{name}: {', '.join(seeds.values())}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _fitting(cells: Cells, console: Console) -> list[Table]:
+    """The cells as tables that are no wider than the terminal: columns that do not fit go into another one below."""
+    header, rows = cells
+    widths = [_width(name, [row[place] for row in rows]) for place, name in enumerate(header)]
+    tables: list[list[int]] = [[0]]
+    for column in range(1, len(header)):
+        used = sum(widths[one] + EDGES for one in (*tables[-1], column)) + 1
+        if len(tables[-1]) > 1 and used > console.width:
+            tables.append([0])
+        tables[-1].append(column)
+    return [_table(header, rows, columns, widths) for columns in tables]
+
+
+def _width(name: str, cells: Sequence[str]) -> int:
+    """Letters that a column needs: names may be wrapped to a few words a line, headers to one, numbers stay whole."""
+    longest = max(map(len, cells))
+    return min(longest, TEXT_WIDTH) if name in TEXTS else max(longest, *map(len, name.split()))
+
+
+def _table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int], widths: Sequence[int]
+) -> Table:
+    """Some columns of a table."""
+    table = Table()
+    for column in columns:
+        if header[column] in TEXTS:
+            table.add_column(header[column], min_width=widths[column], overflow="fold")
+        else:
+            table.add_column(header[column], width=widths[column], justify="right", overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(row[column]) for column in columns))
+    return table
 
 
 def _draw(file: Path, lines: Sequence[Line], results: Mapping[str, Any], reference: str) -> None:
@@ -122,23 +174,44 @@ def _only(lines: Sequence[Line], scores: Sequence[str]) -> list[Line]:
 
 
 def _conditions_apart(groups: Mapping[str, Group]) -> dict[str, dict[str, Any]]:
-    """Option -> group -> its value, of the conditions in which groups differ."""
-    conditions: dict[str, dict[str, Any]] = {}
-    for name, group in groups.items():
-        trained = flatten({key: value for key, value in group.options.items() if key in CONDITIONS})
-        measured = [read_measured(run.folder) for run in group.runs.values()]
-        for key in MEASURED_ALIKE:
-            if used := {str(one[key]) for one in measured if key in one}:
-                trained[f"measured with {key}"] = ", ".join(sorted(used))
-        conditions[name] = trained
-    every = dict.fromkeys(key for trained in conditions.values() for key in trained)
-    apart = {}
-    for key in every:
-        values = {name: trained.get(key) for name, trained in conditions.items()}
-        known = [value for value in values.values() if value is not None or not key.startswith("measured")]
-        if any(value != known[0] for value in known):
+    """Option -> group -> its value, of the conditions in which groups or their scores differ."""
+    trained = {
+        name: flatten({key: value for key, value in group.options.items() if key in CONDITIONS})
+        for name, group in groups.items()
+    }
+    apart: dict[str, dict[str, Any]] = {}
+    for key in dict.fromkeys(key for options in trained.values() for key in options):
+        values = {name: options.get(key) for name, options in trained.items()}
+        if len({str(value) for value in values.values()}) > 1:
             apart[key] = values
+    for key in MEASURED_ALIKE:
+        used = {name: _measured_with(group, key) for name, group in groups.items()}
+        if len({value for several in used.values() for value in several}) > 1:
+            apart[f"measured with {key}"] = {name: ", ".join(several) or None for name, several in used.items()}
+    outdated = {name: _outdated(group) for name, group in groups.items()}
+    if any(outdated.values()):
+        apart[OUTDATED] = {name: runs for name, runs in outdated.items() if runs}
     return apart
+
+
+def _measured_with(group: Group, key: str) -> list[str]:
+    """What the scores of a group were measured with, of those where it is known; the best epoch is each run's own."""
+    measured = [read_measured(run.folder) for run in group.runs.values()]
+    known = (one for one in measured if key in one and (key != "epochs" or one.get("checkpoint") != "best"))
+    return sorted({str(one[key]) for one in known})
+
+
+def _outdated(group: Group) -> str:
+    """The runs of a group that were trained on since they were scored."""
+    return ", ".join(str(run.folder) for run in group.runs.values() if are_outdated(run))
+
+
+def _why_not(apart: Mapping[str, Mapping[str, Any]]) -> str:
+    """Why runs cannot be compared, and what would help."""
+    if runs := apart.get(OUTDATED):
+        told = ", ".join(map(str, runs.values()))
+        return f"the scores of {told} are of earlier weights than the run has now, run antipodes evaluate again"
+    return f"these runs cannot be compared, they differ in {_in_words(apart)}"
 
 
 def _in_words(apart: Mapping[str, Mapping[str, Any]]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from antipodes.audit.embeddings import FORMATS, Embeddings, checked, write_embeddings
+from antipodes.audit.embeddings import FORMATS, Embeddings, checked, paths_beside, write_embeddings
 from antipodes.audit.outputs import require_out, write_table
 from antipodes.audit.parts import compute_in_parts, remove_parts
 from antipodes.audit.photos import Photos, open_photos, photos_of
@@ -24,7 +24,8 @@ interrupted continues where it stopped when it is made again.
 Examples:
 antipodes embed runs/a path/to/photos --out photos.npz - arrays embeddings (N, F) and paths (N,);
 antipodes embed efficientnet-lite0 path/to/photos --out photos.parquet - columns id, path, embedding;
-antipodes embed runs/a --out training.npy - the run's own training images, the vectors alone."""
+antipodes embed runs/a --out training.npy - the run's own training images, the vectors alone; paths are in
+training.paths.csv."""
 
 
 def main(arguments: list[str]) -> None:
@@ -71,6 +72,8 @@ def main(arguments: list[str]) -> None:
         "skipped": len(photos.skipped),
         "out": str(out),
     }
+    if out.suffix == ".npy":
+        facts["paths"] = str(paths_beside(out))
     if photos.skipped:
         listing = out.with_name(out.stem + ".skipped.csv")
         write_table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -21,7 +22,7 @@ def exit_code(command: Callable[[list[str]], None], arguments: list[str]) -> int
     except (RuntimeError, OSError, MemoryError) as error:
         from antipodes.training.loop import TrainingFailed
 
-        if not isinstance(error, (TrainingFailed, OSError, MemoryError)):
+        if not isinstance(error, (TrainingFailed, OSError, MemoryError)) and not _lacks_memory(error):
             raise
         say(_reason(error))
         return 1
@@ -36,7 +37,18 @@ def say(sentence: str) -> None:
     print(f"antipodes: {' '.join(sentence.split())}", file=sys.stderr)
 
 
+def _lacks_memory(error: Exception) -> bool:
+    """Whether torch says that memory is short: of a GPU, or of the machine, which has no kind of its own."""
+    from torch import OutOfMemoryError
+
+    return isinstance(error, OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
 def _reason(error: Exception) -> str:
+    if _lacks_memory(error):
+        wanted = re.search(r"allocate (\d+ bytes|[\d.]+ ?[KMGT]i?B)", str(error), re.IGNORECASE)
+        asked = f", {wanted[1]} at once" if wanted else ""
+        return f"there is not enough memory for this{asked}: take a smaller batch, encoder or image size"
     if isinstance(error, MemoryError):
         return f"there is not enough memory for this ({error})" if str(error) else "there is not enough memory for this"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:

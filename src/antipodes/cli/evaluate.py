@@ -25,10 +25,12 @@ from antipodes.evaluation.scores import keep_scores
 from antipodes.evaluation.subject import Subject
 from antipodes.evaluation.towers import Progress
 from antipodes.runs.fingerprint import fingerprint
-from antipodes.runs.folder import Run
+from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.runs.open_clip import open_clip_method
 from antipodes.runs.opening import open_method
 from antipodes.runs.views import build_augmentation
+from antipodes.seeding import check_seed
+from antipodes.training.calendar import Calendar
 
 USAGE = """antipodes evaluate RUN [--protocol NAMES] [options]
        antipodes evaluate FOLDER_OF_OPEN_CLIP [--data CAPTIONS] [--transfer DATA...]
@@ -61,11 +63,10 @@ def main(arguments: list[str]) -> None:
 
 def _refuse(call: Namespace) -> None:
     """Refuse numbers and devices that cannot be, before anything is opened."""
-    for name, least in (("test_limit", 1), ("transfer_limit", 1), ("workers", 0), ("seed", 0)):
+    for name, least in (("test_limit", 1), ("transfer_limit", 1), ("workers", 0)):
         if call[name] is not None and call[name] < least:
             raise ValueError(f"{name} must be at least {least}, got {call[name]}")
-    if call.seed >= 2**63:
-        raise ValueError(f"seed must be below 2**63, got {call.seed}")
+    check_seed(call.seed)
     try:
         torch.empty(1, device=call.device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -74,7 +75,8 @@ def _refuse(call: Namespace) -> None:
 
 def _of_run(call: Namespace, names: Sequence[str] | None) -> None:
     run = Run.open(call.run, call.data)
-    method, data = open_method(run, call.checkpoint)
+    needs = {need for name in names or () for need in find_protocol(name).needs}  # refuses a wrong name at once
+    method, data = open_method(run, call.checkpoint, judged="policy" in needs)
     if names is None:
         names = DEFAULT if data.labels is not None else DEFAULT_WITHOUT_LABELS
         if data.labels is None:
@@ -99,7 +101,7 @@ def _of_run(call: Namespace, names: Sequence[str] | None) -> None:
         scores = evaluate(protocols, subject)
     row: Row = {"encoder": run.folder.resolve().name, **scores}
     _print(row, call.json, f"{config_name(run)}, {data.name}")  # first: the disk may be full
-    measured: dict[str, Any] = {"checkpoint": call.checkpoint, "weights": fingerprint(method.cpu())}
+    measured = _measured_on(run, call.checkpoint, subject)
     measured |= {"test_limit": call.test_limit, "seed": call.seed, **_settings(protocols)}
     if others:
         measured |= {"transfer_limit": call.transfer_limit, "transfer_normalise": call.transfer_normalise}
@@ -136,6 +138,23 @@ def _of_open_clip(call: Namespace, names: Sequence[str] | None) -> None:
         scores = evaluate(protocols, subject)
     shown = ", ".join(each.name for each in (*([] if data is None else [data]), *others))
     _print({"encoder": Path(call.run).resolve().name, **scores}, call.json, f"{call.run}, {shown}")
+
+
+def _measured_on(run: Run, which: Literal["last", "best"], subject: Subject) -> dict[str, Any]:
+    """What scores are of: weights by their digest and epochs, data by its path, the number of its rows and a digest."""
+    state = load_checkpoint(run.last if which == "last" else run.best)
+    parts = {"training": subject.data, "test": subject.held_out}
+    measured = {
+        "checkpoint": which,
+        "weights": fingerprint(state["model"]),
+        "data": ", ".join(
+            f"{len(part)} {name} rows {part.fingerprint}" for name, part in parts.items() if part is not None
+        ),
+        "data_path": run.config()["data"]["name"],
+    }
+    if "calendar" in state:
+        measured["epochs"] = Calendar(**state["calendar"]).epoch(state["step"])
+    return measured
 
 
 def _of_files(call: Namespace, names: Sequence[str]) -> None:

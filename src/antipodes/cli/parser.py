@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jsonargparse
 
@@ -12,6 +12,21 @@ LONGEST = 500
 
 class ArgumentParser(jsonargparse.ArgumentParser):
     """jsonargparse's, whose complaints are a `ValueError` of one line instead of a usage over several lines."""
+
+    def parse_args(self, *args: Any, **kwargs: Any) -> jsonargparse.Namespace:  # type: ignore[override]
+        """Parse as usual, and refuse what was given and is empty.
+
+        Raises:
+            ValueError: if the call is wrong.
+        """
+        parsed = super().parse_args(*args, **kwargs)
+        for action in self._actions:
+            value = parsed.get(action.dest)
+            given = value if isinstance(value, list) else [value]
+            if "" in given and value != action.default:
+                name = (action.option_strings or [str(action.metavar or action.dest)])[0].removesuffix(".name")
+                raise ValueError(f"{name} is empty: give it a value, or leave it out; {self.prog} --help shows how")
+        return parsed
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Refuse the call.

@@ -8,6 +8,7 @@ from typing import Literal
 from antipodes.cli.parser import ArgumentParser
 from antipodes.evaluation.pictures import draw, draw_compared
 from antipodes.runs.folder import Run
+from antipodes.seeding import check_seed
 
 DESCRIPTION = """Draw a finished run: its thresholds against the true quantiles, the share it flagged and how right that
 was over epochs, images with what they flag, a map of the features, and maps of several epochs if the run was trained
@@ -35,6 +36,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--seed", type=int, default=0, help="Of the choice of anchors and samples, and of their views.")
     call = parser.parse_args(arguments)
 
+    check_seed(call.seed)
     runs = [Run.open(folder, call.data) for folder in call.runs]
     folder = runs[0].folder / "pictures" if call.out is None else Path(call.out)
     if folder.exists() and not folder.is_dir():

@@ -314,11 +314,18 @@ def _option(arguments: list[str], option: str) -> str | None:
 
 
 def _help(arguments: list[str]) -> Literal["", "short", "all"]:
-    """Whether a call asks for help, and for how much."""
+    """Whether a call asks for help, and for how much.
+
+    Raises:
+        ValueError: if it asks for something else.
+    """
     places = [place for place, argument in enumerate(arguments) if argument in ("-h", "--help")]
     if not places:
         return ""
-    return "all" if "all" in arguments[places[0] + 1 : places[0] + 2] else "short"
+    said = arguments[places[0] + 1 : places[0] + 2]
+    if said and said[0] != "all" and not said[0].startswith("-"):
+        raise ValueError(f"--help {said[0]} is nothing: --help is one screen, --help all shows every option")
+    return "all" if said == ["all"] else "short"
 
 
 def _without(arguments: list[str], option: str) -> list[str]:

@@ -199,6 +199,9 @@ def load(
         >>> encoder(["one.jpg", "two.jpg"]).shape  # doctest: +SKIP
         torch.Size([2, 512])
     """
+    if not isinstance(path, (str, Path)) or not str(path):
+        said = "is empty" if path == "" else f"must be a path or a name, got {path!r}"
+        raise ValueError(f"what to load {said}: give a run folder, a {ENDING} file, or one of {', '.join(PRETRAINED)}")
     place = Path(path).expanduser()
     if is_open_clip(place):
         return _of_open_clip(place, tower, preprocessing, embeddings)

@@ -28,9 +28,9 @@ def export_onnx(loaded: LoadedEncoder, path: str | Path) -> float:
     """Write an encoder as ONNX: images, tokens or vectors to features.
 
     The input is called ``images`` (B, 3, size, size), normalised, ``tokens`` (B, L) or ``vectors`` (B, F), the output
-    ``features``. The number of inputs is free, and the length of texts too. Mean, standard deviation and size are in
-    the file's metadata. The file is run once under onnxruntime, with another number of inputs than it was traced with,
-    and only kept where it gives torch's features.
+    ``features``. The number of inputs is free (the axis ``batch``), and the length of texts too (``length``). Mean,
+    standard deviation and size are in the file's metadata. The file is run once under onnxruntime, with another number
+    of inputs than it was traced with, and only kept where it gives torch's features.
 
     Returns:
         The largest difference to torch's features.
@@ -42,9 +42,9 @@ def export_onnx(loaded: LoadedEncoder, path: str | Path) -> float:
     path = Path(path)
     network = loaded.network
     example = example_input(loaded, 2)
-    free: dict[int, Any] = {0: torch.export.Dim.DYNAMIC}
+    free = {0: "batch"}
     if loaded.modality == "text":
-        free[1] = torch.export.Dim.DYNAMIC
+        free[1] = "length"
     name = INPUTS[loaded.modality]
     with _quiet():
         program = torch.onnx.export(

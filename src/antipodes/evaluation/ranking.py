@@ -54,6 +54,34 @@ def recalls(ranks: Tensor, cutoffs: Sequence[int] = (1, 5, 10)) -> dict[int, flo
     return {cutoff: float((ranks < cutoff).double().mean()) for cutoff in cutoffs}
 
 
+def duplicate_recall(first: Tensor, second: Tensor, k: int = 5) -> float:
+    """The share, in [0, 1], of all 2n views that have their other view among the k nearest of all the others.
+
+    Harder than to find the other view among second views alone: first views of other samples may lie nearer.
+
+    Args:
+        first: (n, D) one view of every sample; need not be normalised.
+        second: (n, D) another.
+        k: How many neighbours are looked at.
+
+    Example:
+        >>> views = torch.eye(3)
+        >>> duplicate_recall(views, views, k=1)
+        1.0
+    """
+    both = normalise(torch.cat((first, second)))
+    own = torch.arange(len(both))
+    other = own.roll(len(first))
+    found = 0
+    rows = max(1, BLOCK_ELEMENTS // len(both))
+    for part in own.split(rows):
+        similarity = both[part] @ both.T
+        similarity.scatter_(1, part[:, None], -torch.inf)  # nobody is a neighbour of itself
+        right = similarity.gather(1, other[part, None])
+        found += int(((similarity >= right).sum(1) <= k).sum())
+    return found / len(both)
+
+
 def alignment(first: Tensor, second: Tensor) -> float:
     """Mean squared distance of two views' embeddings (n, D) of length 1 (Wang and Isola 2020); 0 is perfect."""
     return float((first - second).double().square().sum(1).mean())

@@ -9,10 +9,14 @@ from typing import Any
 
 from antipodes.evaluation.report import Row, results_dictionary
 from antipodes.files import replacing
+from antipodes.runs.fingerprint import fingerprint
+from antipodes.runs.folder import Run, load_checkpoint
 
 FILE = "evaluation.json"
 MEASURED = "measured with"  # the entry beside the run's scores
 UNKNOWN: dict[str, Any] = {"weights": None}  # differs from everything
+FOR_PEOPLE = ("data_path",)
+"""What says where something was found: it may change while what was found is the same."""
 
 
 def keep_scores(folder: Path, row: Row, measured: Mapping[str, Any]) -> str | None:
@@ -33,7 +37,11 @@ def keep_scores(folder: Path, row: Row, measured: Mapping[str, Any]) -> str | No
     changed: list[str] = []
     if file.is_file():
         before = _measured_before(file)
-        changed = [setting for setting, value in now.items() if before.get(setting, value) != value]
+        changed = [
+            setting
+            for setting, value in now.items()
+            if setting not in FOR_PEOPLE and before.get(setting, value) != value
+        ]
         if not changed:
             scores, now = read_scores(folder) | scores, before | now
     with replacing(file) as temporary:
@@ -75,3 +83,18 @@ def read_measured(folder: Path) -> dict[str, Any]:
         return {}
     found = _measured_before(file)
     return {} if found == UNKNOWN else found
+
+
+def are_outdated(run: Run) -> bool:
+    """Whether the scores in a run's folder are of other weights than its checkpoint has by now: it was trained on.
+
+    Scores and runs of which nobody can tell count as up to date.
+
+    Raises:
+        ValueError: if the checkpoint is damaged.
+    """
+    measured = read_measured(run.folder)
+    checkpoint = run.best if measured.get("checkpoint") == "best" else run.last
+    if measured.get("weights") is None or not checkpoint.is_file():
+        return False
+    return bool(fingerprint(load_checkpoint(checkpoint)["model"]) != measured["weights"])

@@ -59,7 +59,7 @@ def read_knowledge(path: Path, num_samples: int | None = None) -> Knowledge:
     if "row" in columns and "other" in columns:
         pairs = torch.stack([_rows(columns[name], name, path, num_samples) for name in ("row", "other")], dim=1)
         return Knowledge(None, pairs, _weights(columns["weight"], path) if "weight" in columns else None)
-    found = ", ".join(columns) or "none"
+    found = ", ".join(_column_names(path)) or "none"
     raise ValueError(f"{path} must have columns row and group, or row, other and perhaps weight, got {found}")
 
 
@@ -173,6 +173,19 @@ def _weights(values: np.ndarray, path: Path) -> Tensor:
         return torch.from_numpy(values.astype(np.float64))
     except (TypeError, ValueError) as error:
         raise ValueError(f"the column weight of {path} must be numbers in [0, 1]") from error
+
+
+def _column_names(path: Path) -> list[str]:
+    """All columns of a file that `_columns` can read."""
+    if path.suffix == ".npz":
+        with np.load(path) as arrays:
+            return list(arrays.files)
+    if path.suffix == ".parquet":
+        from pyarrow import parquet
+
+        return [str(name) for name in parquet.read_schema(path).names]
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        return next(csv.reader(file), [])
 
 
 def _columns(path: Path) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -12,6 +13,7 @@ from antipodes.audit.findings import FALSE_NEGATIVE, OTHER_CLASS, Findings, Noti
 from antipodes.audit.photos import Photos
 from antipodes.audit.summary import class_name
 from antipodes.report.album import Album
+from antipodes.report.names import path_ends, short_paths
 from antipodes.report.page import Card, Facts, Gallery, Page, Picture, Section, Table
 from antipodes.report.plane import choose, map_of
 
@@ -40,6 +42,8 @@ def audit_page(
         progress: called with (cards done, cards in all).
     """
     album = Album()
+    embeddings = replace(embeddings, paths=tuple(short_paths(embeddings.paths)))
+    summary = {name: path_ends([value])[0] if name == "subject" else value for name, value in summary.items()}
     pairs = _first(findings.pairs, shown)
     notices = _first(findings.notices, shown)
     cards = []

@@ -33,7 +33,7 @@ def draw(title: str, lines: Mapping[str, Sequence[tuple[float, float]]], order: 
         y = _down(tick, up)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{tick:g}</text>')
-    for tick in _ticks(*across):
+    for tick in _ticks(*across, whole=True):
         x = _right(tick, across)
         parts.append(f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 10}" text-anchor="middle">{tick:g}</text>')
     for name, line in lines.items():
@@ -57,10 +57,16 @@ def _scale(values: Sequence[float]) -> tuple[float, float]:
     return low - edge, high + edge
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Four to eight round numbers between two."""
-    step = 10 ** math.floor(math.log10((high - low) / 4))
+def _ticks(low: float, high: float, whole: bool = False) -> list[float]:
+    """Four to eight round numbers between two, or fewer where only whole ones are wanted.
+
+    Example:
+        >>> _ticks(0.9, 3.1, whole=True)
+        [1, 2, 3]
+    """
+    step: float = 10 ** math.floor(math.log10((high - low) / 4))
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= 6)
+    step = max(1, round(step)) if whole else step
     first = math.ceil(low / step)
     return [round(number * step, 12) for number in range(first, math.floor(high / step) + 1)]
 

@@ -20,6 +20,7 @@ from antipodes.methods import Method
 from antipodes.negatives.flags import find_flags
 from antipodes.pairs import Pairs
 from antipodes.report.album import Album
+from antipodes.report.names import path_ends, short_paths
 from antipodes.report.page import Card, Cell, Gallery, Picture, Section
 from antipodes.report.plane import choose, map_of
 from antipodes.runs.embedding import embed
@@ -65,7 +66,7 @@ def examine_run(run: Run, name: str, samples: int, shown: int, album: Album) -> 
     except (ValueError, OSError) as error:  # moved data or a run that has not come far: the rest can be shown
         if run.data is not None:
             raise  # the call itself says where the data is
-        seen.facts.append(("not looked at", str(error)))
+        seen.facts.append(("not looked at", _without_folder(str(error), str(run.config()["data"]["name"]))))
         return seen
     seen.facts += _facts(data)
     if data.modalities.get("image") != "image" or not method.network.seeing("image"):
@@ -78,17 +79,22 @@ def examine_run(run: Run, name: str, samples: int, shown: int, album: Album) -> 
     photos = photos_of(data)
     embeddings = _embeddings(features, data, photos, rows)
     texts = _texts(part)
-    for where, pairs, how in _flagged(method, part, rows, embeddings):
+    for title, pairs, how in _flagged(method, part, rows, embeddings):
         cards = [_card(pair, embeddings, rows, photos, album, name, texts) for pair in pairs[:shown]]
         labelled = [card.right for card in cards if card.right is not None]
         note = f"{how} {len(pairs):,} pairs of {len(rows):,} samples, the {len(cards):,} most similar are shown."
         if labelled:
             note += f" {100 * sum(labelled) / len(labelled):.0f} % of these have one label."
         if cards:
-            seen.sections.append(Gallery(f"Flagged by {name}{where}", cards, note))
+            seen.sections.append(Gallery(title.format(run=name), cards, note))
     images = album.add_pixels([(name, int(row)) for row in rows], part.fetch(torch.arange(len(rows))))
     seen.sections.append(map_of(f"Map of {name}", embeddings, np.arange(len(rows)), images, "Point at one to see it."))
     return seen
+
+
+def _without_folder(sentence: str, data: str) -> str:
+    """A sentence that names the data by the end of its path."""
+    return sentence.replace(data, path_ends([data])[0])
 
 
 def _facts(data: Samples) -> list[tuple[str, Cell]]:
@@ -109,7 +115,7 @@ def _texts(part: Samples) -> list[str] | None:
 
 
 def _embeddings(features: Tensor, data: Samples, photos: Photos, rows: Tensor) -> Embeddings:
-    paths = tuple(photos.paths[row] for row in rows.tolist())
+    paths = tuple(short_paths([photos.paths[row] for row in rows.tolist()]))
     labels = None if data.labels is None else data.labels[rows].numpy()
     return Embeddings(features.numpy(), paths, labels, data.classes)
 
@@ -120,7 +126,8 @@ def _flagged(
     """What the run's policies flag among some samples, or without a policy what an audit of its features does.
 
     Yields:
-        Which direction, where there are several; the pairs; and a sentence about them.
+        A title with a place for the run's name, and for the direction where there are several; the pairs; and a
+        sentence about them.
     """
     judged = False
     for direction, objective in method.objectives().items():
@@ -138,7 +145,7 @@ def _flagged(
         found = _strongest(flags.anchors, flags.candidates, flags.similarities, bounds)
         where = f", {direction.replace('_', ' ')}" if len(method.objectives()) > 1 else ""
         who = type(objective.negatives).__name__
-        yield where, found, f"{who} calls these false negatives, judged on plain images:"
+        yield f"Flagged by {{run}}{where}", found, f"{who} calls these false negatives, judged on plain images:"
     if not judged:
         findings = find(embeddings)
         likely = [
@@ -146,7 +153,7 @@ def _flagged(
             for pair in findings.pairs
             if pair.kind == FALSE_NEGATIVE
         ]
-        yield "", likely, "An audit of the features calls these likely false negatives:"
+        yield "Likely false negatives by {run}", likely, "An audit of the features calls these likely false negatives:"
 
 
 def _pairs(method: Method, part: Samples, rows: Tensor, direction: str) -> Pairs:

@@ -8,24 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from antipodes.evaluation.scores import FILE, read_scores
+from antipodes.evaluation.scores import FILE, are_outdated, read_measured, read_scores
 from antipodes.report.album import Album
 from antipodes.report.curves import draw
 from antipodes.report.flagged import examine_run
+from antipodes.report.names import TITLES, path_ends, title_of
 from antipodes.report.page import Cell, Curves, Page, Section, Table
 from antipodes.runs.folder import Run
 from antipodes.runs.records import read_epochs
 
-CURVES = {
-    "loss": "loss",
-    "knn": "kNN accuracy while training",
-    "flagged_share": "share of candidates flagged",
-    "precision": "precision of the flags",
-    "recall": "recall of the flags",
-    "f1": "F1 of the flags",
-    "threshold": "mean threshold",
-    "lr": "learning rate",
-}
 _UNSEEN = ("kind", "step", "epoch")
 
 
@@ -54,8 +45,11 @@ def run_page(
     sections: list[Section] = [_settings(configs)]
     scores = {name: _scores(run) for name, run in runs.items()}
     if any(scores.values()):
-        sections.append(_score_table(scores))
-        if spread := _spread(scores, configs):
+        outdated = [name for name, run in runs.items() if scores[name] and are_outdated(run)]
+        measured = {name: str(read_measured(run.folder).get("data", "")) for name, run in runs.items() if scores[name]}
+        sections.append(_score_table(scores, outdated, measured))
+        current = {name: {} if name in outdated else each for name, each in scores.items()}
+        if spread := _spread(current, configs, measured):
             sections.append(spread)
     if curves := _curves({name: read_epochs(run.folder) for name, run in runs.items()}):
         sections.append(curves)
@@ -84,10 +78,7 @@ def _named(folders: Sequence[Path], data: str | None) -> dict[str, Run]:
         if len({str(run.config().get("data", {}).get("name")) for run in opened}) > 1:
             raise ValueError("--data is where the data of all runs is now, and these were trained on several")
         opened = [Run.open(folder, data) for folder in folders]
-    depth = 1
-    while len({path.parts[-depth:] for path in paths}) < len(paths):
-        depth += 1
-    return {"/".join(path.parts[-depth:]): run for path, run in zip(paths, opened, strict=True)}
+    return dict(zip(path_ends([str(path) for path in paths]), opened, strict=True))
 
 
 def _settings(configs: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -101,8 +92,15 @@ def _settings(configs: Mapping[str, Mapping[str, Any]]) -> Table:
         for option in options
         if option in telling or (option != "out" and len({str(each.get(option)) for each in flat.values()}) > 1)
     ]
-    rows: list[list[Cell]] = [[name, *(each.get(option) for option in kept)] for name, each in flat.items()]
+    columns = [_without_folders([each.get(option) for each in flat.values()]) for option in kept]
+    rows: list[list[Cell]] = [[name, *values] for name, *values in zip(flat, *columns, strict=True)]
     return Table("Runs", ["run", *kept], rows, "The usual options, and all in which the runs differ.")
+
+
+def _without_folders(values: list[Cell]) -> list[Cell]:
+    """The values of an option, paths by as much of their end as tells them apart."""
+    short = iter(path_ends([value for value in values if isinstance(value, str)]))
+    return [next(short) if isinstance(value, str) else value for value in values]
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Cell]:
@@ -126,22 +124,40 @@ def _scores(run: Run) -> dict[str, float]:
         raise ValueError(f"{run.folder / FILE} is broken: remove it and run antipodes evaluate again") from error
 
 
-def _score_table(scores: Mapping[str, Mapping[str, float]]) -> Table:
+def _score_table(
+    scores: Mapping[str, Mapping[str, float]], outdated: Sequence[str], measured: Mapping[str, str]
+) -> Table:
+    """The scores of every run; what makes some of them another thing is said above them.
+
+    Args:
+        scores: Run -> score -> number.
+        outdated: Runs that were trained on since they were scored.
+        measured: Run -> the data of its scores, empty where it is not known.
+    """
     names = list(dict.fromkeys(name for each in scores.values() for name in each))
-    rows: list[list[Cell]] = [[run, *(each.get(name) for name in names)] for run, each in scores.items()]
+    rows: list[list[Cell]] = [
+        [run + " †" * (run in outdated), *(each.get(name) for name in names)] for run, each in scores.items()
+    ]
     missing = [run for run, each in scores.items() if not each]
     note = "Of antipodes evaluate, in percent unless the name says otherwise."
     if missing:
         note += f" Not evaluated yet: {', '.join(missing)}."
+    if outdated:
+        note += " † Of earlier weights: the run was trained on since, antipodes evaluate measures it again."
+    if len({data for data in measured.values() if data}) > 1:
+        told = "; ".join(f"{run}: {data or 'not known'}" for run, data in measured.items())
+        note += f" Measured on different data, so not comparable: {told}."
     return Table("Scores", ["run", *names], rows, note)
 
 
-def _spread(scores: Mapping[str, Mapping[str, float]], configs: Mapping[str, Mapping[str, Any]]) -> Table | None:
-    """Means and spreads over runs that differ only in their seed; None where there are no such runs."""
+def _spread(
+    scores: Mapping[str, Mapping[str, float]], configs: Mapping[str, Mapping[str, Any]], measured: Mapping[str, str]
+) -> Table | None:
+    """Means and spreads over runs that differ only in their seed, scored on one data; None where there are none."""
     groups: dict[str, list[str]] = {}
     for run, config in configs.items():
-        key = json.dumps({name: value for name, value in config.items() if name not in ("seed", "out")}, sort_keys=True)
-        groups.setdefault(key, []).append(run)
+        same = {name: value for name, value in config.items() if name not in ("seed", "out")}
+        groups.setdefault(json.dumps([same, measured.get(run)], sort_keys=True), []).append(run)
     rows: list[list[Cell]] = []
     for members in groups.values():
         names = list(dict.fromkeys(name for run in members for name in scores[run]))
@@ -159,13 +175,13 @@ def _spread(scores: Mapping[str, Mapping[str, float]], configs: Mapping[str, Map
 def _curves(epochs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Curves | None:
     """A drawing for every number that some run has written down at its epochs."""
     present = dict.fromkeys(name for lines in epochs.values() for line in lines for name in line if name not in _UNSEEN)
-    wanted = [name for name in CURVES if name in present] + [name for name in present if name not in CURVES]
+    wanted = [name for name in TITLES if name in present] + [name for name in present if name not in TITLES]
     drawings = []
     for number in wanted:
         lines = {run: _points(each, number) for run, each in epochs.items()}
         lines = {run: points for run, points in lines.items() if points}
-        if lines:
-            drawings.append(draw(CURVES.get(number, number), lines, list(epochs)))
+        if any(value for points in lines.values() for _, value in points):  # what is always zero does not apply
+            drawings.append(draw(title_of(number), lines, list(epochs)))
     return Curves("Curves", drawings, list(epochs), "Over epochs.") if drawings else None
 
 

@@ -20,6 +20,7 @@ from antipodes.methods import Method, Tower, TowerPlan, Towers
 from antipodes.negatives import Policy
 from antipodes.objectives import Objective, Refine, Temperature
 from antipodes.registry import Kind, find
+from antipodes.runs.groups import place_groups
 from antipodes.runs.guides import attach_guide
 
 Spec = Mapping[str, Any]
@@ -84,7 +85,7 @@ def build_method(config: Spec, data: Samples) -> Method:
         "seed": config["seed"],
         "identities": data.samples,
     }
-    policy = _build_policy(config["negatives"], given, data)
+    policy = _build_policy(place_groups(config["negatives"], data), given, data)
     head = Head(**config["head"])
     ranked = policy is not None and policy.ranks
     towers = {name: Tower(encoder, head.build(encoder.num_features, ranked)) for name, encoder in parts.items()}
@@ -113,13 +114,20 @@ def freeze(network: Towers, towers: Sequence[str]) -> None:
 
 
 def policy_names(name: str) -> list[str]:
-    """The policies that a name joins: `ring+glofnd` keeps what both keep."""
-    return name.split("+")
+    """The policies that a name joins: `ring+glofnd` keeps what both keep.
+
+    Raises:
+        ValueError: if it joins a policy with itself.
+    """
+    names = name.split("+")
+    if twice := next((one for one in names if one and names.count(one) > 1), None):
+        raise ValueError(f"negatives {name} names {twice} twice: a policy joined with itself keeps what it kept alone")
+    return names
 
 
 def _with_duplicates(spec: Spec, data: Samples) -> Spec:
     """`known` without groups or pairs of the user's own knows the exact duplicates of the data, by content."""
-    if spec["name"] != "known" or spec.get("groups") or spec.get("pairs") is not None:
+    if spec["name"] != "known" or spec.get("groups") is not None or spec.get("pairs") is not None:
         return spec
     return {**spec, "groups": data.groups()}
 

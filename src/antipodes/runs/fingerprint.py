@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
-def fingerprint(module: nn.Module) -> str:
-    """Short hex digest of a module's weights and tables.
+def fingerprint(weights: nn.Module | Mapping[str, Tensor]) -> str:
+    """Short hex digest of the weights and tables of a module, or of its state as a checkpoint holds it.
 
     Example:
         >>> layer = nn.Linear(2, 2)
@@ -19,7 +20,8 @@ def fingerprint(module: nn.Module) -> str:
         False
     """
     digest = hashlib.blake2b(digest_size=8)
-    for name, tensor in module.state_dict().items():
+    state = weights.state_dict() if isinstance(weights, nn.Module) else weights
+    for name, tensor in state.items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from antipodes.data import Samples
 from antipodes.encoders import without_pretrained
 from antipodes.methods import Method
+from antipodes.negatives import Known
 from antipodes.objectives import Temperature
 from antipodes.runs.build import build_method
 from antipodes.runs.folder import Run, load_checkpoint
+from antipodes.runs.groups import without_groups
 from antipodes.runs.growth import Growth, grown_model, growth_since, open_data
 from antipodes.state import SampleTable
 
 
-def open_method(run: Run, which: Literal["last", "best"] = "last") -> tuple[Method, Samples]:
+def open_method(run: Run, which: Literal["last", "best"] = "last", judged: bool = True) -> tuple[Method, Samples]:
     """The method of a run with the weights of a checkpoint, and the data it was trained on.
 
     Where files were added or removed since, tables know the others by name and content (`Growth`).
+
+    Args:
+        run: Which one.
+        which: Of its checkpoints.
+        judged: Whether anybody asks the policy; groups that the user gave are left out if not, so that they may be
+            those of the data before it changed.
 
     Raises:
         ValueError: if the checkpoint is missing or damaged, or the method has tables of other data.
@@ -27,10 +37,24 @@ def open_method(run: Run, which: Literal["last", "best"] = "last") -> tuple[Meth
     config = run.config()
     state = load_checkpoint(run.last if which == "last" else run.best)
     data = open_data(config["data"], state)
+    if not judged:
+        config = {**config, "negatives": without_groups(config["negatives"], len(data))}
     with torch.random.fork_rng(), without_pretrained():
         method = build_method(config, data)
+    if not judged:
+        state = {**state, "model": _without_known(method, state["model"])}
     load_model(method, state, run, growth_since(state, data) if has_tables(method) else None)
     return method, data
+
+
+def _without_known(method: Method, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state of a checkpoint with what `known` has of its groups in a method that was built without them."""
+    model = dict(saved)
+    for prefix, module in method.named_modules():
+        if isinstance(module, Known):
+            model = {key: value for key, value in model.items() if not key.startswith(f"{prefix}.")}
+            model |= {f"{prefix}.{name}": value for name, value in module.state_dict().items()}
+    return model
 
 
 def has_tables(method: Method) -> bool:

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from antipodes.objectives import Refine, TreatmentName
+from antipodes.seeding import check_seed
+
+MOST_THREADS = 1024
+"""More than any machine has cores for; the system refuses to make very many of them, and not with a sentence."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +97,12 @@ class Settings:
         for name in ("epochs", "batch_size", "accumulate", "devices", "log_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("knn_every", "checkpoint_steps", "snapshot_every", "workers", "seed"):
+        for name in ("knn_every", "checkpoint_steps", "snapshot_every", "workers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
         if not self.out.strip():
             raise ValueError("out is empty: name the folder of the run")
-        if self.seed >= 2**63:
-            raise ValueError(f"seed must be below 2**63, got {self.seed}")
+        check_seed(self.seed)
         refined = Refine(
             self.refine_mu, self.refine_tau_prime, self.refine_space, self.refine_share, self.refine_positive
         )
@@ -111,7 +114,9 @@ class Settings:
             raise ValueError(
                 f"layer_decay must be in (0, 1], got {self.layer_decay}: it is a layer's rate over the next's"
             )
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads must be at least 1, got {self.threads}; leave it out for torch's choice")
+        if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
+            raise ValueError(
+                f"threads must be from 1 to {MOST_THREADS}, got {self.threads}; leave it out for torch's choice"
+            )
         if self.clip_gradient is not None and not self.clip_gradient > 0:
             raise ValueError(f"clip_gradient must be above 0, got {self.clip_gradient}; leave it out not to clip")

@@ -336,9 +336,9 @@ def _names(value: Any, what: str) -> list[str]:
 
 
 def _seeds(value: Any, what: str) -> list[int]:
-    whole = isinstance(value, list) and value and all(isinstance(seed, int) and seed >= 0 for seed in value)
+    whole = isinstance(value, list) and value and all(isinstance(seed, int) and 0 <= seed < 2**63 for seed in value)
     if not whole or len(set(value)) < len(value):
-        raise ValueError(f"{what} should be a list of different whole numbers, got {value}")
+        raise ValueError(f"{what} should be a list of different whole numbers below 2**63, got {value}")
     return list(value)
 
 

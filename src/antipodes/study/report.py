@@ -180,9 +180,9 @@ def _by_score(lines: Sequence[Line]) -> list[tuple[str, list[Line]]]:
     return [(name, [line for line in lines if line.score == name]) for name in names]
 
 
-def important_scores(names: Iterable[str], records: Sequence[str]) -> list[str]:
+def important_scores(names: Iterable[str], records: Sequence[str], most: int = IMPORTANT) -> list[str]:
     """The first scores that are none of the records, each once."""
-    return [name for name in dict.fromkeys(names) if name not in records][:IMPORTANT]
+    return [name for name in dict.fromkeys(names) if name not in records][:most]
 
 
 def _several(lines: Sequence[Line]) -> bool:
@@ -190,10 +190,10 @@ def _several(lines: Sequence[Line]) -> bool:
     return len({line.against for line in lines} - {None}) > 1
 
 
-def overview(lines: Sequence[Line], records: Sequence[str] = ()) -> Cells:
+def overview(lines: Sequence[Line], records: Sequence[str] = (), most: int = IMPORTANT) -> Cells:
     """A row per variant: the first scores, of the very first also the difference, and how right the flags were."""
     every = dict(_by_score(lines))
-    scores = important_scores(every, records)
+    scores = important_scores(every, records, most)
     for name in ("f1", "precision"):
         scores += [found for found in (name, f"flags pooled {name}") if found in every and found not in scores][:1]
     against = ["against"] if _several(lines) else []

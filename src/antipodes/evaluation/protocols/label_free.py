@@ -13,7 +13,7 @@ from torch import Tensor
 from antipodes.data import Raw, subset
 from antipodes.data.augment import Augmentation
 from antipodes.evaluation.protocol import Protocol
-from antipodes.evaluation.ranking import alignment, effective_rank, first_ranks, recalls, uniformity
+from antipodes.evaluation.ranking import alignment, duplicate_recall, effective_rank, first_ranks, recalls, uniformity
 from antipodes.evaluation.subject import Subject
 from antipodes.pairs import normalise
 from antipodes.runs.views import build_augmentation
@@ -24,12 +24,14 @@ from antipodes.seeding import generator
 class LabelFree(Protocol):
     """Two random views of held-out images: does one find the other, how near are they, how evenly do all lie?
 
+    Duplicate recall is the share of views that have the other one among their five neighbours in the whole set.
+
     Args:
         most: Use at most so many images; the more there are, the harder it is to find the right one.
     """
 
     name = "label-free"
-    summary = "without labels: retrieval of an image's other view, alignment, uniformity, effective rank"
+    summary = "without labels: an image's other view found, duplicate recall, alignment, uniformity, effective rank"
     needs = frozenset({"network"})
 
     most: int = 5000
@@ -55,6 +57,7 @@ class LabelFree(Protocol):
         one, other = normalise(first), normalise(second)
         return {
             **{f"other view R@{cutoff}": 100 * share for cutoff, share in found.items()},
+            "duplicate recall": 100 * duplicate_recall(first, second),
             "alignment": alignment(one, other),
             "uniformity": uniformity(one),
             "effective rank": effective_rank(torch.cat((first, second))),

@@ -1,0 +1,133 @@
+"""Groups that the user gives to the policy `known` as a file, for the rows that the data has today.
+
+A file of `antipodes audit` names the path of every sample. Rows are found by that path, so that groups keep their
+meaning when photos were added or removed since; a file without paths speaks of row numbers, as `Known.read` takes it.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from antipodes.data import Captions, Samples
+from antipodes.data.image_files import ImageFiles
+from antipodes.negatives import Known
+
+Spec = Mapping[str, Any]
+KNOWN = "known"
+FEW = 0.1
+"""Share of matching paths below which groups are those of other data."""
+
+
+def place_groups(spec: Spec, data: Samples) -> Spec:
+    """The specification of policies with groups from a file that names paths put in the order of the data's rows.
+
+    Args:
+        spec: Of one policy, or of several joined by +.
+        data: What is trained on.
+
+    Raises:
+        ValueError: if the file speaks of other data.
+    """
+    given = _known(spec) or {}
+    groups = given.get("groups")
+    if not isinstance(groups, (str, Path)) or not _has_files(data):
+        return spec
+    columns = _columns(Path(groups))
+    if "path" not in columns or "group" not in columns:
+        return spec
+    of_rows = Known.read(groups).groups  # refuses what is wrong with the file
+    paths = [str(path) for path in columns["path"]]
+    rows = torch.tensor([int(float(row)) for row in columns.get("row", range(len(paths)))], dtype=torch.int64)
+    found = match_paths(paths, [_as_written(path) for path in data.paths], data.base)
+    known = found >= 0
+    if known.sum() < FEW * min(len(data), len(paths)) or not known.any():
+        raise ValueError(
+            f"{groups} speaks of other samples than {data.base} has: {int(known.sum())} of {len(data)} are in it, by "
+            f"their paths, such as {paths[0] if paths else 'none'}; audit this data again"
+        )
+    if alone := int((~known).sum()):
+        warnings.warn(f"{alone} of {len(data)} samples are not in {groups}: they are alone", stacklevel=2)
+    placed = torch.full((len(data),), -1)
+    placed[known] = of_rows[rows[found[known]]]
+    return _with_known(spec, {**given, "groups": placed})
+
+
+def without_groups(spec: Spec, count: int) -> Spec:
+    """The specification of policies where `known` knows nothing of `count` rows: for what asks no policy."""
+    given = _known(spec)
+    return spec if given is None else _with_known(spec, {**given, "groups": torch.full((count,), -1), "pairs": None})
+
+
+def match_paths(listed: Sequence[str], paths: Sequence[str], base: Path) -> Tensor:
+    """For every one of `paths` (n,) its place in `listed`; -1 where it is not there.
+
+    A path is known by itself, else by its end from the folder `base` of the data on, as the folder may have moved.
+
+    Example:
+        >>> match_paths(["/old/photos/a.png", "/old/photos/b/c.png"], ["/new/photos/b/c.png"], Path("/new/photos"))
+        tensor([1])
+    """
+    whole = {os.path.abspath(path): place for place, path in enumerate(listed)}
+    root = os.path.abspath(base)
+    ends = {f"{os.sep}{os.path.basename(root)}{os.path.abspath(path)[len(root) :]}": path for path in paths}
+    depths = sorted({end.count(os.sep) for end in ends}, reverse=True)
+    by_end: dict[str, int] = {}
+    for path, place in whole.items():
+        parts = path.split(os.sep)
+        for depth in depths:
+            end = os.sep.join(["", *parts[-depth:]])
+            if end in ends:
+                by_end.setdefault(ends[end], place)
+                break
+    return torch.tensor([whole.get(os.path.abspath(path), by_end.get(path, -1)) for path in paths], dtype=torch.int64)
+
+
+def _known(spec: Spec) -> Spec | None:
+    """The options of the policy `known`, by itself or joined with others; None without it."""
+    if spec["name"] == KNOWN:
+        return spec
+    return dict(spec.get(KNOWN, {})) if KNOWN in spec["name"].split("+") else None
+
+
+def _with_known(spec: Spec, options: Spec) -> Spec:
+    return options if spec["name"] == KNOWN else {**spec, KNOWN: options}
+
+
+def _as_written(path: str) -> str:
+    """A path as tables have it, where bytes of a name that are no UTF-8 are escaped."""
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
+def _has_files(data: Samples) -> TypeGuard[ImageFiles | Captions]:
+    return isinstance(data, ImageFiles) or (isinstance(data, Captions) and data.rows == "image")
+
+
+def _columns(file: Path) -> dict[str, list[Any]]:
+    """The columns of a table; none where there is no table, of which `Known.read` says what is wrong."""
+    if not file.is_file():
+        return {}
+    if file.suffix == ".parquet":
+        try:
+            from pyarrow import parquet
+        except ImportError:
+            return {}
+        table = parquet.read_table(file)
+        return {name: table.column(name).to_pylist() for name in table.column_names}
+    if file.suffix == ".npz":
+        with np.load(file) as arrays:
+            return {name: arrays[name].tolist() for name in arrays.files}
+    if file.suffix != ".csv":
+        return {}
+    with file.open(newline="", encoding="utf-8-sig") as handle:
+        reader = csv.DictReader(handle)
+        lines = list(reader)
+    return {name: [line[name] for line in lines] for name in reader.fieldnames or ()}
