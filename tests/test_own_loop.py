@@ -6,6 +6,8 @@ import importlib.util
 import math
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,18 @@ def test_an_example_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     if path.stem == "lightning_module":
         pytest.importorskip("lightning", reason="lightning is not installed: pip install lightning")
     assert math.isfinite(runpy.run_path(str(path))["main"]())
+
+
+def test_no_example_hides_a_module_of_python() -> None:
+    """Python looks for modules beside the script first, so that a name like queue.py would break `import torch`."""
+    assert not {path.stem for path in EXAMPLES} & sys.stdlib_module_names
+
+
+def test_an_example_runs_as_a_script(tmp_path: Path) -> None:
+    """Its folder is then the first place where modules are looked for."""
+    script = ROOT / "examples" / "gradient_accumulation.py"
+    call = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert call.returncode == 0, call.stderr
 
 
 def test_the_accumulated_gradient_is_that_of_the_whole_batch() -> None:

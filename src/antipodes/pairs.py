@@ -131,8 +131,13 @@ class Pairs:
             extent=self.extent,
         )
 
-    def sigmoid(self, temperature: float | Tensor, bias: float | Tensor, rules: Rule | Sequence[Rule]) -> SigmoidSums:
-        """The sums of SigLIP's loss over these pairs: per rule and anchor of what is kept, and of what is pulled."""
+    def sigmoid(
+        self, temperature: float | Tensor, bias: float | Tensor, rules: Rule | Sequence[Rule], soft: bool = False
+    ) -> SigmoidSums:
+        """The sums of SigLIP's loss over these pairs: per rule and anchor of what is kept, and of what is pulled.
+
+        With `soft` what is pulled counts among the negatives, as labels between 0 and 1 need it.
+        """
         return sigmoid_sums(
             self.anchors,
             self.candidates,
@@ -144,6 +149,7 @@ class Pairs:
             guide=self._guides(rules),
             same_sample=self.same_sample,
             extent=self.extent,
+            soft=soft,
         )
 
     def measure(self, *numbers: Tensor) -> list[float]:

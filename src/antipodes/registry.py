@@ -4,8 +4,8 @@
 arguments that the name fixes (`preset`), and the options of a run that come with it unless told otherwise (`run`).
 Nothing heavy is imported before `find` loads a component, so listing names costs nothing.
 
-A name that is not in the table may be the dotted path of a class of one's own; data may also be a path on disk, and an
-encoder `timm:<model>` or `hf:<model>`.
+A name that is not in the table may be the dotted path of a class of one's own; data may also be a path on disk or
+`hf:<dataset>`, and an encoder `timm:<model>` or `hf:<model>`.
 """
 
 from __future__ import annotations
@@ -267,13 +267,23 @@ NAMES: dict[Kind, dict[str, Entry]] = {
 
 PRESETS: dict[str, Preset] = {
     "clean-pairs": Preset(
-        "image and text: CLIP without the 5 % most similar pairs of every anchor, from 30 % of training on",
+        "image and text: CLIP's heads on locked EfficientNet-Lite0 and MiniLM, without the 5 % most similar pairs of "
+        "every anchor from 30 % of training on",
         "docs/evidence/image-text.md",
         {
             "method": "clip",
+            "encoder": "efficientnet-lite0",
+            "encoders": {"text": "minilm"},
+            "freeze": ("image", "text"),
+            "augmentation": "plain",
             "objective": {"temperature": 0.03},
             "temperature": {"learnable": False},
             "negatives": {"name": "glofnd", "alpha": 0.05, "start": 0.3, "initial": "quantile", "decay": True},
+            "optimizer": "adamw",
+            "learning_rate": 5e-4,
+            "weight_decay": 0.01,
+            "batch_size": 512,
+            "epochs": 40,
         },
     ),
 }
@@ -286,7 +296,7 @@ ELSE: dict[Kind, str] = {
     "guide": "the dotted path of a GuideSource that goes by rows",
     "encoder": "timm:<model>, hf:<text model>, or the dotted path of an nn.Module",
     "data": "the path of a folder or archive of images, with or without captions, of a table or of .npz, .npy or .tar "
-    "files, or the dotted path of a dataset",
+    "files, hf:<dataset>, or the dotted path of a dataset",
     "augmentation": "the dotted path of an Augmentation",
 }
 """What a name of each kind may be besides those in the table."""
@@ -307,6 +317,8 @@ def find(kind: Kind, name: str) -> Component:
         entry = Entry("antipodes.encoders.timm_model", {"model": name.removeprefix("timm:")})
     if entry is None and kind == "encoder" and name.startswith("hf:"):
         entry = Entry("antipodes.encoders.hugging_face.HuggingFaceText", {"model": name.removeprefix("hf:")})
+    if entry is None and kind == "data" and name.startswith("hf:"):
+        entry = Entry("antipodes.data.hub.HubCaptions", {"path": name.removeprefix("hf:")})
     if entry is None and kind == "data" and "." not in Path(name).name.rstrip("."):
         entry = _data_on_disk(name)
     if entry is None and kind == "data" and not _importable(name):

@@ -148,3 +148,68 @@ def test_open_clip(clip_run: Path, tmp_path: Path) -> None:
 def test_open_clip_of_another_run_is_refused(run: Path, tmp_path: Path) -> None:
     assert "a tower for images and one for texts" in refused("export", run, "--open_clip", tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+@pytest.fixture(scope="module")
+def class_folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two folders of photos, with two and three classes."""
+    top = tmp_path_factory.mktemp("classes")
+    for folder, names in (("pets", ("cat", "hot_dog")), ("colours", ("red", "green", "blue"))):
+        for number in range(6):
+            place = top / folder / names[number % len(names)]
+            place.mkdir(parents=True, exist_ok=True)
+            pixels = np.random.default_rng(number).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(place / f"{number}.png")
+    return [top / "pets", top / "colours"]
+
+
+def scores(*call: object) -> dict[str, float]:
+    code, out, errors = here("evaluate", *call, "--json")
+    assert code == 0, errors
+    (found,) = json.loads(out).values()
+    return dict(found)
+
+
+def test_zero_shot_of_a_run_on_folders_of_classes(clip_run: Path, class_folders: list[Path]) -> None:
+    """Against the towers by hand: the mean over prompts of unit vectors, and the nearest class of every photo."""
+    templates = ("a photo of a {}.", "one {}")
+    call = ["--protocol", "zero-shot", "--zero_shot.templates", json.dumps(templates), "--transfer", *class_folders]
+    found = scores(clip_run, *call)
+    assert "transfer pets top-1" not in found  # the datasets are for this protocol
+    image, text = (antipodes.load(clip_run, tower=tower, embeddings=True) for tower in ("image", "text"))
+    expected = []
+    for folder in class_folders:
+        names = sorted(path.name for path in folder.iterdir())
+        prompts = torch.stack([text([one.format(name.replace("_", " ")) for one in templates]) for name in names])
+        classes = torch.nn.functional.normalize(prompts.mean(1), dim=1)
+        files = sorted(folder.rglob("*.png"))
+        nearest = (image(files) @ classes.T).argmax(1).tolist()
+        right = [names[one] == file.parent.name for one, file in zip(nearest, files, strict=True)]
+        expected.append(100 * sum(right) / len(right))
+        assert found[f"zero-shot {folder.name} top-1"] == pytest.approx(expected[-1], abs=1e-3)
+    assert found["zero-shot mean"] == pytest.approx(sum(expected) / 2, abs=1e-3)
+
+
+def test_a_model_of_open_clip_scores_as_its_run(clip_run: Path, class_folders: list[Path], tmp_path: Path) -> None:
+    photos = clip_run.parent / "photos"
+    assert here("export", clip_run, "--open_clip", tmp_path / "model")[0] == 0
+    before = sorted(path.name for path in (tmp_path / "model").iterdir())
+    own = scores(clip_run, "--protocol", "retrieval,zero-shot", "--transfer", *class_folders)
+    for path in (tmp_path / "model", tmp_path / "model" / "open_clip_model.safetensors"):
+        assert scores(path, "--data", photos, "--transfer", *class_folders) == own
+    assert scores(tmp_path / "model", "--data", photos, "--protocol", "retrieval") == {
+        name: score for name, score in own.items() if "zero-shot" not in name
+    }
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == before  # no run, so nothing is kept in it
+    assert "measured on? Give --data" in refused("evaluate", tmp_path / "model")
+    assert "has no checkpoints" in refused("evaluate", tmp_path / "model", "--data", photos, "--checkpoint", "best")
+
+
+def test_a_model_of_open_clip_with_another_trunk_is_one_sentence(clip_run: Path, tmp_path: Path) -> None:
+    assert here("export", clip_run, "--open_clip", tmp_path / "model")[0] == 0
+    file = tmp_path / "model" / "open_clip_config.json"
+    content = json.loads(file.read_text())
+    content["model_cfg"]["vision_cfg"]["timm_model_name"] = "vit_base_patch16_224"
+    file.write_text(json.dumps(content))
+    sentence = refused("evaluate", tmp_path / "model", "--data", clip_run.parent / "photos")
+    assert "'vit_base_patch16_224' is not one of ours: resnet18, resnet34" in sentence

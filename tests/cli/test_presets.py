@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from antipodes.cli.study import complete
 from antipodes.cli.train import parse
 from antipodes.registry import PRESETS
+from antipodes.study.definition import load
 from tests.cli.command import here, refused
 
 ROOT = Path(__file__).parents[2]
@@ -29,12 +32,24 @@ def test_a_preset_brings_its_method_policy_and_options() -> None:
     assert "preset" not in config  # what it stands for is written down, and a run is resumed by that
 
 
+def test_clean_pairs_is_what_was_measured(tmp_path: Path) -> None:
+    """Apart from the data it is the variant of the study to which its page points."""
+    (trial,) = [trial for trial in load("image-text").trials(tmp_path) if str(trial) == "glofnd 5 % .03, seed 0"]
+    measured, preset = complete(trial), json.loads(json.dumps(asked("--preset", "clean-pairs")))
+    for config in (measured, preset):
+        del config["data"], config["out"]
+    assert preset == measured
+
+
 def test_what_a_call_says_wins() -> None:
     config = asked("--preset", "clean-pairs", "--objective.temperature", "0.05", "--negatives.alpha", "0.02")
     assert (config["objective"]["temperature"], config["negatives"]["alpha"]) == (0.05, 0.02)
     assert config["negatives"]["start"] == 0.3
     other = asked("--preset", "clean-pairs", "--negatives", "fnc", "--negatives.alpha", "0.1")
     assert (other["negatives"]["name"], other["negatives"]["start"]) == ("fnc", 0.0)  # nothing of GloFND's is left
+    open_towers = asked("--preset", "clean-pairs", "--freeze", "[]", "--encoders.text", "bag-of-words", "--epochs", "3")
+    assert (open_towers["freeze"], open_towers["epochs"]) == ((), 3)
+    assert open_towers["encoders"]["text"]["name"] == "bag-of-words"
 
 
 def test_a_configuration_may_name_a_preset(tmp_path: Path) -> None:

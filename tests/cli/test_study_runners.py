@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from antipodes.study.runners.label_recovery import LabelRecovery
 from tests.cli.command import COMMAND, ENVIRONMENT, here, refused
 
 STUDY: dict[str, Any] = {
@@ -126,6 +127,24 @@ def test_a_failed_trial_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "wild, seed 0: failed: the network has diverged: lower step_size" in errors
     assert "- wild, seed 0: the network has diverged" in (tmp_path / "out" / "wild.md").read_text()
     assert len(kept(tmp_path / "out")) == 1
+
+
+def test_a_trial_that_breaks_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = LabelRecovery.run
+
+    def breaks(self: LabelRecovery, seed: int) -> dict[str, float]:
+        if self.alpha and seed == 0:
+            raise RuntimeError("not enough memory:\nyou tried to allocate too much")
+        return run(self, seed)
+
+    monkeypatch.setattr(LabelRecovery, "run", breaks)
+    study = write(tmp_path / "tiny.yaml", common=STUDY["common"] | {"steps": 3}, seeds=[0, 1], paper=[])
+    code, _, errors = here("study", study, "--out", tmp_path / "out")
+    assert code == 1
+    assert "refined, seed 0: failed: RuntimeError: not enough memory: you tried" in errors
+    assert "- refined, seed 0: RuntimeError: not enough memory" in (tmp_path / "out" / "tiny.md").read_text()
+    assert "in breaks" in (tmp_path / "out" / "refined" / "seed-0.log").read_text()
+    assert len(kept(tmp_path / "out")) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from antipodes.data import HuggingFaceCaptions, HuggingFaceImages, TorchImages
+from antipodes.data import HuggingFaceCaptions, HuggingFaceImages, TorchImages, open_dataset, subset
 
 
 def grey(value, size=(8, 8)):
@@ -80,6 +81,70 @@ def test_hugging_face_captions(memory_limit):
         HuggingFaceCaptions(table, caption="text")
     with pytest.raises(ValueError, match="no row of dataset huggingface has a caption"):
         HuggingFaceCaptions(FakeTable({"image": [grey(5)], "caption": [""]}))
+
+
+def test_a_part_of_images_with_captions_still_has_them():
+    data = HuggingFaceCaptions(FakeTable({"image": [grey(5), grey(6)], "caption": [["a", "b"], ["c"]]}), size=8)
+    part = subset(data, torch.tensor([1, 0]))
+    assert part.inputs(torch.tensor([0]))["text"] == ["c"]
+    assert part.captions(1) == ["a", "b"]
+    assert HuggingFaceImages(FakeTable({"image": [grey(5)]})).captions(0) == []
+
+
+class Splits(dict):
+    """Answers as datasets.DatasetDict does."""
+
+
+def library(monkeypatch, found, **fails):
+    """A module that stands for the library datasets."""
+
+    def load(*call):
+        calls.append(call)
+        if fails:
+            raise fails["error"]
+        return found
+
+    calls: list[tuple[object, ...]] = []
+    module = SimpleNamespace(load_dataset=load, load_from_disk=load)
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    return calls
+
+
+class Selectable(FakeTable):
+    def select(self, rows):
+        return Selectable({name: [column[row] for row in rows] for name, column in self.columns.items()})
+
+
+def test_captions_of_the_hub_by_name(monkeypatch, tmp_path):
+    first = Selectable({"image": [grey(5), grey(6), grey(7)], "sentences": [["a", "b"], "c", "d"]})
+    splits = Splits(train=first, validation=Selectable({"image": [grey(9)], "sentences": ["e"]}))
+    calls = library(monkeypatch, splits)
+    data = open_dataset("hf:someone/pairs", caption="sentences", size=8)
+    assert calls == [("someone/pairs", None)]
+    assert data.name == "pairs"
+    assert values(data) == [5, 6, 7]
+    assert data.captions(0) == ["a", "b"]
+    held_out = data.held_out()
+    assert (values(held_out), held_out.captions(0), held_out.held_out()) == ([9], ["e"], None)
+    assert len(open_dataset("hf:someone/pairs", caption="sentences", size=8, limit=2)) == 2
+    with pytest.raises(ValueError, match="hf:someone/pairs has no test split, only train, validation"):
+        open_dataset("hf:someone/pairs", split="test")
+    (tmp_path / "state.json").write_text("{}")
+    calls = library(monkeypatch, first)  # as `save_to_disk` writes it: one split, whatever its name
+    assert values(open_dataset(f"hf:{tmp_path}", caption="sentences", size=8)) == [5, 6, 7]
+    assert calls == [(str(tmp_path),)]
+    only = Splits(test=first)
+    library(monkeypatch, only)
+    assert open_dataset("hf:flickr30k", caption="sentences", size=8).held_out() is None
+
+
+def test_what_the_hub_cannot_give_is_one_sentence(monkeypatch):
+    library(monkeypatch, None, error=RuntimeError("no such dataset\nsecond line"))
+    with pytest.raises(ValueError, match=r"datasets could not load 'hf:nothing': no such dataset$"):
+        open_dataset("hf:nothing")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match=r"data 'hf:nothing' needs the library datasets.*pip install datasets"):
+        open_dataset("hf:nothing")
 
 
 def test_the_real_library():

@@ -1,3 +1,4 @@
+import gzip
 import io
 import os
 import stat
@@ -73,6 +74,20 @@ def test_links_in_archives_are_passed_over(tmp_path, cache):
         file.writestr(info, "/etc/passwd")
         file.writestr("plain.txt", "1")
     assert not any(path.is_symlink() for path in unpacked(tmp_path / "a.zip").iterdir())
+
+
+@pytest.mark.parametrize("beyond", [0, 100, 512], ids=["between members", "inside a header", "after a header"])
+@pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
+def test_a_tar_that_is_cut_where_tarfile_ends_quietly_is_refused(tmp_path, cache, beyond, suffix):
+    packed = tarred(tmp_path / "whole.tar.gz", {"1.txt": b"one", "2.txt": b"two"})
+    with tarfile.open(packed) as file:
+        cut = file.getmember("2.txt").offset + beyond
+    content = gzip.decompress(packed.read_bytes())[:cut]
+    archive = tmp_path / f"a{suffix}"
+    archive.write_bytes(content if suffix == ".tar" else gzip.compress(content))
+    with pytest.raises(ValueError, match=r"cannot be unpacked \(.*(cut off|end of data)\): get it again"):
+        unpacked(archive)
+    assert list((cache / "unpacked").iterdir()) == []
 
 
 def test_bombs_and_damage_are_refused(tmp_path, cache, monkeypatch):

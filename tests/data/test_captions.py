@@ -67,6 +67,25 @@ def test_a_row_is_a_caption_and_its_image_the_sample(folder):
     assert [path.endswith("b.png") for path in data.paths] == [False, False, False, True, True]
 
 
+def test_captions_of_one_image_as_strangers(folder):
+    """The control: nobody knows what belongs together but who compares images, and whoever is measured."""
+    data, known = Captions(str(folder), rows="separate"), Captions(str(folder), rows="caption")
+    assert shown(data) == shown(known)
+    assert data.samples is None
+    assert data.sample_ids(torch.arange(5)).tolist() == [0, 1, 2, 3, 4]
+    assert data.image_ids(torch.arange(5)).tolist() == [0, 0, 0, 1, 1]
+    assert data.groups().tolist() == [0, 0, 0, 1, 1]
+    assert known.groups().tolist() == [-1] * 5
+    assert data.fingerprint != known.fingerprint
+    assert torch.equal(data.keys(), known.keys())
+    assert "those of one image are each other's negatives" in data.describe()[2]
+    (folder / "train.txt").write_text("a.png\n")
+    (folder / "test.txt").write_text("b.png\n")
+    assert Captions(str(folder), rows="separate").held_out().samples.tolist() == [0, 0]
+    with pytest.raises(ValueError, match="rows must be one of image, caption, separate, got 'text'"):
+        Captions(str(folder), rows="text")
+
+
 def test_captions_are_drawn_from_the_draw_and_the_row_alone(folder):
     data = Captions(str(folder))
     for epoch in range(20):
@@ -201,6 +220,90 @@ def test_what_cannot_be_used_is_counted_and_listed(folder, tmp_path):
         assert [tuple(row) for row in csv.reader(file)] == [("path", "reason"), *data.skipped]
     with pytest.raises(ValueError, match=r"5 image.* cannot be used"):
         Captions(str(folder), strict=True)
+
+
+def test_one_file_is_one_image_however_it_is_spelled(folder):
+    names = ["a.png", "images/a.png", "./images/a.png", "images//a.png", ".\\images\\a.png", "pairs/images/a.png"]
+    names += [str(folder / "images" / "a.png"), "/elsewhere/pairs/images/a.png"]
+    table(folder / "captions.csv", [*((name, f"cat {k}") for k, name in enumerate(names)), ("b.png", "a dog")])
+    data = Captions(str(folder))
+    assert data.files == ("images/a.png", "images/b.png")
+    assert data.captions(0) == [f"cat {k}" for k in range(len(names))]
+    assert not data.skipped
+    assert Captions(str(folder), rows="caption").samples.tolist() == [0] * len(names) + [1]
+
+
+def test_a_name_with_a_folder_is_not_that_of_another_folder(folder):
+    picture(folder / "images" / "deep" / "a.png", 30)
+    rows = [("other/a.png", "not there"), ("deep/a.png", "the deep one"), ("a.png", "the first"), ("s/b.png", "none")]
+    table(folder / "captions.csv", rows)
+    data = Captions(str(folder))
+    assert shown(data) == [(30, "the deep one"), (10, "the first")]
+    assert data.skipped == [("other/a.png", "missing image"), ("s/b.png", "missing image")]
+    picture(folder / "others" / "deep" / "a.png", 40)
+    assert ("deep/a.png", "missing image") in Captions(str(folder)).skipped  # which of the two?
+
+
+def test_karpathys_folders_may_be_there_or_not(folder):
+    (folder / "captions.csv").unlink()
+    picture(folder / "val2014" / "b.png", 50)
+    images = [
+        {"filepath": path, "filename": name, "sentences": [{"raw": text}], "split": "train"}
+        for path, name, text in (("train2014", "a.png", "a cat"), ("val2014", "b.png", "a dog"))
+    ]
+    (folder / "dataset_coco.json").write_text(json.dumps({"images": images}))
+    assert shown(Captions(str(folder))) == [(10, "a cat"), (50, "a dog")]
+
+
+def test_a_table_in_the_folder_of_a_split_names_files_below_it(tmp_path):
+    for split, value in (("train", 10), ("test", 20)):
+        picture(tmp_path / split / "images" / "a.png", value)
+        table(tmp_path / split / "captions.csv", [("a.png", f"of {split}")])
+    data = Captions(str(tmp_path))
+    assert shown(data) == [(10, "of train")]
+    assert shown(data.held_out()) == [(20, "of test")]
+
+
+def test_splits_are_known_or_refused(folder):
+    rows = [("a.png", "a cat", " train"), ("b.png", "a dog", "Test ")]
+    table(folder / "captions.csv", rows, ("image", "caption", "split"))
+    data = Captions(str(folder))
+    assert shown(data) == [(10, "a cat")]
+    assert shown(data.held_out()) == [(20, "a dog")]
+    table(folder / "captions.csv", [*rows, ("b.png", "x", "tset"), ("b.png", "x", "")], ("image", "caption", "split"))
+    with pytest.raises(ValueError, match=r"captions\.csv has splits that are not known \('', 'tset'\): write train"):
+        Captions(str(folder))
+    table(folder / "captions.csv", [("a.png", "a cat", "")], ("image", "caption", "split"))
+    assert shown(Captions(str(folder))) == [(10, "a cat")]  # a column that says nothing
+
+
+@pytest.mark.parametrize("name", ["captions.jsonl", "dataset_own.json"])
+def test_sentences_without_their_text_are_one_sentence(folder, name):
+    (folder / "captions.csv").unlink()
+    image = {"filename": "a.png", "sentences": [{"tokens": ["a", "cat"]}]}
+    (folder / name).write_text(json.dumps(image if name.endswith("l") else {"images": [image]}))
+    with pytest.raises(ValueError, match=r"neither COCO's captions nor Karpathy's splits \(KeyError: 'raw'\)"):
+        Captions(str(folder))
+
+
+def test_images_in_no_list_of_a_split_are_not_called_uncaptioned(folder):
+    picture(folder / "images" / "bare.png")
+    (folder / "train.txt").write_text("./a.png\n")
+    lines = Captions(str(folder)).describe()
+    assert "passed over 1 images with captions that are in no list of a split" in lines
+    assert lines[-1] == "passed over 1 images without a caption"
+
+
+def test_a_comma_without_quotes_does_not_cut_a_caption(folder):
+    (folder / "captions.csv").write_text("image,caption\na.png,a cat, sleeping, alone\nb.png,a dog\n")
+    data = Captions(str(folder))
+    assert shown(data) == [(10, "a cat, sleeping, alone"), (20, "a dog")]
+    assert not data.skipped
+    text = "image,caption,split\na.png,a cat, sleeping,train\nb.png,a dog,train\n"
+    (folder / "captions.csv").write_text(text)
+    data = Captions(str(folder))
+    assert shown(data) == [(20, "a dog")]
+    assert data.skipped == [("a.png", "more columns than the header has: put the caption in quotes")]
 
 
 def test_nothing_usable_is_refused(folder):

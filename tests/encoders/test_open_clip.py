@@ -2,10 +2,12 @@ import json
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
+from antipodes import load
 from antipodes.encoders import create
-from antipodes.encoders.encoder import Preprocessing
+from antipodes.encoders.encoder import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from antipodes.encoders.open_clip import TwoTowers, from_open_clip, load_open_clip, save_open_clip, to_open_clip
 
 from .torchvision_layout import resnet18_layout
@@ -69,7 +71,6 @@ def test_a_model_comes_back_from_its_folder_bit_equal(tmp_path, bias, logit_bias
     model = towers(bias=bias, logit_bias=logit_bias)
     save_open_clip(model, tmp_path / "a")
     again = load_open_clip(tmp_path / "a")
-    again.image.eval()
     images, texts = torch.rand(2, 3, 64, 64), ["a dog", "two cats"]
     for one, other in zip(embed(model, images, texts), embed(again, images, texts), strict=True):
         assert torch.equal(one, other)
@@ -98,7 +99,7 @@ def test_efficientnet_has_timms_names():
     assert torch.equal(
         embed(model, images, ["a dog"])[0],
         embed(
-            TwoTowers(again.image.eval(), again.text, again.image_projection, again.text_projection, again.logit_scale),
+            again.eval(),
             images,
             ["a dog"],
         )[0],
@@ -125,7 +126,8 @@ def test_preprocessing_is_written(tmp_path):
 )
 def test_what_open_clip_cannot_hold_is_refused(change, message):
     model = towers()
-    fields = {name: getattr(model, name) for name in model.__dataclass_fields__} | change
+    names = ("image", "text", "image_projection", "text_projection", "logit_scale", "logit_bias")
+    fields = {name: getattr(model, name) for name in names} | change
     if "image" in change:
         fields["image_projection"] = nn.Linear(64, 8)
     with pytest.raises(ValueError, match=message):
@@ -138,6 +140,10 @@ def test_strange_files_are_refused(tmp_path):
     state, config = to_open_clip(towers())
     with pytest.raises(ValueError, match="'ViT-B-32' is not one of ours: resnet18"):
         from_open_clip(state, config | {"vision_cfg": {"timm_model_name": "ViT-B-32"}}, b"")
+    with pytest.raises(ValueError, match="image tower 'without a timm name' is not one of ours"):
+        from_open_clip(state, config | {"vision_cfg": {"layers": 12, "width": 768, "patch_size": 32}}, b"")
+    with pytest.raises(ValueError, match="text tower 'roberta-base' is not one of ours: CLIP's own transformer"):
+        from_open_clip(state, config | {"text_cfg": {"hf_model_name": "roberta-base"}}, b"")
     with pytest.raises(ValueError, match="not a configuration of open_clip that can be read here"):
         from_open_clip(state, {}, b"")
     state["ln_final.weight"] = torch.ones(3)
@@ -149,6 +155,8 @@ def test_a_model_answers_as_clip_benchmark_asks(tmp_path):
     """Its metrics call encode_image, encode_text and a tokenizer, and compare normalised embeddings."""
     save_open_clip(towers(), tmp_path / "model")
     model = load_open_clip(tmp_path / "model")
+    assert not any(part.training for part in model.modules())  # batch statistics of whoever is asked beside one
+    assert model.to("cpu").eval() is model
     images, classes = torch.rand(3, 3, 64, 64), ["dog", "cat"]
     with torch.no_grad():
         features = nn.functional.normalize(model.encode_image(images), dim=-1)
@@ -177,3 +185,67 @@ def test_open_clip_gives_the_same_embeddings(tmp_path):
         image, text = embed(model, images, texts)
         torch.testing.assert_close(theirs.encode_image(images), image, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(theirs.encode_text(tokens), text, rtol=1e-5, atol=1e-5)
+
+
+def test_one_image_is_embedded_as_beside_others(tmp_path):
+    """In training mode batch normalisation would make the embedding of an image depend on its batch."""
+    save_open_clip(towers(), tmp_path)
+    model = load_open_clip(tmp_path)
+    images = torch.rand(3, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(model.encode_image(images)[:1], model.encode_image(images[:1]), rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_moves_as_a_whole(tmp_path):
+    model = towers(logit_bias=torch.tensor(-10.0)).to(torch.float64)
+    assert {tensor.dtype for tensor in (*model.parameters(), model.logit_scale, model.logit_bias)} == {torch.float64}
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["state dict", "checkpoint"])
+def test_pickled_weights_are_read_as_data(tmp_path, wrapped):
+    model = towers()
+    save_open_clip(model, tmp_path)
+    state, _ = to_open_clip(model)
+    if wrapped:  # as open_clip's training writes them
+        state = {"epoch": 3, "state_dict": {f"module.{key}": tensor for key, tensor in state.items()}}
+    torch.save(state, tmp_path / "open_clip_pytorch_model.bin")
+    (tmp_path / "open_clip_model.safetensors").unlink()
+    images = torch.rand(2, 3, 64, 64)
+    expected = embed(model, images, ["a dog"])
+    for path in (tmp_path, tmp_path / "open_clip_pytorch_model.bin", tmp_path / "open_clip_config.json"):
+        for one, other in zip(embed(load_open_clip(path), images, ["a dog"]), expected, strict=True):
+            assert torch.equal(one, other)
+    (tmp_path / "open_clip_pytorch_model.bin").write_bytes(b"nonsense")
+    with pytest.raises(ValueError, match="is not a folder with a readable"):
+        load_open_clip(tmp_path)
+
+
+def test_preprocessing_is_read_and_has_open_clips_defaults(tmp_path):
+    model = towers()
+    model.image.preprocessing = Preprocessing(96, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    save_open_clip(model, tmp_path)
+    assert load_open_clip(tmp_path).image.preprocessing == model.image.preprocessing
+    written = json.loads((tmp_path / "open_clip_config.json").read_text())
+    del written["preprocess_cfg"]
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(written))
+    found = load_open_clip(tmp_path).image.preprocessing
+    assert (found.size, found.mean[0]) == (96, 0.48145466)
+
+
+def test_load_gives_one_tower_with_its_preprocessing(tmp_path):
+    model = towers()
+    model.image.preprocessing = Preprocessing(64)
+    save_open_clip(model, tmp_path)
+    photo = Image.new("RGB", (64, 64), (200, 30, 60))
+    pixels = (torch.tensor([200, 30, 60]) / 255 - torch.tensor(IMAGENET_MEAN)) / torch.tensor(IMAGENET_STD)
+    images = pixels[None, :, None, None].expand(1, 3, 64, 64)
+    expected = [nn.functional.normalize(part) for part in embed(model, images, ["a dog"])]
+    found = [
+        load(tmp_path, tower, embeddings=True)(given) for tower, given in (("image", [photo]), ("text", ["a dog"]))
+    ]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert load(tmp_path)([photo]).shape == (1, 512)
+    assert load(tmp_path, "text")(["a dog"]).shape == (1, 16)
+    with pytest.raises(ValueError, match="no encoder of tower 'sound', of image, text"):
+        load(tmp_path, "sound")

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from antipodes.cli.train import parse
-from antipodes.data import TensorImages
+from antipodes.data import HuggingFaceCaptions, TensorImages
 from antipodes.evaluation.judged import AnchorCounts, count_by_anchor, judge, judged_embeddings
 from antipodes.evaluation.protocol import evaluate
 from antipodes.evaluation.protocols import fine_tune, linear_sgd
@@ -25,10 +26,13 @@ from antipodes.evaluation.protocols.retrieval import Retrieval
 from antipodes.evaluation.protocols.transfer import Transfer, custom_metric, labelled_splits
 from antipodes.evaluation.protocols.transfer_fine_tune import TransferFineTune
 from antipodes.evaluation.protocols.transfer_linear_sgd import TransferLinearSGD
-from antipodes.evaluation.protocols.zero_shot import class_vectors
+from antipodes.evaluation.protocols.zero_shot import ZeroShot, class_vectors
 from antipodes.evaluation.subject import PairedFeatures, Subject
+from antipodes.evaluation.tiles import caption_lines, tile
 from antipodes.evaluation.towers import tower_features, tower_network
+from antipodes.methods import CLIP, Tower, TowerPlan, Towers
 from antipodes.negatives import FNC, IFND, GloFND
+from antipodes.objectives import InfoNCE
 from antipodes.pairs import normalise
 from antipodes.runs.build import build_method
 from tests.cli.command import here, refused
@@ -282,7 +286,7 @@ def test_evaluate_on_data_without_labels(tmp_path: Path) -> None:
     assert "effective rank" in json.loads(out)["run"]
     assert "needs labels" in refused("evaluate", tmp_path / "run", "--protocol", "fine-tune")
     assert "needs images and texts" in refused("evaluate", tmp_path / "run", "--protocol", "retrieval")
-    assert "names of its classes" in refused("evaluate", tmp_path / "run", "--protocol", "zero-shot")
+    assert "names of their classes" in refused("evaluate", tmp_path / "run", "--protocol", "zero-shot")
 
 
 def test_retrieval_from_files_with_five_captions_an_image(tmp_path: Path) -> None:
@@ -347,6 +351,114 @@ def test_prompts_are_averaged_on_the_sphere() -> None:
     one, two = normalise(torch.tensor([[1.5, 0.5]])), torch.tensor([[1.0, 0.0]])
     torch.testing.assert_close(found[0], normalise((one + two) / 2)[0])
     torch.testing.assert_close(found[1], found[0].flip(0))
+
+
+def test_every_caption_counts_whoever_has_the_data() -> None:
+    """By hand: of the cat's captions only the second finds its image, and one of them is enough for the image."""
+
+    class Pairs(list[dict[str, Any]]):
+        """Answers as datasets.Dataset does: rows by number, columns by name."""
+
+        column_names = ("image", "caption")
+
+        def __getitem__(self, key: Any) -> Any:
+            return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
+
+    pictures = [Image.new("RGB", (4, 4), colour) for colour in ((250, 10, 0), (100, 250, 0))]
+    captions = [["a dog", "a cat"], ["photo of a dog"]]
+    rows = [{"image": one, "caption": texts} for one, texts in zip(pictures, captions, strict=True)]
+    data = HuggingFaceCaptions(Pairs(rows), size=4)
+    scores = evaluate([Retrieval(cutoffs=(1,))], zero_shot_subject(data=data))
+    assert scores["image to text R@1"] == pytest.approx(100)  # the cat's first caption alone would give 0
+    assert scores["text to image R@1"] == pytest.approx(100 * 2 / 3)
+    assert caption_lines(data) > 0
+    assert "a dog" in tile(data, 0, "").caption
+
+
+class Mean(nn.Module):
+    """An image tower by hand: the means of the red and of the green channel."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.mean((2, 3))[:, :2]
+
+
+def zero_shot_subject(*others: TensorImages, **fields: Any) -> Subject:
+    towers = {"image": Tower(Mean(), nn.Identity()), "text": Tower(Words(), nn.Identity())}
+    plans = {name: TowerPlan(name, name) for name in towers}
+    method = CLIP(Towers(towers, plans), InfoNCE())
+    method.pixels = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+    return Subject(method, others=others, size=4, **fields)
+
+
+def coloured(colours: list[tuple[int, int, int]], labels: list[int], name: str) -> TensorImages:
+    pixels = torch.tensor(colours, dtype=torch.uint8)[:, :, None, None].expand(-1, -1, 4, 4).contiguous()
+    return TensorImages(pixels, torch.tensor(labels), classes=("cat", "dog"), name=name)
+
+
+def test_zero_shot_by_hand() -> None:
+    """A cat is (1, 0) on average of its prompts' directions and a dog (0, 1), so that the stronger channel decides."""
+    red, green, reddish = (250, 10, 0), (10, 250, 0), (140, 120, 0)
+    first = coloured([red, green, reddish, green], [0, 1, 1, 1], "first")  # the third is a dog, and seen as a cat
+    second = coloured([red, green], [1, 0], "second")
+    scores = evaluate([ZeroShot()], zero_shot_subject(first, second))
+    assert scores == {
+        "zero-shot first top-1": 75.0,
+        "zero-shot first mean per class": pytest.approx((100 + 100 * 2 / 3) / 2),
+        "zero-shot second top-1": 0.0,
+        "zero-shot second mean per class": 0.0,
+        "zero-shot mean": 37.5,
+    }
+    alone = evaluate([ZeroShot()], zero_shot_subject(first))
+    assert alone == {name: score for name, score in scores.items() if "first" in name}
+    own = evaluate([ZeroShot()], zero_shot_subject(second, data=first))
+    assert (own["zero-shot top-1"], own["zero-shot second top-1"]) == (75.0, 0.0)
+    assert "zero-shot mean" not in own  # the mean is one of other datasets
+
+
+def test_zero_shot_leaves_out_what_has_no_label_and_refuses_what_has_no_names() -> None:
+    data = coloured([(250, 10, 0), (10, 250, 0)], [0, -1], "some")
+    assert evaluate([ZeroShot()], zero_shot_subject(data))["zero-shot some top-1"] == 100.0
+    data.classes = None
+    with pytest.raises(ValueError, match="needs the names of the classes, and some has none"):
+        evaluate([ZeroShot()], zero_shot_subject(data))
+    several = coloured([(250, 10, 0)], [0], "several")
+    several.labels = torch.tensor([[1, 0]])
+    with pytest.raises(ValueError, match="needs one label an image, and several has several"):
+        evaluate([ZeroShot()], zero_shot_subject(several))
+    with pytest.raises(ValueError, match="--transfer FOLDER_OF_CLASSES"):
+        evaluate([ZeroShot()], zero_shot_subject())
+
+
+def test_names_of_folders_are_read_as_words() -> None:
+    class Echo(Words):
+        def tokenize(self, texts: list[str]) -> torch.Tensor:
+            assert texts == ["a hot dog {x}"]
+            return super().tokenize(texts)
+
+    class_vectors(Echo(), ["hot_dog"], ["a {} {x}"])
+
+
+def test_zero_shot_from_files(tmp_path: Path) -> None:
+    pictures = np.array([[2, 0.1], [0.1, 5], [1, 1.1], [3, 1]], np.float32)
+    classes = np.array([[10, 0], [0, 1]], np.float32)  # lengths do not count
+    for name, array in (("images", pictures), ("classes", classes), ("labels", np.array([0, 1, 0, 0]))):
+        np.save(tmp_path / f"{name}.npy", array)
+    files = ["--images", tmp_path / "images.npy", "--texts", tmp_path / "classes.npy"]
+    labels = ["--labels", tmp_path / "labels.npy"]
+    for named in (["--protocol", "zero-shot"], []):
+        code, out, errors = here("evaluate", *named, *files, *labels, "--json")
+        assert code == 0, errors
+        found = json.loads(out)["images"]
+        assert found == {
+            "zero-shot top-1": 75.0,
+            "zero-shot mean per class": pytest.approx((100 * 2 / 3 + 100) / 2, abs=1e-3),
+        }
+    np.save(tmp_path / "wrong.npy", np.array([0, 1, 2, 0]))
+    assert "must hold rows of the classes, 0..1" in refused("evaluate", *files, "--labels", tmp_path / "wrong.npy")
+    assert "give one" in refused("evaluate", *files, *labels, "--owners", tmp_path / "labels.npy")
+    assert "need both files" in refused("evaluate", *labels)
+    assert "needs images and texts" in refused("evaluate", "--protocol", "retrieval", *files, *labels)
+    assert "--labels labels.npy" in refused("evaluate", "--protocol", "zero-shot", *files)
 
 
 def test_a_dataset_is_judged_by_its_own_custom() -> None:

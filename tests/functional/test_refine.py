@@ -70,6 +70,19 @@ def test_teachers_in_a_space_of_their_own_equal_two_loops(own_candidates: bool, 
         refine(**{**arguments, "teacher_keys": keys[:, :2]})
 
 
+@pytest.mark.parametrize("block", [1, 5, 64])
+def test_who_is_not_known_pulls_nothing(block: int) -> None:
+    arguments = scene(7, False, False)
+    seen = normalize(torch.randn(12 + 17, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64), dim=1)
+    seen[:3], seen[12:20] = 0.0, 0.0
+    arguments |= {"teachers": seen[:12], "teacher_keys": seen[12:]}
+    ours = with_gradients(refine, arguments, block=block)
+    assert ours[0].any()
+    assert not ours[0][:, :3].any()
+    for one, other in zip(ours, with_gradients(reference.refine, arguments), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
 def test_nothing_pulled_weighs_nothing() -> None:
     arguments = scene(0, True, False) | {"rules": [Rule(), Rule(ceiling=torch.zeros(12))]}
     refined = refine(**arguments)

@@ -35,6 +35,16 @@ def test_sums_and_gradients_equal_the_reference(name: str, symmetric: bool) -> N
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("name", ["none", "ceiling pulled", "group pulled", "all joined, pulled", "mixed"])
+def test_pulled_pairs_among_the_negatives_equal_the_reference(name: str, symmetric: bool) -> None:
+    case = Case(1, symmetric=symmetric)
+    rules = case.rules(name)
+    expected = with_gradients(reference.sigmoid_sums, case, rules, 0.3, -1.5, soft=True)
+    for block in (4, None):
+        assert_same(with_gradients(sigmoid_sums, case, rules, 0.3, -1.5, soft=True, block=block), expected)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("ids", ["copies", "one", "empty"])
 @pytest.mark.parametrize("name", ["none", "ceiling pulled", "mixed"])
 def test_ids_that_repeat_or_are_empty(name: str, ids: str, symmetric: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +120,17 @@ def visits(rank: int, world_size: int) -> Tensor:
         part = slice(6 * rank // world_size, 6 * (rank + 1) // world_size)
         guide.update(rows[part], noise(6, 3, seed=step)[part])
     return guide.vectors()
+
+
+def test_a_visit_that_is_not_finite_does_not_count() -> None:
+    guide = HistoryGuide(num_samples=4, dim=2, momentum=0.5)
+    guide.update(torch.tensor([0]), torch.tensor([[1.0, 0.0]]))
+    views = torch.tensor([[math.nan, 0.0], [math.inf, 1.0], [0.0, 3.0]])
+    guide.update(torch.tensor([0, 1, 2]), views)
+    torch.testing.assert_close(guide.vectors(), torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]))
+    guide.update(torch.tensor([2]), torch.tensor([[0.0, 1.0]]), torch.tensor([[math.nan, 1.0]]))
+    guide.update(torch.tensor([3]), views[:1])
+    torch.testing.assert_close(guide.vectors()[2:], torch.tensor([[0.0, 1.0], [0.0, 0.0]]))
 
 
 def test_two_ranks_equal_one(two_ranks: Ranks) -> None:

@@ -57,6 +57,31 @@ def test_fewer_samples_and_everything_alike() -> None:
     assert estimate_alpha(alike, (alike, alike), alike) == (1.0, 1.0, 1.0)
 
 
+def test_every_sample_has_an_estimate_by_hand() -> None:
+    """Samples at 0, 5, 10, 60 and 180 degrees; all twins are 6 degrees apart."""
+    z, twins = (
+        torch.stack((angle.deg2rad().cos(), angle.deg2rad().sin()), 1)
+        for angle in torch.tensor([[0, 5, 10, 60, 180], [6, 11, 16, 66, 186]]).double()
+    )
+    found = estimate_alpha(z, twins=twins, guide=(z, twins), per_sample=True)
+    expected = torch.tensor([1, 2, 1, 0, 0]) / 4  # of the four others those within 6 degrees
+    for estimate in found:
+        torch.testing.assert_close(estimate.float(), expected)
+    assert estimate_alpha(z, twins=twins).twins == pytest.approx(float(expected.mean()))
+    assert bool(estimate_alpha(z, guide=(z, twins), per_sample=True).twins.isnan().all())
+
+
+def test_samples_of_large_classes_have_more_false_negatives() -> None:
+    first, second, _ = clusters(8, 30, 0.2)
+    kept = torch.cat((torch.arange(30), torch.arange(30, 240, 3)))  # one class of thirty, seven of ten
+    found = estimate_alpha(first[kept], twins=second[kept], per_sample=True).twins
+    assert float(found[:30].mean()) == pytest.approx(29 / 99, rel=0.2)
+    assert float(found[30:].mean()) == pytest.approx(9 / 99, rel=0.2)
+    fewer = estimate_alpha(first[kept], twins=second[kept], most=50, per_sample=True).twins
+    assert fewer.shape == (100,)
+    assert float(fewer[:30].mean()) == pytest.approx(29 / 99, rel=0.3)
+
+
 def test_wrong_arguments_get_one_sentence() -> None:
     z = torch.eye(4)
     with pytest.raises(ValueError, match="give twins or a guide"):

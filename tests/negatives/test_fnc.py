@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -36,6 +38,20 @@ def test_flags_equal_a_sort(alpha: float) -> None:
     dropped = similarity.sort(dim=1, descending=True).values[:, k:38]
     torch.testing.assert_close(sums.log_sum[0], (dropped / 0.1).logsumexp(1))
     assert sums.kept.unique().tolist() == [38 - k]
+
+
+@pytest.mark.parametrize("options", [{}, {"supports": 1}, {"count": "quantile"}])
+def test_a_share_for_every_sample_by_hand(options: dict[str, Any]) -> None:
+    degrees = torch.tensor([0.0, 20.0, 90.0, 180.0, 200.0]).deg2rad()
+    points = torch.stack((degrees.cos(), degrees.sin()), dim=1)
+    rows = torch.tensor([4, 3, 2, 1, 0])
+    policy = FNC(alpha=torch.tensor([0.5, 0.0, 1.0, 0.3, 0.75]), **options)
+    pairs = Pairs(points, torch.arange(5), torch.ones(5), anchor_rows=rows, supports=points)
+    flags = policy.flags(pairs)
+    # by row 0.75, 0.3, 1, 0 and 0.5 of four candidates; a share of 0 flags nothing, another at least one
+    assert torch.bincount(flags.anchors, minlength=5).tolist() == [3, 1, 3 if "count" in options else 4, 0, 2]
+    flagged = list(zip(flags.anchors.tolist(), flags.candidates.tolist(), strict=True))
+    assert all(pair in flagged for pair in [(0, 1), (1, 0), (4, 3)])  # everyone's nearest neighbour first
 
 
 @pytest.mark.parametrize("queue", [False, True])
@@ -119,6 +135,7 @@ def one_step(rank: int, world_size: int) -> tuple[torch.Tensor, torch.Tensor]:
     z1, z2 = torch.randn(2, 8, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     z1, z2 = z1[part].clone().requires_grad_(), z2[part].clone().requires_grad_()
     loss = InfoNCE(0.1, FNC(0.2), "attract")(z1, z2, torch.arange(8)[part])
+    loss = loss + InfoNCE(0.1, FNC(torch.linspace(0, 0.9, 8)))(z1, z2, torch.arange(8)[part])
     return loss.detach() / world_size, torch.stack(torch.autograd.grad(loss, (z1, z2))) / world_size
 
 
@@ -133,8 +150,22 @@ def test_there_is_nothing_to_save() -> None:
     assert not InfoNCE(0.1, FNC(0.2)).state_dict()
 
 
+def test_shares_by_sample_are_saved() -> None:
+    saved = FNC(torch.tensor([0.1, 0.2])).state_dict()
+    other = FNC(torch.tensor([0.3, 0.3]))
+    other.load_state_dict(saved)
+    torch.testing.assert_close(other.alpha, torch.tensor([0.1, 0.2]))
+
+
 def test_wrong_arguments_get_one_sentence() -> None:
     with pytest.raises(ValueError, match=r"alpha must be in \(0, 1\), got 0"):
         FNC(0)
     with pytest.raises(ValueError, match="start must be in"):
         FNC(start=-1)
+    with pytest.raises(ValueError, match=r"alpha by sample must be \(n,\) floats in \[0, 1\]"):
+        FNC(torch.tensor([0.5, 1.5]))
+    z = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match=r"ids must be in 0..1"):
+        InfoNCE(0.1, FNC(torch.tensor([0.5, 0.5])))(z, z, torch.arange(3))
+    with pytest.raises(ValueError, match="ids are missing"):
+        InfoNCE(0.1, FNC(torch.tensor([0.5, 0.5])))(z, z)

@@ -164,9 +164,32 @@ def test_everything_flagged_stays_finite(build: Any, treatment: str) -> None:
     assert loss_fn.stats["flagged_share"] > 0.9
 
 
+def test_a_share_for_every_sample_by_hand() -> None:
+    degrees = torch.tensor([0.0, 20.0, 90.0, 180.0]).deg2rad()
+    points = torch.stack((degrees.cos(), degrees.sin()), dim=1)
+    policy = GloFND(6, alpha=torch.tensor([0.9, 0.0, 0.1, 0.2, 0.4, 1.0]), optimizer="sgd", lr=0.5)
+    pairs = Pairs(points, torch.arange(4), torch.ones(4), anchor_rows=torch.tensor([5, 4, 2, 1]))
+    (rule,) = policy.judge(pairs, 1.0)
+    # nothing exceeds 1: a threshold falls by half of its own sample's share
+    torch.testing.assert_close(rule.ceiling, torch.tensor([0.5, 0.8, 0.95, 1.0]))
+    torch.testing.assert_close(policy.threshold, torch.tensor([1.0, 1.0, 0.95, 1.0, 0.8, 0.5]))
+
+
+def test_every_sample_converges_to_its_own_share() -> None:
+    count = 41
+    z = normalise(torch.randn(count, 5, generator=torch.Generator().manual_seed(3)))
+    alpha = (torch.arange(count) % 4 + 0.5) / (count - 1)  # the first to the fourth largest similarity
+    policy, pairs = GloFND(count, alpha, lr=0.02, decay=True), Pairs(z, torch.arange(count), torch.ones(count))
+    for step in range(600):
+        policy.judge(pairs, step / 600)
+    exceeding = pairs.count_above(policy.threshold)
+    assert (exceeding - (torch.arange(count) % 4)).abs().max() <= 1
+
+
 def run_steps(rank: int, world_size: int, first: int, last: int, state: Any, options: dict[str, Any]) -> Any:
     """Steps first..last of one rank's part; loss, gradient and state."""
-    loss_fn = InfoNCE(0.1, GloFND(COUNT, alpha=0.2, lr=0.2, **options) & FNC(0.1) & Oracle(torch.arange(COUNT) % 7))
+    glofnd = GloFND(COUNT, **{"alpha": 0.2, "lr": 0.2, **options})
+    loss_fn = InfoNCE(0.1, glofnd & FNC(0.1) & Oracle(torch.arange(COUNT) % 7))
     if state is not None:
         loss_fn.load_state_dict(state)
     part = slice(12 * rank // world_size, 12 * (rank + 1) // world_size)
@@ -180,10 +203,20 @@ def run_steps(rank: int, world_size: int, first: int, last: int, state: Any, opt
     return outcome, loss_fn.state_dict()
 
 
+BY_SAMPLE = {"alpha": torch.linspace(0, 0.5, COUNT), "initial": "quantile"}
+
+
 @pytest.mark.parametrize(
     "options",
-    [{}, {"shared": True}, {"initial": "quantile"}, {"optimizer": "sgd"}, {"shared": True, "initial": "quantile"}],
-    ids=str,
+    [
+        {},
+        {"shared": True},
+        {"initial": "quantile"},
+        {"optimizer": "sgd"},
+        {"shared": True, "initial": "quantile"},
+        BY_SAMPLE,
+    ],
+    ids=lambda options: ", ".join(options),
 )
 def test_two_ranks_equal_one(two_ranks: Ranks, options: dict[str, Any]) -> None:
     outcome, state = run_steps(0, 1, 0, 5, None, options)
@@ -196,7 +229,11 @@ def test_two_ranks_equal_one(two_ranks: Ranks, options: dict[str, Any]) -> None:
         torch.testing.assert_close(first_state[name], table)
 
 
-@pytest.mark.parametrize("options", [{}, {"shared": True}, {"initial": "quantile", "decay": True}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"shared": True}, {"initial": "quantile", "decay": True}, BY_SAMPLE],
+    ids=lambda options: ", ".join(options),
+)
 def test_save_load_continue_is_bit_equal(options: dict[str, Any]) -> None:
     whole, state = run_steps(0, 1, 0, 6, None, options)
     _, middle = run_steps(0, 1, 0, 3, None, options)
@@ -207,11 +244,23 @@ def test_save_load_continue_is_bit_equal(options: dict[str, Any]) -> None:
     assert all(torch.equal(state[name], end[name]) for name in state)
 
 
+def test_shares_by_sample_are_saved() -> None:
+    saved, other = GloFND(3, torch.tensor([0.1, 0.2, 0.3])).state_dict(), GloFND(3, torch.full((3,), 0.5))
+    other.load_state_dict(saved)
+    torch.testing.assert_close(other.alpha, torch.tensor([0.1, 0.2, 0.3]))
+
+
 def test_wrong_arguments_get_one_sentence() -> None:
     with pytest.raises(ValueError, match=r"alpha must be in \(0, 1\), got 1.5: it is the share of negatives"):
         GloFND(10, alpha=1.5)
     with pytest.raises(ValueError, match="start must be in"):
         GloFND(10, start=2)
+    with pytest.raises(ValueError, match=r"alpha by sample has the shape \(9,\): it must be \(10,\)"):
+        GloFND(10, alpha=torch.full((9,), 0.1))
+    with pytest.raises(ValueError, match="one threshold for all has one alpha"):
+        GloFND(10, alpha=torch.full((10,), 0.1), shared=True)
+    with pytest.raises(ValueError, match=r"alpha by sample must be \(n,\) floats in \[0, 1\]"):
+        GloFND(10, alpha=torch.full((10,), -0.1))
     with pytest.raises(ValueError, match="lr must be above 0"):
         GloFND(10, lr=0)
     with pytest.raises(ValueError, match=r"ids must be in 0..9, got 0..23"):

@@ -38,6 +38,21 @@ def test_by_hand_on_a_circle() -> None:
 
 
 @pytest.mark.parametrize("mutual", [False, True])
+def test_rows_of_the_own_sample_take_no_place(mutual: bool) -> None:
+    """Two rows of one sample lie side by side: each finds the nearest row of another sample."""
+    points, identities = circle(0, 1, 30, 31, 100), torch.tensor([7, 7, 3, 3, 9])
+    policy = Neighbours(5, k=1, mutual=mutual, identities=identities)
+    policy.fit(points)
+    assert policy.table[:, 0].tolist() == ([-1, 2, 1, -1, -1] if mutual else [2, 2, 1, 1, 3])
+    few = Neighbours(5, k=4, mutual=mutual, identities=identities)
+    few.fit(points)
+    assert few.table[0].tolist() == [2, 3, 4, -1]  # there are no more others than three
+    assert "samples" not in policy.state_dict()
+    with pytest.raises(ValueError, match=r"identities must be \(5,\) whole numbers, the sample of every row, got"):
+        Neighbours(5, k=1, identities=identities[:4])
+
+
+@pytest.mark.parametrize("mutual", [False, True])
 def test_tables_equal_a_sort(mutual: bool) -> None:
     features = noise(N, 4)
     policy = Neighbours(N, k=3, mutual=mutual)

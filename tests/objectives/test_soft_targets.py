@@ -1,129 +1,173 @@
-"""Soft targets from a guide: dense labels in float64, by hand, two ranks, and everything flagged."""
+"""Soft targets of a teacher: X-CLR, SoftCLIP, mixed labels and ReSSL, against their dense formulas in float64."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from antipodes import InfoNCE, Oracle, Refine
-from antipodes.pairs import normalise
-from tests.ranks import Ranks
+from antipodes import GlobalContrastive, Guided, InfoNCE, PositiveAware, Refine, TwoWay
+from antipodes.runs.build import _build_objective
 
-LABELS = torch.tensor([0, 1, 0, 2, 1, 0, 2, 2])
-
-
-def draw(count: int, dim: int, seed: int) -> Tensor:
-    return torch.randn(count, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+B, TAU = 7, 0.1
+IDS = torch.arange(B)
 
 
-def dense(
-    anchors: Tensor,
-    positives: Tensor,
-    candidates: Tensor,
-    seen: Tensor,
-    seen_candidates: Tensor,
-    ids: Tensor,
-    candidate_ids: Tensor,
-    labels: Tensor,
-    tau: float,
-    mu: float,
-    tau_prime: float,
-) -> Tensor:
-    """The mean cross entropy with labels as whole rows: the positive first, then every candidate."""
-    logits = torch.cat((positives[:, None], anchors @ candidates.T), 1) / tau
-    other = (ids[:, None] != candidate_ids) & (candidate_ids >= 0)
-    flagged = (labels[ids][:, None] == labels[candidate_ids.clamp(min=0)]) & other
-    first = torch.ones(len(ids), 1, dtype=torch.bool)
-    logits = logits.masked_fill(~torch.cat((first, other), 1), -math.inf)
-    guide = torch.cat((torch.ones(len(ids), 1).double(), seen @ seen_candidates.T), 1) / (tau * tau_prime)
-    p = guide.masked_fill(~torch.cat((first, flagged), 1), -math.inf).softmax(1)
-    a = mu * p.amax(1, keepdim=True) / (1 + mu * p.amax(1, keepdim=True))
-    onehot = torch.zeros_like(p)
-    onehot[:, 0] = 1
-    y = (1 - a) * onehot + a * p
-    return -(y * logits.log_softmax(1).masked_fill(y == 0, 0.0)).sum(1).mean()
+def draws(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("mu", "tau_prime"), [(1.0, 0.8), (5.0, 0.3), (0.0, 1.0)])
-def test_a_batch_equals_dense_labels(mu: float, tau_prime: float) -> None:
-    z1, z2 = draw(8, 6, 0).requires_grad_(), draw(8, 6, 1).requires_grad_()
-    guide = draw(8, 3, 2), draw(8, 3, 3)
-    ids = torch.arange(8)
-    loss_fn = InfoNCE(0.2, Oracle(LABELS), Refine(mu, tau_prime, space="guide"))
-    loss = loss_fn(z1, z2, ids, guide=guide)
-    views = torch.cat((normalise(z1), normalise(z2)))
-    positives = (normalise(z1) * normalise(z2)).sum(1).repeat(2)
-    seen, both = normalise(torch.cat(guide)), ids.repeat(2)
-    expected = dense(views, positives, views, seen, seen, both, both, LABELS, 0.2, mu, tau_prime)
-    torch.testing.assert_close(loss, expected)
-    for one, other in zip(torch.autograd.grad(loss, (z1, z2)), torch.autograd.grad(expected, (z1, z2)), strict=True):
-        torch.testing.assert_close(one, other)
+def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    return -(targets * logits.log_softmax(1)).sum(1).mean()
 
 
-def test_a_queue_equals_dense_labels() -> None:
-    queries, keys, queue = draw(4, 6, 0).requires_grad_(), draw(4, 6, 1), draw(9, 6, 2)
-    guide, queue_guide = (draw(4, 3, 3), draw(4, 3, 4)), draw(9, 3, 5)
-    ids, queue_ids = torch.arange(4), torch.tensor([0, 5, -1, 6, 2, 7, 4, 1, 3])
-    loss = InfoNCE(0.2, Oracle(LABELS), Refine(2.0, 0.5, "guide"))(
-        queries, keys, ids, candidates=queue, candidate_ids=queue_ids, guide=guide, candidate_guide=queue_guide
+def assert_same(ours: Callable[..., Tensor], dense: Callable[..., Tensor], *leaves: Tensor) -> None:
+    """The same value, and the same gradient in every leaf."""
+    leaves = tuple(leaf.requires_grad_() for leaf in leaves)
+    one, other = ours(*leaves), dense(*leaves)
+    torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+    for mine, theirs in zip(torch.autograd.grad(one, leaves), torch.autograd.grad(other, leaves), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-10)
+
+
+def without_self(matrix: Tensor) -> Tensor:
+    """(2B, 2B - 1): the rows of a square matrix without its diagonal."""
+    n = len(matrix)
+    return matrix[~torch.eye(n, dtype=torch.bool)].view(n, n - 1)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3, 0.0])
+def test_the_guides_softmax_is_the_target_of_xclr_and_a_share_mixes_it_with_the_positive(share: float) -> None:
+    g = draws(B, 5, seed=1)
+    loss_fn = InfoNCE(TAU, Guided(margin=3.0), Refine(share=share, tau_prime=0.5, space="guide"))
+
+    def dense(z1: Tensor, z2: Tensor) -> Tensor:
+        z, seen = normalize(torch.cat((z1, z2)), dim=1), normalize(g, dim=1).repeat(2, 1)
+        onehot = torch.eye(2 * B, dtype=torch.float64).roll(B, 1)
+        targets = (without_self(seen @ seen.T) / (0.5 * TAU)).softmax(1)
+        return soft_cross_entropy(without_self(z @ z.T) / TAU, share * targets + (1 - share) * without_self(onehot))
+
+    assert_same(lambda z1, z2: loss_fn(z1, z2, IDS, guide=(g, g)), dense, *draws(2, B, 4))
+
+
+def test_a_great_confidence_comes_to_the_same_target() -> None:
+    z1, z2, g = *draws(2, B, 4), draws(B, 5, seed=1)
+    by_share, by_mu = (
+        InfoNCE(TAU, Guided(margin=3.0), Refine(tau_prime=1.0, space="guide", **numbers))(z1, z2, IDS, guide=(g, g))
+        for numbers in ({"share": 1.0}, {"mu": 1e12})
     )
-    anchors, positives = normalise(queries), (normalise(queries) * normalise(keys)).sum(1)
-    seen = normalise(guide[0]), normalise(queue_guide)
-    expected = dense(anchors, positives, normalise(queue), *seen, ids, queue_ids, LABELS, 0.2, 2.0, 0.5)
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(*(torch.autograd.grad(each, queries)[0] for each in (loss, expected)))
+    torch.testing.assert_close(by_share, by_mu, rtol=1e-6, atol=0)
 
 
-def test_the_guide_decides_by_hand() -> None:
-    """Of two flagged candidates the guide finds one like the anchor and one opposite: only the first is pulled."""
-    tau, exp = 0.5, math.exp
-    anchor, key = torch.tensor([[[1.0, 0.0]], [[0.6, 0.8]]], dtype=torch.float64)
-    queue = torch.tensor([[0.0, 1.0], [0.8, 0.6]], dtype=torch.float64)
-    loss_fn = InfoNCE(tau, Oracle(torch.tensor([0, 0, 0])), Refine(mu=1.0, tau_prime=0.1, space="guide"))
-    loss = loss_fn(
-        anchor, key, torch.tensor([0]), candidates=queue, candidate_ids=torch.tensor([1, 2]),
-        guide=(anchor, anchor), candidate_guide=torch.tensor([[1.0, 0.0], [-1.0, 0.0]]).double(),
-    )  # fmt: skip
-    p = 0.5  # of the positive and of the first candidate; the other gets e^-40
-    a = p / (1 + p)
-    target = (1 - a + a * p) * 0.6 + a * p * 0.0
-    denominator = exp(0.6 / tau) + exp(0.0) + exp(0.8 / tau)
-    assert loss.item() == pytest.approx(math.log(denominator) - target / tau, rel=1e-9)
+def softclip(image: Tensor, text: Tensor, of_images: Tensor, of_texts: Tensor, tau_prime: float) -> Tensor:
+    """Soft cross-modal targets by the similarities within each modality, as a guide sees them; mean of both ways."""
+    logits = normalize(image, dim=1) @ normalize(text, dim=1).T / TAU
+    seen = [normalize(vectors, dim=1) for vectors in (of_images, of_texts)]
+    targets = [(vectors @ vectors.T / (tau_prime * TAU)).softmax(1) for vectors in seen]
+    return (soft_cross_entropy(logits, targets[0]) + soft_cross_entropy(logits.T, targets[1])) / 2
 
 
-def test_everything_flagged_and_alike_stays_finite() -> None:
-    z1, z2 = torch.ones(2, 4, 3).requires_grad_()
-    alike = torch.ones(4, 2)
-    loss_fn = InfoNCE(0.01, Oracle(torch.zeros(4, dtype=torch.int64)), Refine(10.0, 0.1, "guide"))
-    loss = loss_fn(z1, z2, torch.arange(4), guide=(alike, alike))
-    assert loss.isfinite()
-    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (z1, z2)))
+def test_two_ways_with_a_guide_of_both_modalities_are_softclip() -> None:
+    of_images, of_texts = draws(B, 3, seed=2), draws(B, 5, seed=3)
+    g = torch.cat((normalize(of_images, dim=1), normalize(of_texts, dim=1)), dim=1)
+    loss_fn = TwoWay(InfoNCE(TAU, Guided(margin=3.0), Refine(share=1.0, tau_prime=1.0, space="guide")))
+    assert_same(
+        lambda image, text: loss_fn(image, text, IDS, guide=(g, g)),
+        lambda image, text: softclip(image, text, g, g, 1.0),
+        *draws(2, B, 4),
+    )
 
 
-def test_wrong_calls_get_one_sentence() -> None:
-    with pytest.raises(ValueError, match="space must be own or guide, got 'both'"):
-        Refine(space="both")  # type: ignore[arg-type]
-    loss_fn = InfoNCE(0.2, Oracle(LABELS), Refine(space="guide"))
-    with pytest.raises(ValueError, match="needs a guide: give the loss guide="):
-        loss_fn(draw(8, 6, 0), draw(8, 6, 1), torch.arange(8))
+def test_each_direction_may_have_a_guide_of_its_own_modality() -> None:
+    of_images, of_texts = draws(B, 3, seed=2), draws(B, 5, seed=3)
+    loss_fn = InfoNCE(TAU, Guided(margin=3.0), Refine(share=1.0, tau_prime=0.6, space="guide"))
+
+    def ours(image: Tensor, text: Tensor) -> Tensor:
+        ways = ((image, text, of_images), (text, image, of_texts))
+        losses = [
+            loss_fn(one, other, IDS, candidates=other, candidate_ids=IDS, guide=(g, g), candidate_guide=g)
+            for one, other, g in ways
+        ]
+        return (losses[0] + losses[1]) / 2
+
+    assert_same(ours, lambda image, text: softclip(image, text, of_images, of_texts, 0.6), *draws(2, B, 4))
 
 
-def share_of(rank: int, world_size: int) -> tuple[Any, ...]:
-    """The loss and the gradients of one rank's part of a batch of eight."""
-    part = slice(8 * rank // world_size, 8 * (rank + 1) // world_size)
-    z1, z2 = (draw(8, 6, seed)[part].clone().requires_grad_() for seed in (0, 1))
-    guide = draw(8, 3, 2)[part], draw(8, 3, 3)[part]
-    loss = InfoNCE(0.2, Oracle(LABELS), Refine(space="guide"))(z1, z2, torch.arange(8)[part], guide=guide)
-    return loss.detach(), *torch.autograd.grad(loss, (z1, z2))
+def test_a_queue_without_the_positive_is_ressl() -> None:
+    keys, queue = draws(B, 4, seed=4), draws(11, 4, seed=5)
+    ids = torch.arange(11) + 100
+    everything = PositiveAware(margin=3.0, relative=False)
+    loss_fn = InfoNCE(TAU, everything, Refine(share=1.0, tau_prime=0.4, positive=False))
+
+    def dense(queries: Tensor) -> Tensor:
+        of_queue = normalize(queue, dim=1)
+        targets = (normalize(keys, dim=1) @ of_queue.T / (0.4 * TAU)).softmax(1)
+        return soft_cross_entropy(normalize(queries, dim=1) @ of_queue.T / TAU, targets)
+
+    assert_same(lambda queries: loss_fn(queries, keys, IDS, candidates=queue, candidate_ids=ids), dense, draws(B, 4))
+    assert loss_fn.stats["refined_mass"] == 1
 
 
-def test_two_ranks_equal_one(two_ranks: Ranks) -> None:
-    loss, *gradients = share_of(0, 1)
-    parts = two_ranks(share_of)
-    torch.testing.assert_close((parts[0][0] + parts[1][0]) / 2, loss)
-    for number, gradient in enumerate(gradients, start=1):
-        torch.testing.assert_close(torch.cat([part[number] for part in parts]) / 2, gradient)
+@pytest.mark.parametrize("positive", [True, False])
+def test_whom_the_guide_does_not_know_it_does_not_pull(positive: bool) -> None:
+    """Its label is its positive alone; without the positive it has none, and no loss."""
+    z1, z2, g = *draws(2, B, 4).requires_grad_(), draws(B, 5, seed=1)
+    g[2] = 0.0
+    policy, space = Guided(margin=3.0), "guide"
+    refined = InfoNCE(TAU, policy, Refine(share=1.0, space=space, positive=positive), reduction="none")
+    losses = refined(z1, z2, IDS, guide=(g, g))
+    plain = InfoNCE(TAU, reduction="none")(z1, z2, IDS)
+    expected = plain[[2, B + 2]] if positive else torch.zeros(2, dtype=torch.float64)
+    torch.testing.assert_close(losses[[2, B + 2]], expected)
+    assert bool((losses != plain)[:2].all())
+    assert all(part.isfinite().all() for part in torch.autograd.grad(losses.sum(), (z1, z2)))
+
+
+def test_an_empty_queue_without_the_positive_stays_finite() -> None:
+    queries = draws(B, 4).requires_grad_()
+    everything = PositiveAware(margin=3.0, relative=False)
+    loss_fn = InfoNCE(TAU, everything, Refine(share=1.0, positive=False))
+    empty = torch.full((5,), -1)
+    loss = loss_fn(queries, draws(B, 4, seed=4), IDS, candidates=draws(5, 4), candidate_ids=empty)
+    assert loss == 0
+    assert not torch.autograd.grad(loss, queries)[0].any()
+
+
+def test_a_global_objective_takes_the_same_labels() -> None:
+    z1, z2, g = *draws(2, B, 4), draws(B, 5, seed=1)
+    refine = Refine(share=1.0, tau_prime=1.0, space="guide")
+    loss_fn = GlobalContrastive(B, TAU, gamma=1.0, negatives=Guided(margin=3.0), treatment=refine)
+    plain = GlobalContrastive(B, TAU, gamma=1.0)
+    pulled = plain(z1, z2, IDS) - loss_fn(z1, z2, IDS, guide=(g, g))
+    z, seen = normalize(torch.cat((z1, z2)), dim=1), normalize(g, dim=1).repeat(2, 1)
+    targets = (without_self(seen @ seen.T) / TAU).softmax(1)
+    expected = (targets * without_self(z @ z.T)).sum(1).mean() - (z * z.roll(B, 0)).sum(1).mean()
+    torch.testing.assert_close(pulled, expected)
+
+
+def test_the_options_of_a_run_become_the_treatment() -> None:
+    config = {
+        "method": {"name": "simclr"}, "objective": {"name": "info-nce"}, "treatment": "refine",
+        "refine_mu": 1.0, "refine_tau_prime": 0.4, "refine_share": 1.0, "refine_positive": False,
+    }  # fmt: skip
+    given = {"num_samples": 9}
+    objective = _build_objective(config, given, PositiveAware(), ["info-nce"])
+    assert objective.refinery == Refine(tau_prime=0.4, share=1.0, positive=False)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sentence"),
+    [
+        ({"share": 1.5}, r"share must be in \[0, 1\], got 1.5"),
+        ({"share": math.nan}, r"share must be in \[0, 1\], got nan"),
+        ({"share": 0.5, "mu": 2.0}, "share takes the place of mu: leave mu out"),
+        ({"positive": False}, "give share=1.0 with positive=False"),
+    ],
+)
+def test_refuses_labels_that_make_no_sense(numbers: dict[str, float], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Refine(**numbers)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from antipodes import (
     Temperature,
     TwoWay,
 )
-from antipodes.objectives import Objective, Treatment
+from antipodes.objectives import Objective, Refine, Treatment
 from tests.ranks import Ranks
 from tests.reference import modalities as reference
 
@@ -111,6 +112,46 @@ def test_siglip_equals_loops(treatment: Treatment) -> None:
     assert len(list(both.parameters())) == 2
 
 
+@pytest.mark.parametrize(("mu", "tau_prime"), [(1.0, 0.8), (0.3, 0.1), (10.0, 1.0)])
+def test_refined_siglip_equals_loops(mu: float, tau_prime: float) -> None:
+    """In value, and in the gradients of embeddings, temperature and bias; both directions and each by itself."""
+    first, second = embeddings()
+    refinery = Refine(mu, tau_prime)
+    loss_fn = Sigmoid(0.3, -2.0, Oracle(LABELS), refinery).double()
+    loss = loss_fn(first, second, IDS, candidates=second, candidate_ids=IDS)
+    assert isinstance(loss_fn.temperature, Temperature)
+    log_tau, ids = loss_fn.temperature.parameter, IDS.tolist()
+    assert log_tau is not None
+    wanted = [first, second, log_tau, loss_fn.bias]
+    refined = functools.partial(reference.siglip_refined, flagged=same, mu=mu, tau_prime=tau_prime)
+    compare(loss, refined(first, second, ids, log_tau.exp(), loss_fn.bias), wanted)
+    assert loss_fn.stats["refined_mass"] > 0
+    both = TwoWay(loss_fn)
+    there, back = (refined(*views, ids, log_tau.exp(), loss_fn.bias) for views in ((first, second), (second, first)))
+    compare(both(first, second, IDS), (there + back) / 2, wanted)
+    flagged = sum(same(i, k) and ids[i] != ids[k] for i in range(B) for k in range(B)) / B
+    kept = both.stats["first_to_second/kept_per_anchor"]
+    assert kept == pytest.approx(sum(ids[i] != ids[k] for i in range(B) for k in range(B)) / B)
+    assert both.stats["first_to_second/flagged_share"] == pytest.approx(flagged / kept)
+
+
+def test_refined_siglip_without_confidence_flags_nothing_and_with_it_pulls_copies() -> None:
+    first, second = embeddings()
+    plain = Sigmoid(0.3, -2.0, learnable=False)(first, second, IDS)
+    torch.testing.assert_close(
+        Sigmoid(0.3, -2.0, Oracle(LABELS), Refine(mu=0.0), learnable=False)(first, second, IDS), plain
+    )
+    copies = second[:1].detach().expand(3, -1)  # three texts that are the same, and flagged
+    labels, ids = torch.zeros(3, dtype=torch.int64), torch.arange(3)
+    attracted = Sigmoid(0.3, -2.0, Oracle(labels), "attract", learnable=False)(
+        first[:3], copies, ids, candidates=copies, candidate_ids=ids
+    )
+    refined = Sigmoid(0.3, -2.0, Oracle(labels), Refine(mu=1e12), learnable=False)(
+        first[:3], copies, ids, candidates=copies, candidate_ids=ids
+    )
+    torch.testing.assert_close(refined, attracted)
+
+
 def test_siglip_starts_where_its_paper_does() -> None:
     loss_fn = Sigmoid()
     assert isinstance(loss_fn.temperature, Temperature)
@@ -128,8 +169,6 @@ def test_sigmoid_refuses_what_does_not_fit() -> None:
 
     with pytest.raises(ValueError, match="policies that reweigh it do not fit"):
         Sigmoid(negatives=DCL())
-    with pytest.raises(ValueError, match="treatment is eliminate or attract"):
-        Sigmoid(negatives=FNC(), treatment="refine")
     with pytest.raises(ValueError, match="bias must be finite"):
         Sigmoid(bias=float("nan"))
     with pytest.raises(ValueError, match="TwoWay needs an objective"):
@@ -208,6 +247,7 @@ def share(rank: int, world_size: int, kind: str) -> tuple[Any, ...]:
         "clip": lambda: InfoNCE(Temperature(0.2, learnable=True), GloFND(8, alpha=0.3, lr=0.3)),
         "ring": lambda: InfoNCE(0.2, Ring((0.8, 0.8)) & Guided(0.1)),
         "siglip": lambda: Sigmoid(0.3, -2.0, FNC(0.2), "attract"),
+        "siglip, refined": lambda: Sigmoid(0.3, -2.0, FNC(0.2), "refine"),
         "fastclip": lambda: GlobalContrastive(8, Temperature(0.3, learnable=True), rho=6.5, gamma=0.5),
         "isogclr": lambda: GlobalContrastive(8, Temperature(0.3, per_sample=8), rho=6.5, gamma=0.5),
     }
@@ -222,7 +262,7 @@ def share(rank: int, world_size: int, kind: str) -> tuple[Any, ...]:
     return results, clip.state_dict()
 
 
-@pytest.mark.parametrize("kind", ["clip", "ring", "siglip", "fastclip", "isogclr"])
+@pytest.mark.parametrize("kind", ["clip", "ring", "siglip", "siglip, refined", "fastclip", "isogclr"])
 def test_two_ranks_equal_one(two_ranks: Ranks, kind: str) -> None:
     whole, state = share(0, 1, kind)
     (ours, our_state), (theirs, their_state) = two_ranks(share, kind)

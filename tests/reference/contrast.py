@@ -147,6 +147,7 @@ def sigmoid_sums(
     bias: float | Tensor,
     rules: list[Rule],
     guide: Guide = None,
+    soft: bool = False,
 ) -> SigmoidSums:
     """Return the sums of `antipodes.functional.sigmoid_sums`, differentiable by autograd."""
     if candidates is None or candidate_ids is None:
@@ -157,9 +158,9 @@ def sigmoid_sums(
     for rule in rules:
         for i, row in enumerate(logits):
             kept, pulled = scene.judged(rule, i)
-            negatives = [k for k in kept if k not in pulled]
+            negatives = kept if soft else [k for k in kept if k not in pulled]
             loss_sum = _sum([-torch.nn.functional.logsigmoid(-row[k]) for k in negatives], row)
-            pulled_loss = _sum([-torch.nn.functional.logsigmoid(row[k]) for k in pulled], row)
+            pulled_loss = _sum([-torch.nn.functional.logsigmoid(row[k]) for k in pulled if not soft], row)
             results.append([loss_sum, torch.tensor(len(negatives)), pulled_loss, torch.tensor(len(pulled))])
     shape = (len(rules), len(anchors))
     return SigmoidSums(*(torch.stack(column).reshape(shape) for column in zip(*results, strict=True)))
@@ -189,7 +190,8 @@ def refine(
             weight, weighted = torch.zeros((), dtype=torch.float64), row[:0].sum()
             for k in scene.judged(rule, i)[1]:
                 t, own = teachers[i].double() @ keys[k].detach().double(), teachers[i].double().square().sum()
-                w = ((t - own) / teacher_temperature).exp()
+                known = bool(own) and (teacher_keys is None or bool(keys[k].any()))
+                w = ((t - own) / teacher_temperature).exp() if known else torch.zeros((), dtype=torch.float64)
                 weight, weighted = weight + w, weighted + w * row[k]
             rows.append((weight, weighted))
     shape = (len(rules), len(anchors))

@@ -41,6 +41,39 @@ def siglip(
     return total / len(first)
 
 
+def siglip_refined(
+    first: Tensor,
+    second: Tensor,
+    ids: Sequence[int],
+    temperature: Tensor,
+    bias: Tensor,
+    flagged: Flag,
+    mu: float = 1.0,
+    tau_prime: float = 0.8,
+) -> Tensor:
+    """One direction of SigLIP's loss with an answer q between no and yes for every flagged pair.
+
+    The positive's embedding says by a softmax over itself and the flagged candidates how alike these are; what it says
+    is believed by a = mu max p / (1 + mu max p), and the answer is what a candidate gets of the mixed label, relative
+    to the positive.
+    """
+    first, second = (torch.nn.functional.normalize(z, dim=1) for z in (first, second))
+    total = first.new_zeros(())
+    for i in range(len(first)):
+        others = [k for k in range(len(second)) if ids[i] != ids[k]]
+        doubted = [k for k in others if flagged(i, k)]
+        logits = torch.stack([second[i] @ second[k] for k in [i, *doubted]]).detach() / (temperature.item() * tau_prime)
+        p = logits.softmax(0)
+        a = mu * p.max() / (1 + mu * p.max())
+        label = a * p
+        label[0] += 1 - a
+        answer = dict(zip([i, *doubted], (label / label[0]).tolist(), strict=True))
+        for k in [i, *others]:
+            z, q = first[i] @ second[k] / temperature + bias, answer.get(k, 0.0)
+            total = total + q * torch.nn.functional.softplus(-z) + (1 - q) * torch.nn.functional.softplus(z)
+    return total / len(first)
+
+
 class FastCLIP:
     """One direction of FastCLIP by loops: u per sample, the estimated gradients of embeddings and temperature.
 

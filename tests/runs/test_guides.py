@@ -12,7 +12,7 @@ from lightning_fabric import Fabric
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from antipodes import Guided, InfoNCE, TableGuide
+from antipodes import Guided, InfoNCE, Neighbours, TableGuide
 from antipodes.cli.train import parse
 from antipodes.encoders.loading import LoadedEncoder
 from antipodes.evaluation.judged import judged_embeddings
@@ -183,8 +183,33 @@ def test_what_makes_no_sense_gets_one_sentence(options: list[object], sentence: 
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("method", "guide"), [("simclr", f"{__name__}.Tens"), ("moco", "momentum")], ids=["own source", "momentum"]
+)
+@pytest.mark.parametrize("negatives", [["neighbours"], ["ifnd", "--negatives.clusters", "[2]"]], ids=str)
+def test_a_guide_without_a_table_cannot_be_fitted_to(method: str, guide: str, negatives: list[object]) -> None:
+    sentence = rf"fitted to a guide's vectors of the whole dataset, and the guide {guide} has none: use --guide history"
+    with pytest.raises(ValueError, match=sentence):
+        made("--method", method, "--guide", guide, "--negatives", *negatives, "--negatives.space", "guide")
+
+
+def test_a_source_without_a_table_says_so() -> None:
+    source = Tens(30)
+    guide = RowGuides({"image": source})
+    assert not guide.has_table
+    with pytest.raises(ValueError, match=r"Tens has no vectors of the whole dataset: give it a method vectors\(\)"):
+        guide.vectors("image")
+
+
+def test_a_run_tells_neighbours_which_rows_show_one_sample() -> None:
+    method, data, _ = made("--method", "simclr", "--negatives", "neighbours", "--data.records", 2)
+    ((_, policy),) = method.policies()
+    assert isinstance(policy, Neighbours)
+    assert policy.samples is data.samples is not None
+
+
 def test_a_space_to_refine_in_belongs_to_refining() -> None:
-    with pytest.raises(ValueError, match="refine_space belong to --treatment refine"):
+    with pytest.raises(ValueError, match="belong to --treatment refine"):
         Settings(refine_space="guide")
 
 

@@ -136,6 +136,22 @@ def test_the_shipped_studies_can_be_trained(name: str) -> None:
             assert study.runner or configuration["seed"] == trial.seed
 
 
+def test_image_text_has_the_controls_that_its_question_names() -> None:
+    variants = load("image-text").variants
+    apart, known = variants["siblings apart .03"], variants["siblings known .03"]
+    assert apart["data"]["rows"] == known["data"]["rows"] == "separate"
+    assert apart["data"]["name"] == "flickr8k"
+    assert (apart.get("negatives"), known["negatives"]) == (None, "known")
+    assert apart["epochs"] * 5 == variants["clip .03"]["epochs"]  # five captions an image: as many steps
+    assert variants["sogclr cosine .03"]["objective"]["gamma_until"] == 0.5
+    assert variants["sogclr fnc 5 % .03"]["negatives"]["name"] == "fnc"
+    assert variants["fnc 0.5 %"]["negatives"]["alpha"] == 0.005
+    trials = load("image-text").trials(Path("out"))
+    new = ("siblings apart .03", "siblings known .03", "sogclr cosine .03", "sogclr fnc 5 % .03", "fnc 0.5 %")
+    assert all([trial.seed for trial in trials if trial.variant == name] == [0, 1, 2] for name in new)
+    assert load("image-text", "quick").variants["siblings apart .03"]["epochs"] == 1
+
+
 def test_a_budget_may_have_options_of_single_variants(write: Any) -> None:
     path = write(budgets={"paper": {"variants": {"fnc": {"negatives": {"alpha": 0.01}}}}})
     assert load(path, "paper").variants["fnc"]["negatives"] == {"name": "fnc", "alpha": 0.01}

@@ -1,4 +1,4 @@
-"""The map of where policies pay: gains from reports made by hand, and the committed page."""
+"""The map of where policies pay: gains from reports made by hand, the tables of the README, and the committed pages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from antipodes.registry import PRESETS
 from antipodes.study.definition import load, shipped
-from antipodes.study.map import CATALOGUE, map_page, read_gains, write_map
+from antipodes.study.map import CATALOGUE, map_page, preset_sentences, read_gains, write_map
+from antipodes.study.readme import FIRST, LAST, readme_block, write_readme
 
 EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
 REGIMES = {
@@ -59,6 +61,19 @@ def test_gains_are_paired_with_their_standard_error(folder: Path) -> None:
     assert (second.error, second.clear, second.precision) == (None, False, 22.0)
 
 
+@pytest.mark.parametrize(
+    ("score", "value", "percent"),
+    [("flags precision", 0.5, 0.5), ("flags pooled precision", 1.0, 1.0), ("precision", 1.0, 100.0)],
+)
+def test_the_name_of_a_score_says_whether_it_is_in_percent(
+    folder: Path, score: str, value: float, percent: float
+) -> None:
+    results = {"plain": {"0": {"knn": 50.0}}, "fnc": {"0": {"knn": 51.0, score: value}}}
+    (folder / "mine.json").write_text(json.dumps({"results": results}))
+    (gain,) = read_gains(folder, folder / "map.yaml")
+    assert gain.precision == percent
+
+
 def test_the_page_has_a_row_a_regime_and_says_what_is_missing(folder: Path) -> None:
     page = map_page(read_gains(folder, folder / "map.yaml"), folder / "map.yaml", "It pays.")
     assert "| [Small](mine.md), knn | 1-3 | **+1.10 ± 0.06** (30 %) | -1.00 † (22 %) |" in page
@@ -84,10 +99,103 @@ def test_the_catalogue_names_variants_that_its_studies_have() -> None:
             if study in shipped():
                 wanted = {regime["baseline"], *(name for names in regime["policies"].values() for name in names)}
                 assert wanted <= set(load(study).variants), regime["regime"]
+    tables = [row for table in content["readme"].values() for row in table["rows"].values()]
+    for row in (*tables, *(where for preset in content["presets"].values() for where in preset.values())):
+        assert {row["baseline"], row["variant"]} <= set(load(row["study"]).variants)
+    assert set(content["presets"]) == set(PRESETS)
+
+
+@pytest.mark.parametrize(
+    ("others", "sentence"),
+    [
+        (
+            {},
+            "The preset `best` beats its baseline by more than two standard errors on 1 of 1 dataset "
+            "(One +1.10 ± 0.06). Two are needed to say that it carries over: **that is not shown yet.**",
+        ),
+        (
+            {"Two": "fnc", "Three": "glofnd", "Four": "nobody"},
+            "The preset `best` beats its baseline by more than two standard errors on 2 of 3 datasets "
+            "(One +1.10 ± 0.06; Two +1.10 ± 0.06; Three -1.00 †).",
+        ),
+    ],
+)
+def test_the_page_says_on_how_many_datasets_a_preset_has_won(
+    folder: Path, others: dict[str, str], sentence: str
+) -> None:
+    where = {"study": "mine", "score": "knn", "baseline": "plain"}
+    measured = {name: {**where, "variant": variant} for name, variant in ({"One": "fnc"} | others).items()}
+    (folder / "map.yaml").write_text(yaml.safe_dump(REGIMES | {"presets": {"best": measured}}, sort_keys=False))
+    assert preset_sentences(folder, folder / "map.yaml") == [sentence]
+    write_map(folder, folder / "map.yaml")
+    assert (folder / "map.md").read_text().startswith(f"# Where it pays\n\n{sentence}\n\nWhat a policy adds")
+
+
+README = {
+    "small": {
+        "title": "on plain, in %",
+        "score": "knn",
+        "rows": {
+            "FNC": {"study": "mine", "baseline": "plain", "variant": "fnc"},
+            "GloFND": {"study": "mine", "baseline": "plain", "variant": "glofnd"},
+        },
+    }
+}
+
+
+@pytest.fixture
+def project(folder: Path, tmp_path: Path) -> Path:
+    """A project with a README and evidence that has a note for it."""
+    evidence = tmp_path / "project" / "docs" / "evidence"
+    (evidence / "notes").mkdir(parents=True)
+    (evidence / "mine.json").write_text((folder / "mine.json").read_text())
+    (evidence / "map.yaml").write_text(yaml.safe_dump(REGIMES | {"readme": README}, sort_keys=False))
+    (evidence / "notes" / "readme.md").write_text("It may.\n\n<!-- table: small -->\n\nOr not.\n")
+    (evidence.parents[1] / "README.md").write_text("# Mine\n\n<!-- evidence -->\nOld.\n<!-- /evidence -->\n\nMore.\n")
+    return evidence
+
+
+def test_the_readme_gets_its_tables_and_keeps_the_rest(project: Path) -> None:
+    readme = project.parents[1] / "README.md"
+    for _ in range(2):
+        assert write_readme(project, project / "map.yaml") == readme
+        assert readme.read_text() == (
+            "# Mine\n\n<!-- evidence -->\nIt may.\n\n"
+            "| on plain, in % | without | with | difference | p | seeds |\n| --- | ---: | ---: | ---: | ---: | ---: |\n"
+            "| FNC | 51.0 | 52.1 | +1.1 | 0.003 | 3 |\n| GloFND | 50.0 | 49.0 | -1.0 | - | 1 |\n\n"
+            "Or not.\n<!-- /evidence -->\n\nMore.\n"
+        )
+
+
+def test_a_readme_without_a_place_or_a_note_is_left_alone(project: Path) -> None:
+    readme = project.parents[1] / "README.md"
+    readme.write_text("# Mine\n")
+    assert write_readme(project, project / "map.yaml") is None
+    assert readme.read_text() == "# Mine\n"
+    readme.write_text("<!-- evidence -->\n<!-- /evidence -->\n")
+    (project / "notes" / "readme.md").unlink()
+    assert write_readme(project, project / "map.yaml") is None
+
+
+def test_a_note_that_asks_for_what_there_is_not_gets_one_sentence(project: Path) -> None:
+    (project / "notes" / "readme.md").write_text("<!-- table: large -->\n")
+    with pytest.raises(ValueError, match=r"asks for the table 'large': map\.yaml has small"):
+        write_readme(project, project / "map.yaml")
+    (project / "notes" / "readme.md").write_text("<!-- table: small -->\n")
+    (project / "mine.json").unlink()
+    with pytest.raises(ValueError, match=r"has no results of fnc in mine\.json, for 'FNC'"):
+        write_readme(project, project / "map.yaml")
+    assert "Old." in (project.parents[1] / "README.md").read_text()
+
+
+def test_the_committed_readme_is_up_to_date() -> None:
+    text = (EVIDENCE.parents[1] / "README.md").read_text()
+    assert f"{FIRST}\n{readme_block(EVIDENCE)}\n{LAST}" in text, "run antipodes study map"
 
 
 def test_the_committed_page_is_up_to_date() -> None:
     notes = EVIDENCE / "notes" / "map.md"
     text = notes.read_text().strip() if notes.is_file() else ""
-    page = map_page(read_gains(EVIDENCE), notes=text, has_figure=(EVIDENCE / "map.png").is_file())
+    has_figure = (EVIDENCE / "map.png").is_file()
+    page = map_page(read_gains(EVIDENCE), notes=text, has_figure=has_figure, presets=preset_sentences(EVIDENCE))
     assert (EVIDENCE / "map.md").read_text() == page, "run antipodes study map"

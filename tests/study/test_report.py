@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from rich.console import Console
 
 from antipodes.cli.study import _without_seed
 from antipodes.study.definition import Paper, Study, load
+from antipodes.study.render import render
 from antipodes.study.report import differences, markdown, shown, study_report, tables
 from antipodes.study.statistics import summarise
 from tests.study.test_definition import content
 
+EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
 RESULTS = {
     "plain": {0: {"knn top-1": 50.0, "rate": 0.1}, 1: {"knn top-1": 51.0, "rate": 0.1}},
     "fnc": {0: {"knn top-1": 52.0, "rate": 0.25}, 1: {"knn top-1": 53.5, "rate": 0.25}},
@@ -145,6 +148,38 @@ def test_a_page_opens_with_one_table_one_figure_and_what_it_shows(tmp_path: Path
     assert "2 of the runs were made by older code than the others" in first
     assert "- plain, seed 1: methods changed since" in rest
     assert "![Flags](b.png)" in rest
+
+
+def test_what_follows_the_break_of_a_note_is_folded_away(tmp_path: Path) -> None:
+    lines = summarise(RESULTS, "plain")
+    notes = "It pays.\n\n<!-- more -->\n\nBut not always."
+    report = study_report(study(tmp_path), {variant: {} for variant in RESULTS}, {}, RESULTS, lines, {}, notes)
+    first, _, rest = markdown(report, lines, PAPER).partition("<details>")
+    assert first.rstrip().endswith("## What it shows\n\nIt pays.")
+    assert "</summary>\n\n## More of what it shows\n\nBut not always.\n\n" in rest
+    assert "<!-- more -->" not in first + rest
+
+
+def test_what_the_committed_pages_show_is_short() -> None:
+    for note in sorted((EVIDENCE / "notes").glob("*.md")):
+        if (page := EVIDENCE / note.name).is_file():
+            text = page.read_text().partition("## What it shows\n\n")[2]
+            assert text, page.name
+            shown = text.partition("<details>")[0].partition("\n## ")[0].strip()
+            assert shown.startswith(note.read_text().partition("<!-- more -->")[0].strip()), (
+                f"{page.name}: render it anew"
+            )
+            assert len(note.read_text().partition("<!-- more -->")[0].strip().splitlines()) <= 14, note.name
+
+
+def test_a_page_is_written_anew_as_it_was(tmp_path: Path) -> None:
+    """Groups with baselines of their own stay what they were compared with."""
+    results = RESULTS | {"other": RESULTS["plain"], "mine": RESULTS["plain"]}
+    lines = summarise(results, "plain", {"mine": "other", "other": "other"})
+    report = study_report(study(tmp_path), {variant: {} for variant in results}, {}, results, lines, {}, "It pays.")
+    (tmp_path / "tiny.json").write_text(json.dumps(report))
+    written = render(tmp_path, "tiny").read_text()
+    assert written == markdown(report, lines, [Paper(**entry) for entry in report["paper"]])
 
 
 def test_a_report_does_not_tell_where_data_lies() -> None:

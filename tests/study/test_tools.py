@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import yaml
 
 from antipodes.runs.folder import Run
 from antipodes.study import code
-from antipodes.study.definition import shipped
+from antipodes.study.definition import load, shipped
 from antipodes.study.papers import entries, page
 from antipodes.study.sharing import find_twin, link_run
 from antipodes.study.status import State, at_work, describe, read_state, write_state
@@ -34,6 +35,78 @@ def test_a_room_that_changed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert code.changed(before, before) is None
     assert code.changed(None, before) == "nobody knows which code it was run with"
     code.code_digests.cache_clear()
+
+
+SIMCLR = {
+    "method": {"name": "simclr"}, "objective": {"name": "info-nce"}, "negatives": {"name": "none"},
+    "guide": {"name": "none"}, "encoder": {"name": "resnet8-slim"}, "data": {"name": "cifar10"}, "encoders": {},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package, to be edited."""
+    copy = tmp_path_factory.mktemp("package") / "antipodes"
+    shutil.copytree(code.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "studies"))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "stale"),
+    [
+        ("negatives/ifnd.py", {}, False),
+        ("methods/moco.py", {}, False),
+        ("objectives/global_contrastive.py", {}, False),
+        ("encoders/minilm.py", {}, False),
+        ("data/captioned.py", {}, False),
+        ("evaluation/protocols/semi.py", {}, False),
+        ("registry.py", {}, False),
+        ("cli/train.py", {}, False),
+        ("functional/contrast.py", {}, True),
+        ("objectives/objective.py", {}, True),
+        ("training/loop.py", {}, True),
+        ("pairs.py", {}, True),
+        ("methods/simclr.py", {}, True),
+        ("data/cifar.py", {}, True),
+        ("encoders/resnet.py", {}, True),
+        ("evaluation/protocols/linear.py", {}, True),
+        ("negatives/ifnd.py", {"negatives": {"name": "ring+ifnd"}}, True),
+        ("negatives/clustering.py", {"negatives": {"name": "ifnd"}}, True),
+        ("negatives/cave.py", {"objective": {"name": "local-aggregation"}}, True),  # it builds one itself
+        ("encoders/minilm.py", {"encoders": {"text": {"name": "minilm"}}}, True),
+        ("data/stl10.py", {"transfer": ["stl10"]}, True),
+        ("data/captioned.py", {"data": {"name": "moved/away"}}, True),  # nobody knows what it was
+    ],
+)
+def test_a_run_is_stale_when_what_it_names_or_the_core_changes(
+    file: str, changes: dict, stale: bool, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code, "PACKAGE", package)
+    options = SIMCLR | changes
+    transfer = options.pop("transfer", [])
+    before = code.run_digests(options, ["linear"], transfer)
+    with (package / file).open("a") as edited:
+        edited.write("\n# another line\n")
+    reason = f"{file} changed since" if stale else None
+    assert code.changed(before, code.run_digests(options, ["linear"], transfer)) == reason
+
+
+def test_a_class_of_ones_own_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "my_policy.py").write_text("from antipodes import FNC\n\n\nclass Mine(FNC):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = code.run_digests(SIMCLR | {"negatives": {"name": "my_policy.Mine"}})
+    assert "my_policy" in found
+    (tmp_path / "my_policy.py").write_text("x = 1\n")
+    now = code.run_digests(SIMCLR | {"negatives": {"name": "my_policy.Mine"}})
+    assert code.changed(found, now) == "my_policy changed since"
+
+
+def test_records_of_earlier_versions_are_compared_by_rooms() -> None:
+    rooms, now = code.code_digests(), code.run_digests(SIMCLR)
+    assert code.changed(rooms, now) is None
+    assert code.changed(rooms | {"negatives": "other"}, now) == "negatives changed since"
+    many = dict.fromkeys(list(now)[:5], "other")
+    assert code.changed(now | many, now) == f"{', '.join(list(many)[:3])} and 2 more changed since"
 
 
 def finished(out: Path, config: dict, digests: dict[str, str]) -> Path:
@@ -93,18 +166,59 @@ def test_the_status_tells_what_is_done_at_work_left_and_failed(tmp_path: Path) -
 def test_every_entry_of_the_papers_has_a_command_or_a_reason(tmp_path: Path) -> None:
     for entry in entries():
         assert len({"study", "command", "cannot"} & set(entry)) == 1, entry
-        assert set(entry) <= {"item", "what", "study", "command", "cannot", "seen in", "note"}, entry
+        assert set(entry) <= {"item", "what", "study", "command", "cannot", "seen in", "part", "note"}, entry
     text = page(tmp_path)
     assert text.count("\n## ") == 5
     for row in [line for line in text.splitlines() if line.startswith("| ")]:
         assert row.count(" | ") == 3, row
     assert "`antipodes study ifnd-table-4` | defined, not run yet" in text
-    (tmp_path / "false-negatives.json").write_text("{}")
-    assert "[measured, in a small setting](evidence/false-negatives.md)" in page(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("variants", "table_7", "figure_3"),
+    [
+        (["hnssl"], "defined, not run yet", "defined, not run yet"),  # nothing to compare it with
+        (
+            ["hnssl", "momentum 1", "momentum 0", "all negatives"],
+            "[partly measured, in a small setting](evidence/hnssl.md); not yet: momentum 0.999",
+            "[partly measured, in a small setting](evidence/hnssl.md); not yet: target gradient",
+        ),
+        (
+            ["hnssl", "momentum 1", "momentum 0.999", "momentum 0"],
+            "[measured, in a small setting](evidence/hnssl.md)",
+            "defined, not run yet",
+        ),
+    ],
+)
+def test_only_what_has_results_counts_as_measured(
+    variants: list[str], table_7: str, figure_3: str, tmp_path: Path
+) -> None:
+    results = {variant: {"0": {"knn top-1": 40.0}} for variant in variants} | {"target gradient": {}}
+    (tmp_path / "hnssl.json").write_text(json.dumps({"results": results}))
+    text = page(tmp_path)
+    assert f"`antipodes study hnssl-table-7` | {table_7} |" in text
+    assert f"`antipodes study hnssl-figure-3` | {figure_3} |" in text
+
+
+def test_a_part_of_a_table_is_not_the_table(tmp_path: Path) -> None:
+    results = {name: {"0": {"knn top-1": 40.0}} for name in ("vanilla mixup", "momentum mixup")}
+    (tmp_path / "sane.json").write_text(json.dumps({"results": results}))
+    row = "`antipodes study sane-table-6` | [partly measured, in a small setting](evidence/sane.md); weak views |"
+    assert row in page(tmp_path)
+    own = {name: {"0": {"knn top-1": 40.0}} for name in load("sane-table-6").variants}
+    (tmp_path / "sane-table-6.json").write_text(json.dumps({"results": own}))
+    row = "`antipodes study sane-table-6` | [measured, in a small setting](evidence/sane-table-6.md) |"
+    assert row in page(tmp_path)
+
+
+def test_what_an_item_is_seen_in_has_such_variants() -> None:
+    for entry in entries():
+        for study, variants in entry.get("seen in", {}).items():
+            assert set(variants) <= set(load(study).variants), entry["item"]
 
 
 def test_every_study_of_a_paper_is_in_the_list() -> None:
-    named = {name for entry in entries() for name in (entry.get("study"), entry.get("seen in"))}
+    named = {name for entry in entries() for name in (entry.get("study"), *entry.get("seen in", {}))}
     of_papers = [name for name in shipped() if name.split("-")[0] in ("ifnd", "glofnd", "ring", "sane", "hnssl")]
     assert set(of_papers) - {"ring", "hnssl", "sane"} <= named
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.runs.opening import open_method
 from antipodes.runs.records import read_records
-from tests.cli.command import COMMAND, ENVIRONMENT, antipodes
+from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, here
 from tests.training.test_resume import equal
 from tests.training.test_towers import DIRECTIONS, cache, run, weights  # noqa: F401
 
@@ -114,6 +114,29 @@ def shards(tmp_path: Path) -> Path:
                     member.size = len(content)
                     file.addfile(member, io.BytesIO(content))
     return folder
+
+
+def test_an_oracle_of_sibling_captions_knows_what_the_data_knows(tmp_path: Path) -> None:
+    """Captions of one image as strangers are more negatives; `known` gives the losses of captions of one sample."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    lines = ["image,caption"]
+    for number in range(8):
+        (folder / f"{number}.png").write_bytes(picture(COLOURS[number % 4], number))
+        lines += [f"{number}.png,{word} {COLOURS[number % 4]} picture {number}" for word in ("a", "the", "one")]
+    (folder / "captions.csv").write_text("\n".join(lines))
+    losses = {}
+    for name, options in {
+        "one": ["caption"],
+        "apart": ["separate"],
+        "known": ["separate", "--negatives", "known"],
+    }.items():
+        call = [*CLIP, "--data", folder, "--epochs", 2, "--data.rows", *options, "--out", tmp_path / name]
+        code, _, errors = here("train", *call)
+        assert code == 0, errors
+        losses[name] = step_losses(tmp_path / name)
+    assert losses["known"] == pytest.approx(losses["one"], rel=1e-5)
+    assert losses["apart"][0] > losses["one"][0]  # more negatives
 
 
 def step_losses(folder: Path) -> list[float]:

@@ -1,4 +1,4 @@
-"""`antipodes evaluate`: scores of a run's encoder, or of features that somebody has already."""
+"""`antipodes evaluate`: scores of a run's encoder, of a model of open_clip, or of features in files."""
 
 from __future__ import annotations
 
@@ -15,39 +15,50 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from antipodes.cli.parser import ArgumentParser
+from antipodes.encoders.open_clip import is_open_clip
+from antipodes.evaluation.feature_files import read_classified, read_pairs
 from antipodes.evaluation.names import DEFAULT, DEFAULT_WITHOUT_LABELS, PROTOCOLS
 from antipodes.evaluation.protocol import Protocol, evaluate, find_protocol, make_protocols
-from antipodes.evaluation.protocols.retrieval import read_pairs
-from antipodes.evaluation.protocols.transfer import open_others
+from antipodes.evaluation.protocols.transfer import open_at_size, open_others
 from antipodes.evaluation.report import Row, results_dictionary, scores_table
 from antipodes.evaluation.scores import keep_scores
 from antipodes.evaluation.subject import Subject
 from antipodes.evaluation.towers import Progress
 from antipodes.runs.fingerprint import fingerprint
 from antipodes.runs.folder import Run, load_checkpoint
+from antipodes.runs.open_clip import open_clip_method
 from antipodes.runs.opening import open_method
 from antipodes.runs.views import build_augmentation
 from antipodes.seeding import check_seed
 from antipodes.training.calendar import Calendar
 
 USAGE = """antipodes evaluate RUN [--protocol NAMES] [options]
-       antipodes evaluate --protocol retrieval --images a.npy --texts b.npy [--owners owners.npy]"""
+       antipodes evaluate FOLDER_OF_OPEN_CLIP [--data CAPTIONS] [--transfer DATA...]
+       antipodes evaluate --images a.npy --texts b.npy [--owners owners.npy | --labels labels.npy]"""
 
 
 def main(arguments: list[str]) -> None:
     """Parse, evaluate, report."""
     names = _chosen(arguments)
     call = _parser(names or ()).parse_args(arguments)
-    if (call.images is None) != (call.texts is None) or (call.owners is not None and call.images is None):
-        raise ValueError("features of pairs need both files: --images a.npy --texts b.npy, and --owners with these")
+    if (call.images is None) != (call.texts is None) or (call.images is None and (call.owners or call.labels)):
+        raise ValueError(
+            "features of pairs need both files: --images a.npy --texts b.npy, and --owners or --labels with these"
+        )
     if call.images is not None:
         if call.run is not None:
             raise ValueError("give a run or the files of features, not both")
-        _of_files(call, names or ("retrieval",))
+        _of_files(call, names or ("zero-shot" if call.labels else "retrieval",))
         return
     if call.run is None:
         raise ValueError("which run? antipodes evaluate RUN, the folder that antipodes train wrote")
-    _of_run(call, names)
+    _refuse(call)
+    for name in names or ():
+        find_protocol(name)  # a wrong name is refused before anything is opened
+    if is_open_clip(call.run) and not Run(Path(call.run)).config_file.is_file():
+        _of_open_clip(call, names)
+    else:
+        _of_run(call, names)
 
 
 def _refuse(call: Namespace) -> None:
@@ -63,7 +74,6 @@ def _refuse(call: Namespace) -> None:
 
 
 def _of_run(call: Namespace, names: Sequence[str] | None) -> None:
-    _refuse(call)
     run = Run.open(call.run, call.data)
     needs = {need for name in names or () for need in find_protocol(name).needs}  # refuses a wrong name at once
     method, data = open_method(run, call.checkpoint, judged="policy" in needs)
@@ -71,7 +81,7 @@ def _of_run(call: Namespace, names: Sequence[str] | None) -> None:
         names = DEFAULT if data.labels is not None else DEFAULT_WITHOUT_LABELS
         if data.labels is None:
             print("the data has no labels: what can be measured without them", file=sys.stderr)
-    protocols = make_protocols([*names, *_implied(call, names)], _options(call, names))
+    protocols = _protocols(call, names)
     config = run.config()
     others = open_others(call.transfer, data.image_size, call.transfer_limit)
     with progress_bar("features") as progress:
@@ -99,6 +109,37 @@ def _of_run(call: Namespace, names: Sequence[str] | None) -> None:
         print(dropped, file=sys.stderr)
 
 
+def _of_open_clip(call: Namespace, names: Sequence[str] | None) -> None:
+    """Score a model with open_clip's names; nothing is written, since its folder is no run."""
+    if call.checkpoint != "last":
+        raise ValueError(f"{call.run} is a model of open_clip and has no checkpoints: leave --checkpoint out")
+    if call.data is None and not call.transfer:
+        raise ValueError(f"what is {call.run} to be measured on? Give --data CAPTIONS, or --transfer FOLDER_OF_CLASSES")
+    if names is None:
+        names = [*(["retrieval"] if call.data else []), *(["zero-shot"] if call.transfer else [])]
+    protocols = _protocols(call, names)
+    method, preprocessing = open_clip_method(call.run)
+    size = preprocessing.size
+    data = None if call.data is None else open_at_size(call.data, size)
+    others = open_others(call.transfer, size, call.transfer_limit)
+    with progress_bar("features") as progress:
+        subject = Subject(
+            method,
+            data,
+            others=others,
+            other_statistics=call.transfer_normalise,
+            size=size,
+            test_limit=call.test_limit,
+            seed=call.seed,
+            device=call.device,
+            workers=call.workers,
+            progress=progress,
+        )
+        scores = evaluate(protocols, subject)
+    shown = ", ".join(each.name for each in (*([] if data is None else [data]), *others))
+    _print({"encoder": Path(call.run).resolve().name, **scores}, call.json, f"{call.run}, {shown}")
+
+
 def _measured_on(run: Run, which: Literal["last", "best"], subject: Subject) -> dict[str, Any]:
     """What scores are of: weights by their digest and epochs, data by its path, the number of its rows and a digest."""
     state = load_checkpoint(run.last if which == "last" else run.best)
@@ -117,7 +158,14 @@ def _measured_on(run: Run, which: Literal["last", "best"], subject: Subject) -> 
 
 
 def _of_files(call: Namespace, names: Sequence[str]) -> None:
-    subject = Subject(paired=read_pairs(call.images, call.texts, call.owners), seed=call.seed)
+    if call.owners is not None and call.labels is not None:
+        raise ValueError("texts are captions, with --owners, or descriptions of classes, with --labels: give one")
+    if call.labels is None and "zero-shot" in names:
+        raise ValueError("zero-shot needs the class of every image: add --labels labels.npy")
+    if call.labels is None:
+        subject = Subject(paired=read_pairs(call.images, call.texts, call.owners), seed=call.seed)
+    else:
+        subject = Subject(classified=read_classified(call.images, call.texts, call.labels), seed=call.seed)
     scores = evaluate(make_protocols(names, _options(call, names)), subject)
     _print({"encoder": Path(call.images).stem, **scores}, call.json, f"{call.images}, {call.texts}")
 
@@ -139,10 +187,10 @@ def _chosen(arguments: Sequence[str]) -> list[str] | None:
     return None
 
 
-def _implied(call: Namespace, names: Sequence[str]) -> list[str]:
-    """Datasets to transfer to are reason enough for the protocol."""
-    of_others = {"transfer", "transfer-fine-tune", "transfer-linear-sgd"}
-    return ["transfer"] if call.transfer and not of_others & set(names) else []
+def _protocols(call: Namespace, names: Sequence[str]) -> list[Protocol]:
+    """The protocols of these names with their options; datasets to transfer to are reason enough for `transfer`."""
+    implied = call.transfer and not any(find_protocol(name).takes_others for name in names)
+    return make_protocols([*names, *(["transfer"] if implied else [])], _options(call, names))
 
 
 def _options(call: Namespace, names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -173,13 +221,27 @@ Options of a protocol are shown when it is named: antipodes evaluate --protocol 
   antipodes evaluate runs/a                    {",".join(DEFAULT)}; without labels {DEFAULT_WITHOUT_LABELS[0]}
   antipodes evaluate runs/a --protocol knn --knn.k 20 --json
   antipodes evaluate runs/a --transfer fashion-mnist path/to/photos --transfer_normalise own
-  antipodes evaluate --protocol retrieval --images images.npy --texts texts.npy --owners owners.npy"""
+  antipodes evaluate runs/clip --protocol zero-shot --transfer path/to/folder_of_classes
+  antipodes evaluate open_clip_model --data path/to/flickr8k --transfer path/to/folder_of_classes
+  antipodes evaluate --images images.npy --texts texts.npy --owners owners.npy
+  antipodes evaluate --protocol zero-shot --images images.npy --texts class_vectors.npy --labels labels.npy"""
     parser = ArgumentParser(
         prog="antipodes evaluate", usage=USAGE, description=description, allow_abbrev=False, formatter_class=_Plain
     )
-    parser.add_argument("run", metavar="RUN", nargs="?", type=str | None, default=None, help="Folder of a run.")
     parser.add_argument(
-        "--data", type=str | None, default=None, metavar="PATH", help="Where the run's data is now, if it has moved."
+        "run",
+        metavar="RUN",
+        nargs="?",
+        type=str | None,
+        default=None,
+        help="Folder of a run, or of a model with open_clip's names.",
+    )
+    parser.add_argument(
+        "--data",
+        type=str | None,
+        default=None,
+        metavar="PATH",
+        help="Where the run's data is now, if it has moved; of a model of open_clip, what it is measured on.",
     )
     parser.add_argument("--protocol", type=str | None, default=None, help="Names from above, separated by commas.")
     parser.add_argument("--checkpoint", type=Literal["last", "best"], default="last", help="Which weights.")
@@ -206,9 +268,14 @@ Options of a protocol are shown when it is named: antipodes evaluate --protocol 
         help="Normalise their images as those of the run, or by their own mean and deviation.",
     )
     parser.add_argument("--images", type=str | None, default=None, metavar="NPY", help="Features (n, D) of images.")
-    parser.add_argument("--texts", type=str | None, default=None, metavar="NPY", help="Features (m, D) of texts.")
+    parser.add_argument(
+        "--texts", type=str | None, default=None, metavar="NPY", help="Features (m, D) of captions or of classes."
+    )
     parser.add_argument(
         "--owners", type=str | None, default=None, metavar="NPY", help="The image (m,) that every text belongs to."
+    )
+    parser.add_argument(
+        "--labels", type=str | None, default=None, metavar="NPY", help="The class (n,) that every image belongs to."
     )
     parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
     for name in names:

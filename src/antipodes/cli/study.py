@@ -34,11 +34,11 @@ paired difference to the baseline with its t-test, and the published figures bes
 matplotlib is there: pip install antipodes[plots]). Some studies are small experiments with a runner of their own
 instead of training runs (mutual-information, label-recovery): they take minutes and run one trial after the other.
 `antipodes study list` names the studies that come with the package; `antipodes study papers` writes docs/papers.md, the
-list of every table and figure that they stand for, and `antipodes study claims` and `map` write docs/evidence/claims.md
-and map.md from what studies have found. A YAML file of your own is a study too (antipodes.study.definition explains its
-format). Runs that another study in the same folder has trained with the same settings, seed and code are
-taken over. The report goes to docs/evidence in a checkout only if the grid is the study's own: all its seeds, no other
-budget, and no run that failed."""
+list of every table and figure that they stand for, `antipodes study claims` and `map` write docs/evidence/claims.md and
+map.md from what studies have found, and `map` the tables of the README as well. A YAML file of your own is a study too
+(antipodes.study.definition explains its format). Runs that another study in the same folder has trained with the same
+settings, seed and code are taken over. The report goes to docs/evidence in a checkout only if the grid is the study's
+own: all its seeds, no other budget, and no run that failed."""
 
 
 def main(arguments: list[str]) -> None:
@@ -92,7 +92,7 @@ def _run(study: Study, call: Namespace) -> None:
 
     out = _folder(study, call)
     configurations = {trial: complete(trial, study.runner) for trial in study.trials(out)}
-    grid = Grid(study, out) if study.runner is None else InProcess(study, out)
+    grid = Grid(study, out, configurations) if study.runner is None else InProcess(study, out)
     if call.status:
         _status(grid, configurations, out)
         return
@@ -182,12 +182,15 @@ def _claims(evidence: Path) -> None:
 
 
 def _map(evidence: Path) -> None:
-    """Write map.md and its figure into the folder of evidence."""
+    """Write map.md and its figure into the folder of evidence, and the tables of the README of its project."""
     from antipodes.study.map import write_map
+    from antipodes.study.readme import write_readme
 
     _require_reports(evidence)
     for file in write_map(evidence):
         print(file)
+    if (readme := write_readme(evidence)) is not None:
+        print(readme)
 
 
 def _require_reports(evidence: Path) -> None:

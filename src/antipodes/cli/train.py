@@ -116,7 +116,7 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
             if part != "none":
                 _add_component(parser, kind, part, kind if len(parts) == 1 else f"{kind}.{part}")
     parser.add_class_arguments(Recipes, "augmentation", as_group=False)
-    towers = _towers(arguments)
+    towers = _towers(arguments, run)
     for tower, name in towers.items():
         parser.add_argument(f"--encoders.{tower}.name", type=str, default=name, metavar="NAME", help=CHOICES["encoder"])
         _add_component(parser, "encoder", name, f"encoders.{tower}")
@@ -153,6 +153,8 @@ def _defaults(run: Mapping[str, Any], names: dict[Kind, str]) -> dict[str, Any]:
     """What a method's name and a preset bring, by its names on the command line; nothing of components replaced."""
     found: dict[str, Any] = {}
     for option, value in run.items():
+        if option == "encoders":  # names of towers' encoders, which have options of their own
+            continue
         if option in get_args(Kind):
             kind = cast(Kind, option)
             spec = value if isinstance(value, Mapping) else {"name": value}
@@ -277,11 +279,12 @@ def _names(arguments: list[str], run: Mapping[str, Any]) -> dict[Kind, str]:
     return names
 
 
-def _towers(arguments: list[str]) -> dict[str, str]:
-    """The encoders that a call names for single towers: `--encoders.text minilm`, or in its configuration."""
+def _towers(arguments: list[str], run: Mapping[str, Any]) -> dict[str, str]:
+    """The encoders of single towers: `--encoders.text minilm`, those of its configuration, or of its preset."""
     given = _option(arguments, "--config")
     config = json.loads(given) if given else {}
-    towers = {tower: spec["name"] for tower, spec in (config.get("encoders") or {}).items()}
+    towers: dict[str, str] = dict(run.get("encoders", {}))
+    towers |= {tower: spec["name"] for tower, spec in (config.get("encoders") or {}).items()}
     for argument in arguments:
         if argument.startswith("--encoders.") and argument.endswith(".name"):
             tower = argument.removeprefix("--encoders.").removesuffix(".name")

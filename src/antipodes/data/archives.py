@@ -87,6 +87,20 @@ def safe_name(name: str) -> PurePosixPath | None:
     return path
 
 
+def unmarked_end(tar: tarfile.TarFile) -> str | None:
+    """Say what is wrong with the end of a tar file whose members have all been walked through; None for nothing.
+
+    A file that was cut off between two members, or inside a header, looks as if it ended there, and `tarfile` does not
+    mind. A whole one has a block of zeros after its last member.
+    """
+    assert tar.fileobj is not None
+    tar.fileobj.seek(tar.offset)  # where the next header would begin
+    block = tar.fileobj.read(tarfile.BLOCKSIZE)
+    if len(block) < tarfile.BLOCKSIZE:
+        return "the file ends without its end mark: it is cut off"
+    return "the rest of the file is unreadable (a header is damaged)" if any(block) else None
+
+
 def _unpack(archive: Path, folder: Path, packed: int) -> None:
     with _opened(archive) as opened:
         members = list(_members(opened, archive))
@@ -141,6 +155,8 @@ def _members(opened: "zipfile.ZipFile | tarfile.TarFile", archive: Path) -> Iter
         entries = [_Member(each.filename, each.file_size, each) for each in opened.infolist() if not each.is_dir()]
     else:
         entries = [_Member(each.name, each.size, each) for each in opened if each.isreg()]
+        if problem := unmarked_end(opened):
+            raise DataError(f"{archive} cannot be unpacked ({problem}): get it again")
     for entry in entries:
         parts = PurePosixPath(entry.name).parts
         if safe_name(entry.name) is None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from antipodes.data.problems import DataError
-from antipodes.data.tables import Row, find_column, has_column, read_json, read_table
+from antipodes.data.tables import MORE, Row, find_column, has_column, plain_name, read_json, read_table
 
 CaptionSplit = Literal["train", "val", "test"]
 
@@ -47,11 +47,20 @@ _SPLIT_FILES: dict[CaptionSplit, tuple[str, ...]] = {
 
 
 class Caption(NamedTuple):
-    """One caption of one image, which is named as the table names it; None where no split is said."""
+    """One caption of one image, which is named as the table names it, below ``folder``; None where no split is said."""
 
     image: str
     text: str
     split: CaptionSplit | None = None
+    folder: str = ""
+
+
+class CaptionTables(NamedTuple):
+    """What tables hold: the captions, those whose images are in no list of a split, and (image, reason) of the rest."""
+
+    captions: list[Caption]
+    unlisted: list[Caption]
+    skipped: list[tuple[str, str]]
 
 
 def find_tables(folder: Path) -> list[Path]:
@@ -73,7 +82,7 @@ def find_tables(folder: Path) -> list[Path]:
     return list({path.parent: path for path in reversed(found)}.values())[::-1]
 
 
-def read_captions(tables: Iterable[Path], root: Path) -> list[Caption]:
+def read_captions(tables: Iterable[Path], root: Path) -> CaptionTables:
     """Return all captions of some tables, with the split of each as far as files and folders say it.
 
     Args:
@@ -81,51 +90,83 @@ def read_captions(tables: Iterable[Path], root: Path) -> list[Caption]:
         root: the folder below which the images are; those of a table in a subfolder are named from there.
 
     Raises:
-        DataError: if a table cannot be read, lacks a column, or has no row.
+        DataError: if a table cannot be read, lacks a column, has no row, or names a split that there is not.
     """
     captions: list[Caption] = []
+    unlisted: list[Caption] = []
+    skipped: list[tuple[str, str]] = []
     for table in tables:
-        found = _read(table)
+        found = _read(table, root, skipped)
         if not found:
             raise DataError(f"{table} holds no captions: it needs an image and a caption in every row")
         inside = table.parent.relative_to(root).as_posix() if table.parent != root else ""
         split = _SPLITS.get(inside) or _split_in_name(table.stem)
         if inside in _SPLITS:  # a table beside its images, in the folder of a split
-            found = [caption._replace(image=f"{inside}/{caption.image}") for caption in found]
+            found = [caption._replace(folder=inside) for caption in found]
         captions += [caption._replace(split=caption.split or split) for caption in found] if split else found
     if not any(caption.split for caption in captions):
-        captions = _by_files(captions, [root, root / "Flickr8k_text"])
+        captions, unlisted = _by_files(captions, [root, root / "Flickr8k_text"])
     if not any(caption.split for caption in captions):
         captions = _by_folders(captions)
-    return captions
+    return CaptionTables(captions, unlisted, skipped)
 
 
-def _read(table: Path) -> list[Caption]:
+def _read(table: Path, root: Path, skipped: list[tuple[str, str]]) -> list[Caption]:
     if table.name in _TOKENS:
         return _tokens(table)
     if table.suffix == ".json":
         content = read_json(table)
         if isinstance(content, dict):
-            return _from_object(content, table)
-    return _from_rows(read_table(table), table)
+            return _from_object(content, table, root)
+    return _from_rows(read_table(table), table, root, skipped)
 
 
-def _from_rows(rows: list[Row], table: Path) -> list[Caption]:
+def _from_rows(rows: list[Row], table: Path, root: Path, skipped: list[tuple[str, str]]) -> list[Caption]:
     if not rows:
         return []
     if rows[0].keys() >= {"filename", "sentences"}:  # Karpathy's
-        return _karpathy(rows)
+        return _karpathy(rows, table, root)
     image = find_column(rows, IMAGE_COLUMNS, table, "images")
     text = find_column(rows, TEXT_COLUMNS, table, "captions")
     split = find_column(rows, ("split",), table, "splits") if has_column(rows, ("split",)) else None
+    whole = _whole_rows(rows, image, text, skipped)
+    splits = _known_splits([row.get(split) for row in whole] if split else [None] * len(whole), table)
     return [
-        Caption(str(row.get(image) or ""), each, _SPLITS.get(str(row.get(split)).lower()) if split else None)
-        for row in rows
+        Caption(str(row.get(image) or ""), each, own)
+        for row, own in zip(whole, splits, strict=True)
         for each in _texts(row.get(text))
     ]
 
 
-def _from_object(content: dict[str, Any], table: Path) -> list[Caption]:
+def _whole_rows(rows: list[Row], image: str, text: str, skipped: list[tuple[str, str]]) -> list[Row]:
+    """Put what a comma without quotes has cut off back to the caption; where other columns follow it, note the row."""
+    last = [column for column in rows[0] if column != MORE][-1]
+    whole = []
+    for row in rows:
+        if row.get(MORE) and last != text:
+            name = str(row.get(image) or "(no name)")
+            skipped.append((name, "more columns than the header has: put the caption in quotes"))
+        else:
+            whole.append({**row, text: ",".join([row[text], *row[MORE]])} if row.get(MORE) else row)
+    return whole
+
+
+def _known_splits(values: list[Any], table: Path) -> list[CaptionSplit | None]:
+    """Return the splits that a table says, None for all where it says none.
+
+    Raises:
+        DataError: if one is unknown, or said for some images only.
+    """
+    written = ["" if value is None else str(value).strip() for value in values]
+    if not any(written):
+        return [None] * len(written)
+    if unknown := sorted({value for value in written if value.lower() not in _SPLITS}):
+        some = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
+        raise DataError(f"{table} has splits that are not known ({some}): write train, val or test")
+    return [_SPLITS[value.lower()] for value in written]
+
+
+def _from_object(content: dict[str, Any], table: Path, root: Path) -> list[Caption]:
     """Read COCO's layout, Karpathy's, or one object of image -> caption(s)."""
     images, annotations = content.get("images"), content.get("annotations")
     try:
@@ -133,22 +174,31 @@ def _from_object(content: dict[str, Any], table: Path) -> list[Caption]:
             names = {image["id"]: image["file_name"] for image in images}
             return [Caption(names[each["image_id"]], _texts(each["caption"])[0]) for each in annotations]
         if isinstance(images, list):
-            return _karpathy(images)
+            return _karpathy(images, table, root)
         return [Caption(image, each) for image, texts in content.items() for each in _texts(texts)]
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise _unreadable(table, error) from error
+
+
+def _karpathy(images: list[Row], table: Path, root: Path) -> list[Caption]:
+    """Read Karpathy's objects; folders that are not there are left away, since file names are unique without them."""
+    splits = _known_splits([image.get("split") for image in images], table)
+    try:
+        return [
+            Caption("/".join([*([folder] if folder and (root / folder).is_dir() else []), name]), text, split)
+            for image, split in zip(images, splits, strict=True)
+            for folder, name in [(image.get("filepath"), image["filename"])]
+            for text in [sentence["raw"] for sentence in image["sentences"]]
+        ]
     except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{table} is neither COCO's captions nor Karpathy's splits ({type(error).__name__}: {error}): "
-            "give a list of objects with an image and a caption"
-        ) from error
+        raise _unreadable(table, error) from error
 
 
-def _karpathy(images: list[Row]) -> list[Caption]:
-    return [
-        Caption("/".join(filter(None, (image.get("filepath"), image["filename"]))), sentence["raw"], split)
-        for image in images
-        for split in [_SPLITS.get(str(image.get("split")))]
-        for sentence in image["sentences"]
-    ]
+def _unreadable(table: Path, error: Exception) -> DataError:
+    return DataError(
+        f"{table} is neither COCO's captions nor Karpathy's splits ({type(error).__name__}: {error}): "
+        "give a list of objects with an image and a caption"
+    )
 
 
 def _tokens(table: Path) -> list[Caption]:
@@ -176,8 +226,8 @@ def _split_in_name(stem: str) -> CaptionSplit | None:
     return _SPLITS.get(found[1]) if found else None
 
 
-def _by_files(captions: list[Caption], places: list[Path]) -> list[Caption]:
-    """Give splits by lists of image names, one a line; an image in no list then belongs to no split."""
+def _by_files(captions: list[Caption], places: list[Path]) -> tuple[list[Caption], list[Caption]]:
+    """Give splits by lists of image names, one a line; an image in no list then belongs to no split, and comes last."""
     split_of: dict[str, CaptionSplit] = {}
     for split, names in _SPLIT_FILES.items():
         for path in (place / name for place in places for name in names):
@@ -186,16 +236,16 @@ def _by_files(captions: list[Caption], places: list[Path]) -> list[Caption]:
                     lines = path.read_text(encoding="utf-8-sig").splitlines()
                 except (OSError, UnicodeDecodeError) as error:
                     raise DataError(f"{path} cannot be read ({error}): it needs one image name a line") from error
-                split_of |= {line.strip(): split for line in lines if line.strip()}
+                split_of |= {plain_name(line): split for line in lines if line.strip()}
     if not split_of:
-        return captions
-    chosen = [caption._replace(split=_named(caption.image, split_of)) for caption in captions]
+        return captions, []
+    chosen = [caption._replace(split=_named(plain_name(caption.image), split_of)) for caption in captions]
     if not any(caption.split for caption in chosen):
         raise DataError(
             f"none of the images of the captions in {places[0]} is in train.txt, val.txt or test.txt: "
             "write them alike, or remove those lists"
         )
-    return [caption for caption in chosen if caption.split is not None]
+    return [one for one in chosen if one.split is not None], [one for one in chosen if one.split is None]
 
 
 def _named(image: str, split_of: dict[str, CaptionSplit]) -> CaptionSplit | None:
@@ -204,7 +254,8 @@ def _named(image: str, split_of: dict[str, CaptionSplit]) -> CaptionSplit | None
 
 def _by_folders(captions: list[Caption]) -> list[Caption]:
     """Give splits by the first folder of every image, when all images are in one that is named like a split."""
-    splits = [_SPLITS.get(re.sub(r"\d+$", "", caption.image.partition("/")[0])) for caption in captions]
-    if not all(splits) or not all("/" in caption.image for caption in captions):
+    images = [plain_name(caption.image) for caption in captions]
+    splits = [_SPLITS.get(re.sub(r"\d+$", "", image.partition("/")[0])) for image in images]
+    if not all(splits) or not all("/" in image for image in images):
         return captions
     return [caption._replace(split=split) for caption, split in zip(captions, splits, strict=True)]

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from antipodes.data.keys import row_keys
 from antipodes.data.pictures import decode_all
 from antipodes.data.sizes import decode_size
 
-Rows = Literal["image", "caption"]
+Rows = Literal["image", "caption", "separate"]
 
 
 class CaptionedImages(Samples):
@@ -55,14 +55,20 @@ class CaptionedImages(Samples):
         skipped: Sequence[tuple[str, str]],
     ) -> None:
         """Decode the images, leave out what cannot be used, and number the rows."""
-        if rows not in ("image", "caption"):
-            raise ValueError(f'rows must be "image" or "caption", got {rows!r}')
+        if rows not in get_args(Rows):
+            raise ValueError(f"rows must be one of {', '.join(get_args(Rows))}, got {rows!r}")
         if longest < 1:
             raise ValueError(f"longest must be at least 1, got {longest}: it is the characters a caption may have")
         keep = limited(len(names), limit)
         chosen = range(len(names)) if keep is None else keep.tolist()
         self.rows, left_out = rows, list(skipped)
-        self._options = {"rows": rows, "longest": longest, "strict": strict, "cache": cache}
+        # whoever is measured knows which captions belong to one image
+        self._options = {
+            "rows": "caption" if rows == "separate" else rows,
+            "longest": longest,
+            "strict": strict,
+            "cache": cache,
+        }
         self._options |= {"workers": workers, "memory_limit": memory_limit}
         usable = [(i, good) for i in chosen if (good := _usable(names[i], texts[i], longest, left_out))]
         self.image_size, self.decode = decode_size([sources[i] for i, _ in usable], size, decode)
@@ -96,6 +102,7 @@ class CaptionedImages(Samples):
         self.row_images = images if rows == "image" else images.repeat_interleave(torch.from_numpy(self._counts))
         if rows == "caption":
             self.samples = self.row_images
+        if rows != "image":
             self._row_captions = np.concatenate([np.arange(count) for count in self._counts])
 
     def __len__(self) -> int:
@@ -124,8 +131,12 @@ class CaptionedImages(Samples):
         return self.pictures.fetch(self.row_images[ids])
 
     def captions(self, row: int) -> list[str]:
-        """Return all captions of the image that a row shows."""
-        return list(self._texts[int(self.row_images[row])])
+        """Return all captions of the image that a row shows; none where images have none."""
+        return list(self._texts[int(self.row_images[row])]) if "text" in self.modalities else []
+
+    def image_ids(self, rows: Tensor) -> Tensor:
+        """Return the images that these rows show."""
+        return self.row_images[rows]
 
     def corpus(self, name: str) -> list[str]:
         """Return every caption that a row can show, each once."""
@@ -140,7 +151,7 @@ class CaptionedImages(Samples):
         """Return digests of every row's image (and caption, where that is a row) and of the image's content."""
         images = self.row_images.tolist()
         names = [self.files[image] for image in images]
-        if self.rows == "caption":
+        if self.rows != "image":
             texts = (self._texts[image][k] for image, k in zip(images, self._row_captions.tolist(), strict=True))
             names = [f"{name}\0{text}" for name, text in zip(names, texts, strict=True)]
         return row_keys(names, (self.pictures.digests[image] for image in images))
@@ -163,15 +174,17 @@ class CaptionedImages(Samples):
         lines = [
             f"{len(self.files):,} images with {total:,} captions ({each} an image) in {self.name}, decoded to "
             f"{self.decode}, views of {self.image_size}",
-            "a row is an image, and one of its captions is drawn in every epoch"
-            if self.rows == "image"
-            else "a row is a caption; those of one image are one sample",
+            {
+                "image": "a row is an image, and one of its captions is drawn in every epoch",
+                "caption": "a row is a caption; those of one image are one sample",
+                "separate": "a row is a caption and a sample of its own: those of one image are each other's negatives",
+            }[self.rows],
         ]
         return lines + self._closing_lines()
 
     def _which(self, rows: NDArray[np.int64], draw: tuple[int, ...] | None) -> NDArray[np.int64]:
         """Return which caption each of these rows shows, (b,)."""
-        if self.rows == "caption":
+        if self.rows != "image":
             return self._row_captions[rows]
         if draw is None:
             return np.zeros(len(rows), np.int64)

@@ -12,21 +12,22 @@ from antipodes.data.captioned import CaptionedImages, Rows
 from antipodes.data.dataset import DataError
 from antipodes.data.decode import Source
 from antipodes.data.describe import printable
-from antipodes.data.listing import find_named, last_name, list_images, name_files
+from antipodes.data.listing import NamedFiles, list_images
 
 
 class Captions(CaptionedImages):
     """The images of a table of captions, in the order in which the table names them.
 
     The table is found by itself (see ``caption_tables`` for the layouts), and the images anywhere below the folder, by
-    the path or the name that the table gives. A missing or damaged image, an empty caption and one that is too long are
-    left out and listed in ``skipped``.
+    the path or the name that the table gives; one file is one image, however its rows spell it. A missing or damaged
+    image, an empty caption and one that is too long are left out and listed in ``skipped``.
 
     Args:
         path: the folder, a zip or tar file of it (unpacked once into the user's cache folder), or the table itself.
         split: "train", "val" or "test". Without splits everything is "train".
         rows: "image" makes a row of every image, and one of its captions is drawn in every epoch; "caption" makes a row
-            of every caption, and those of one image are one sample.
+            of every caption, and those of one image are one sample; "separate" does, too, and every row is a sample, as
+            where nobody knows what belongs together (the policy `known` then does, and the test split).
         size: side of the views that are made of the images; None as described at ``Folder``.
         decode: side of the decoded images; None as described at ``Folder``.
         limit: keep only this many images, as described at ``limited``.
@@ -57,7 +58,8 @@ class Captions(CaptionedImages):
         if split not in ("train", "val", "test"):
             raise ValueError(f'split must be "train", "val" or "test", got {split!r}')
         root, tables = _find(path)
-        everything = read_captions(tables, root)
+        tables_say = read_captions(tables, root)
+        everything = tables_say.captions
         self.path, self.split = path, split
         self.name = printable(Path(path).expanduser().resolve().name)
         self._splits = {caption.split or "train" for caption in everything}
@@ -65,20 +67,25 @@ class Captions(CaptionedImages):
         if not captions:
             raise DataError(f"{path} has no {split} split, only {', '.join(sorted(self._splits))}")
 
-        texts: dict[str, list[str]] = {}
-        for caption in captions:
-            texts.setdefault(caption.image, []).append(caption.text)
         listing = list_images(root)
-        by_name = name_files(listing.files)
-        found = {image: find_named(image, by_name) for image in texts}
-        present = {image: file for image, file in found.items() if file is not None}
-        named = {last_name(caption.image) for caption in everything}
-        self._uncaptioned = sum(last_name(file) not in named for file in listing.files)
+        files = NamedFiles(listing.files, root)
+        named = {(each.image, each.folder) for each in (*everything, *tables_say.unlisted)}
+        file_of = {(name, folder): files.find(name, folder) for name, folder in named}
+        texts: dict[str, list[str]] = {}  # by file, however a table spells its name
+        missing: dict[str, None] = {}
+        for caption in captions:
+            if (file := file_of[caption.image, caption.folder]) is not None:
+                texts.setdefault(file, []).append(caption.text)
+            else:
+                missing[caption.image or "(no name)"] = None
+        listed = {file_of[caption.image, caption.folder] for caption in everything}
+        self._unlisted = len(files.files & set(file_of.values()) - listed)
+        self._uncaptioned = len(files.files - set(file_of.values()))
         self._open(
             root,
-            list(present.values()),
-            [Source(os.path.join(root, file)) for file in present.values()],
-            [texts[image] for image in present],
+            list(texts),
+            [Source(os.path.join(root, file)) for file in texts],
+            list(texts.values()),
             rows=rows,
             size=size,
             decode=decode,
@@ -88,10 +95,7 @@ class Captions(CaptionedImages):
             cache=cache,
             workers=workers,
             memory_limit=memory_limit,
-            skipped=[
-                *((image or "(no name)", "missing image") for image, file in found.items() if file is None),
-                *listing.skipped,
-            ],
+            skipped=[*((image, "missing image") for image in missing), *tables_say.skipped, *listing.skipped],
         )
 
     def held_out(self, limit: int | None = None) -> Captions | None:
@@ -110,6 +114,8 @@ class Captions(CaptionedImages):
         """Say what was found, which splits there are, and what was left out."""
         first, *others = super().describe()
         lines = [first, f"split {self.split} of {', '.join(sorted(self._splits))}", *others]
+        if self._unlisted:
+            lines.append(f"passed over {self._unlisted:,} images with captions that are in no list of a split")
         return [*lines, f"passed over {self._uncaptioned:,} images without a caption"] if self._uncaptioned else lines
 
 

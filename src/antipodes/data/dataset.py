@@ -99,9 +99,17 @@ class Samples(Described, ABC):
             texts |= dict.fromkeys(self.inputs(rows)[name])
         return list(texts)
 
+    def captions(self, row: int) -> list[str]:
+        """Return all captions of the image that a row shows; none where images have none."""
+        return []
+
     def sample_ids(self, rows: Tensor) -> Tensor:
         """Return the samples that these rows show."""
         return rows if self.samples is None else self.samples[rows]
+
+    def image_ids(self, rows: Tensor) -> Tensor:
+        """Return the images that these rows show: their samples, but where one image is several samples."""
+        return self.sample_ids(rows)
 
     def keys(self) -> Tensor | None:
         """Return digests of every row's name and content, (n, 2) int64; None where rows have no names.
@@ -280,6 +288,14 @@ class SomeRows(Samples):
         """Return the inputs of these rows, as the whole dataset has them."""
         return self.dataset.inputs(self.rows[rows], draw)
 
+    def captions(self, row: int) -> list[str]:
+        """Return all captions of the image that a row shows, as the whole dataset has them."""
+        return self.dataset.captions(int(self.rows[row]))
+
+    def image_ids(self, rows: Tensor) -> Tensor:
+        """Return the images that these rows show, as the whole dataset numbers them."""
+        return self.dataset.image_ids(self.rows[rows])
+
     def keys(self) -> Tensor | None:
         """Return the digests of these rows, where the whole dataset has them."""
         keys = self.dataset.keys()
@@ -300,7 +316,9 @@ def subset(dataset: Samples, ids: Tensor) -> Samples:
     Raises:
         ValueError: if an id lies outside the dataset.
     """
-    return Subset(dataset, ids) if isinstance(dataset, ImageDataset) else SomeRows(dataset, ids)
+    if isinstance(dataset, ImageDataset) and set(dataset.modalities) == {"image"}:
+        return Subset(dataset, ids)
+    return SomeRows(dataset, ids)
 
 
 def limited(count: int, limit: int | None) -> Tensor | None:

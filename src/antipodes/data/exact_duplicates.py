@@ -28,9 +28,13 @@ def duplicates(dataset: Samples) -> Tensor:
         if pictures is None:
             found = group_equal(_contents(dataset))
         else:
-            found = group_equal(pictures.digests, pictures.pixel_digests)
             images = dataset.__dict__.get("row_images")
-            found = found if images is None else found[images]
+            if images is not None and dataset.samples is None:  # rows of one image are samples, and so duplicates
+                places = images.tolist()
+                found = group_equal(*([keys[i] for i in places] for keys in (pictures.digests, pictures.pixel_digests)))
+            else:
+                found = group_equal(pictures.digests, pictures.pixel_digests)
+                found = found if images is None else found[images]
         dataset.__dict__["_duplicates"] = found
     return found
 

@@ -11,7 +11,7 @@ from antipodes.data.classes import Classes
 from antipodes.data.dataset import DataError, ImageDataset, Split, check_split
 from antipodes.data.describe import printable
 from antipodes.data.listed import Listed, ListedImages
-from antipodes.data.listing import find_named, list_images, name_files, natural
+from antipodes.data.listing import NamedFiles, list_images, natural
 from antipodes.data.tables import LABEL_COLUMNS, LABEL_TABLES, find_column, has_column, read_table
 
 _SPLITS: dict[str, Split] = {"train": "train", "trainval": "train", "test": "test", "val": "test", "validation": "test"}
@@ -61,18 +61,18 @@ class LabelTable(ListedImages):
         image = find_column(rows, IMAGE_COLUMNS, table, "images")
         label = find_column(rows, LABEL_COLUMNS, table, "labels")
         part = find_column(rows, ("split",), table, "splits") if has_column(rows, ("split",)) else None
-        splits = ["train" if part is None else _SPLITS.get(str(row.get(part)).lower(), "") for row in rows]
+        splits = ["train" if part is None else _SPLITS.get(str(row.get(part)).strip().lower(), "") for row in rows]
         self._splits = set(splits)
         everything = [_names(row.get(label)) for row in rows]
         names = sorted({name for several in everything for name in several}, key=natural)
         number = {name: i for i, name in enumerate(names)}
-        by_name = name_files(list_images(table.parent).files)
+        files = NamedFiles(list_images(table.parent).files, table.parent)
         missing: list[tuple[str, str]] = []
         chosen: list[tuple[Path, list[int]]] = []
         for row, several, its_split in zip(rows, everything, splits, strict=True):
             if its_split == split:
                 wanted = str(row.get(image) or "")
-                found = find_named(wanted, by_name)
+                found = files.find(wanted)
                 if found is None or not several:
                     missing.append((wanted or "(no name)", "no label" if found else "missing image"))
                 else:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from antipodes.data.decode import EXTENSIONS
+from antipodes.data.tables import plain_name
 
 
 class Listing(NamedTuple):
@@ -46,17 +47,45 @@ def list_images(root: Path) -> Listing:
     return Listing(sorted(files, key=natural), sorted(skipped), others)
 
 
-def name_files(files: list[str]) -> dict[str, str]:
-    """Return files by their whole path and by their last name; the first of several of one name."""
-    return {**{last_name(file): file for file in reversed(files)}, **{file: file for file in files}}
+class NamedFiles:
+    """Files below a folder, found by the names that tables give them.
 
+    Args:
+        files: relative to the folder.
+        root: the folder.
+    """
 
-def find_named(name: str, files: dict[str, str]) -> str | None:
-    """Return the file that a table names: one of ``name_files``, or any where the table gives its whole path."""
-    if os.path.isabs(name) and os.path.isfile(name):
-        return name
-    wanted = name.removeprefix("./").replace("\\", "/")
-    return files.get(wanted) or files.get(last_name(wanted))
+    def __init__(self, files: list[str], root: Path) -> None:
+        self.files, self.root = frozenset(files), root
+        self._by_last: dict[str, list[str]] = {}
+        for file in files:
+            self._by_last.setdefault(last_name(file), []).append(file)
+
+    def find(self, name: str, below: str = "") -> str | None:
+        """Return the file that a table names, relative to the folder where it lies below it; None if there is none.
+
+        A name without a folder is that of the first such file anywhere; one with a folder is a whole path, from the
+        folder or from above it, or the end of exactly one path. A table that gives a whole path may name any file.
+
+        Args:
+            name: as the table writes it.
+            below: the subfolder from which the table counts.
+        """
+        wanted = plain_name(name)
+        if os.path.isabs(wanted) and os.path.isfile(wanted):
+            inside = os.path.relpath(wanted, self.root)
+            return inside if inside in self.files else wanted
+        prefix = f"{below}/" if below else ""
+        if prefix + wanted in self.files:
+            return prefix + wanted
+        alike = [file for file in self._by_last.get(last_name(wanted), []) if file.startswith(prefix)]
+        if "/" not in wanted:
+            return alike[0] if alike else None
+        _, own, rest = f"/{wanted}".rpartition(f"/{self.root.name}/")
+        if own and rest in self.files:  # a path from above the folder, moved or not
+            return rest
+        ends = [file for file in alike if file.endswith(f"/{wanted}")]
+        return ends[0] if len(ends) == 1 else None
 
 
 def last_name(path: str) -> str:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import posixpath
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ LABEL_COLUMNS = ("label", "labels", "class", "category", "target", "tags")
 LABEL_TABLES = tuple(f"labels{suffix}" for suffix in TABLES)
 """What a table of labels is called when it is found by itself."""
 
+MORE = "(more columns than the header has)"
+"""The name under which a row has what stands beyond the last column, as after a comma that is not in quotes."""
+
 Row = dict[str, Any]
 
 
@@ -31,8 +35,8 @@ def read_table(path: Path) -> list[Row]:
     try:
         if path.suffix in (".csv", ".tsv", ".txt"):
             with path.open(newline="", encoding="utf-8-sig") as file:
-                reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
-                return [{(key or "").strip(): value for key, value in row.items()} for row in reader]
+                reader = csv.DictReader(file, restkey=MORE, delimiter="\t" if path.suffix == ".tsv" else ",")
+                return [{key.strip(): value for key, value in row.items()} for row in reader]
         if path.suffix == ".jsonl":
             with path.open(encoding="utf-8-sig") as file:
                 rows = [json.loads(line) for line in file if line.strip()]
@@ -66,7 +70,7 @@ def find_column(rows: Sequence[Row], names: Iterable[str], path: Path, what: str
         DataError: if it has none; the sentence lists the columns that it has.
     """
     names = list(names)
-    columns = list(rows[0]) if rows else []
+    columns = [column for column in rows[0] if column != MORE] if rows else []
     by_lower = {column.lower(): column for column in reversed(columns)}
     for name in names:
         if name in by_lower:
@@ -80,6 +84,11 @@ def find_column(rows: Sequence[Row], names: Iterable[str], path: Path, what: str
 def has_column(rows: Sequence[Row], names: Iterable[str]) -> bool:
     """Whether a table has a column with one of these names."""
     return bool(rows) and bool({column.lower() for column in rows[0]} & set(names))
+
+
+def plain_name(name: str) -> str:
+    """Return a path as tables write it with slashes, and without what leads nowhere: ./a//b is a/b."""
+    return posixpath.normpath(name.strip().replace("\\", "/")) if name.strip() else ""
 
 
 def _parquet(path: Path) -> list[Row]:

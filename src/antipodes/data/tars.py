@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import torch
 
-from antipodes.data.archives import safe_name
+from antipodes.data.archives import safe_name, unmarked_end
 from antipodes.data.captioned import CaptionedImages, Rows
 from antipodes.data.dataset import DataError
 from antipodes.data.decode import EXTENSIONS, Source
@@ -35,7 +35,7 @@ from antipodes.files import replacing
 
 _TEXTS = (".txt", ".caption", ".text")
 _IN_OBJECTS = ("caption", "captions", "text", "title")
-_VERSION = 1
+_VERSION = 2
 _LONGEST_MEMBER = 500_000_000  # bytes; no image or caption has that many
 
 
@@ -62,7 +62,7 @@ class Tars(CaptionedImages):
     Args:
         path: a tar file, a folder of them, or a pattern such as ``shards-{0000..0099}.tar`` or ``shards-*.tar``.
         split: "train" or "test". In a folder whose subfolders are ``train`` and ``test`` (or ``val``) these are it.
-        rows: "image" or "caption", as described at ``Captions``.
+        rows: "image", "caption" or "separate", as described at ``Captions``.
         size: side of the views that are made of the images; None as described at ``Folder``.
         decode: side of the decoded images; None as described at ``Folder``.
         limit: keep only this many samples, as described at ``limited``.
@@ -228,6 +228,8 @@ def _read_shard(shard: Path) -> _Shard:
                     places.setdefault(key, (member.offset_data, member.size))
                 elif suffix in (*_TEXTS, ".json", ".cls") and (file := tar.extractfile(member)) is not None:
                     _note(key, suffix, file.read(), captions, labels)
+            if problem := unmarked_end(tar):
+                skipped.append((shard.name, problem))
     except (tarfile.TarError, EOFError, OSError) as error:
         if not keys and not skipped:
             raise DataError(f"{shard} cannot be read as a tar file ({error}): get it again") from error

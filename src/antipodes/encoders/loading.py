@@ -12,6 +12,7 @@ from antipodes.encoders import create
 from antipodes.encoders.encoder import Encoder, Preprocessing
 from antipodes.encoders.export import load_backbone, load_head
 from antipodes.encoders.heads import embedding_length
+from antipodes.encoders.open_clip import is_open_clip, load_open_clip
 from antipodes.registry import NAMES
 
 ENDING = ".safetensors"
@@ -180,9 +181,10 @@ def load(
     """Load an encoder with its preprocessing.
 
     Args:
-        path: a run folder, an exported ``.safetensors`` file, or the name of an encoder that comes with weights
-            (``efficientnet-lite0``, ``minilm``, ``timm:<model>``, ``hf:<text model>``).
-        tower: which of a run's encoders, e.g. ``"text"``; by default the only one, or that of the images.
+        path: a run folder, an exported ``.safetensors`` file, a folder with open_clip's names (of ``antipodes export
+            --open_clip``), or the name of an encoder that comes with weights (``efficientnet-lite0``, ``minilm``,
+            ``timm:<model>``, ``hf:<text model>``).
+        tower: which of several encoders, e.g. ``"text"``; by default the only one, or that of the images.
         preprocessing: how images are made ready, where the file does not say or something else is wanted.
         embeddings: go on through the projection head to what the loss compared, with unit length. The images and texts
             of a CLIP run are in one space there.
@@ -201,6 +203,8 @@ def load(
         said = "is empty" if path == "" else f"must be a path or a name, got {path!r}"
         raise ValueError(f"what to load {said}: give a run folder, a {ENDING} file, or one of {', '.join(PRETRAINED)}")
     place = Path(path).expanduser()
+    if is_open_clip(place):
+        return _of_open_clip(place, tower, preprocessing, embeddings)
     if place.is_dir():
         files = files_of_run(place, tower)
     elif place.suffix == ENDING or place.is_file():
@@ -288,6 +292,19 @@ def _head_of(encoder: Path) -> Path:
     if file == encoder or not file.is_file():
         raise ValueError(f"there is no projection head beside {encoder}: a run writes {HEAD}{ENDING} when it ends")
     return file
+
+
+def _of_open_clip(
+    place: Path, tower: str | None, preprocessing: Preprocessing | None, embeddings: bool
+) -> LoadedEncoder:
+    """One tower of a model with open_clip's names, its projection in the place of a head."""
+    if tower not in (None, "image", "text"):
+        raise ValueError(f"{place} has no encoder of tower {tower!r}, of image, text")
+    towers = load_open_clip(place)
+    if tower == "text":
+        return LoadedEncoder([towers.text], [None], str(place), [towers.text_projection] if embeddings else [])
+    found = preprocessing or towers.image.preprocessing
+    return LoadedEncoder([towers.image], [found], str(place), [towers.image_projection] if embeddings else [])
 
 
 def _pretrained(name: str, preprocessing: Preprocessing | None) -> LoadedEncoder:

@@ -6,8 +6,8 @@ in CLIP, and ``text_projection``, ``logit_scale`` and ``logit_bias`` are the res
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -24,6 +24,8 @@ from antipodes.encoders.text_transformer import TextTransformer
 from antipodes.files import replacing
 
 WEIGHTS_FILE, CONFIG_FILE, VOCABULARY_FILE = "open_clip_model.safetensors", "open_clip_config.json", "vocabulary"
+PICKLED_FILE = "open_clip_pytorch_model.bin"
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 TRUNK, PROJECTION, TEXT_PROJECTION = "visual.trunk.", "visual.head.proj", "text_projection"
 TIMM_TO_OURS = {
     "resnet18": "resnet18",
@@ -34,9 +36,8 @@ TIMM_TO_OURS = {
 """timm's name of an image tower -> ours, for those that are the same network."""
 
 
-@dataclass(frozen=True)
-class TwoTowers:
-    """What open_clip calls a CLIP model.
+class TwoTowers(nn.Module):
+    """What open_clip calls a CLIP model: a module that clip_benchmark moves, switches to evaluation and asks.
 
     Args:
         image: an encoder that timm has too: resnet18, resnet34, resnet50 or efficientnet-lite0.
@@ -52,7 +53,22 @@ class TwoTowers:
     image_projection: nn.Linear
     text_projection: nn.Linear
     logit_scale: Tensor
-    logit_bias: Tensor | None = None
+    logit_bias: Tensor | None
+
+    def __init__(
+        self,
+        image: Encoder,
+        text: TextTransformer,
+        image_projection: nn.Linear,
+        text_projection: nn.Linear,
+        logit_scale: Tensor,
+        logit_bias: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.image, self.text = image, text
+        self.image_projection, self.text_projection = image_projection, text_projection
+        self.register_buffer("logit_scale", logit_scale)
+        self.register_buffer("logit_bias", logit_bias)
 
     def encode_image(self, images: Tensor) -> Tensor:
         """Embeddings (B, D) of preprocessed images (B, 3, H, W), not normalised; called so by clip_benchmark."""
@@ -105,22 +121,24 @@ def from_open_clip(state: dict[str, Tensor], config: dict[str, Any], vocabulary:
     try:
         vision, text_config = config["vision_cfg"], config["text_cfg"]
         embed_dim, timm_name = config["embed_dim"], vision.get("timm_model_name")
+        if timm_name not in TIMM_TO_OURS:
+            raise ValueError(
+                f"open_clip's image tower {timm_name or 'without a timm name'!r} is not one of ours: "
+                f"{', '.join(TIMM_TO_OURS)} can be read"
+            )
+        if other := text_config.get("hf_model_name"):
+            raise ValueError(f"open_clip's text tower {other!r} is not one of ours: CLIP's own transformer can be read")
         text = TextTransformer(
             "trained" if vocabulary is not None else "clip",
-            text_config["vocab_size"],
-            text_config["width"],
-            text_config["layers"],
-            text_config["heads"],
-            text_config["context_length"],
+            text_config.get("vocab_size", 49408),
+            text_config.get("width", 512),
+            text_config.get("layers", 12),
+            text_config.get("heads", 8),
+            text_config.get("context_length", 77),
             bool(config.get("quick_gelu", False)),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"this is not a configuration of open_clip that can be read here: {error!r}") from error
-    if timm_name not in TIMM_TO_OURS:
-        raise ValueError(
-            f"open_clip's image tower {timm_name or 'without a timm name'!r} is not one of ours: "
-            f"{', '.join(TIMM_TO_OURS)} can be read"
-        )
     name = TIMM_TO_OURS[timm_name]
     image = create(name, **({"pretrained": False} if name == "efficientnet-lite0" else {}))
     towers = TwoTowers(
@@ -155,22 +173,55 @@ def save_open_clip(towers: TwoTowers, folder: str | Path) -> None:
             temporary.write_bytes(content)
 
 
-def load_open_clip(folder: str | Path) -> TwoTowers:
-    """Read a folder of `save_open_clip`, or of open_clip itself.
+def is_open_clip(path: str | Path) -> bool:
+    """Whether a path is a folder with a model of open_clip, or a file in one."""
+    path = Path(path).expanduser()
+    return ((path if path.is_dir() else path.parent) / CONFIG_FILE).is_file() and path.exists()
+
+
+def load_open_clip(path: str | Path) -> TwoTowers:
+    """Read a folder of `save_open_clip`, or of open_clip itself, for evaluation; `image.preprocessing` is the folder's.
+
+    Args:
+        path: the folder, or the file of weights in it.
 
     Raises:
         ValueError: a file is missing or damaged, or the model is not one of ours.
     """
-    folder = Path(folder)
+    path = Path(path).expanduser()
+    folder = path if path.is_dir() else path.parent
     try:
-        state = load((folder / WEIGHTS_FILE).read_bytes())
-        config = json.loads((folder / CONFIG_FILE).read_text())["model_cfg"]
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        state = _read_weights(path)
+        content = json.loads((folder / CONFIG_FILE).read_text())
+        config = content["model_cfg"]
+    except (OSError, SafetensorError, UnpicklingError, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{folder} is not a folder with a readable {WEIGHTS_FILE} and {CONFIG_FILE} ({error})"
+            f"{path} is not a folder with a readable {WEIGHTS_FILE} and {CONFIG_FILE} ({error})"
         ) from error
     vocabulary = folder / VOCABULARY_FILE
-    return from_open_clip(state, config, vocabulary.read_bytes() if vocabulary.is_file() else None)
+    towers = from_open_clip(state, config, vocabulary.read_bytes() if vocabulary.is_file() else None)
+    towers.image.preprocessing = _read_preprocessing(content.get("preprocess_cfg") or {}, config["vision_cfg"])
+    return towers.eval()
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    """The state dict of a file, or of the first of a folder that open_clip would take."""
+    if path.is_dir() or path.name == CONFIG_FILE:
+        folder = path if path.is_dir() else path.parent
+        pickled = not (folder / WEIGHTS_FILE).is_file() and (folder / PICKLED_FILE).is_file()
+        path = folder / (PICKLED_FILE if pickled else WEIGHTS_FILE)
+    if path.suffix == ".safetensors":
+        return load(path.read_bytes())
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    state = state.get("state_dict", state)  # a checkpoint of open_clip's training has more beside it
+    return {key.removeprefix("module."): tensor for key, tensor in state.items()}
+
+
+def _read_preprocessing(written: dict[str, Any], vision: dict[str, Any]) -> Preprocessing:
+    """How images are made ready: as the model's folder says, else by open_clip's own defaults."""
+    size = written.get("size", vision.get("image_size", 224))
+    mean, std = written.get("mean", CLIP_MEAN), written.get("std", CLIP_STD)
+    return Preprocessing(size if isinstance(size, int) else min(size), tuple(mean), tuple(std))
 
 
 def _check(towers: TwoTowers) -> None:

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from antipodes.data import Samples
-from antipodes.data.captioned import CaptionedImages
 from antipodes.evaluation import figures, maps
 from antipodes.evaluation.judged import Judged, judge, judged_embeddings
-from antipodes.evaluation.thresholds import errors, measure
+from antipodes.evaluation.thresholds import errors, mean_share, measure
 from antipodes.evaluation.tiles import Flags, caption_lines, flagged_tiles, tile
 from antipodes.functional import flagged_block
 from antipodes.methods import Method
@@ -163,7 +162,7 @@ def thresholds(subject: Subject) -> Figure:
     for part, truth, found in measure(policy, subject.judged, batch_size, subject.seed):
         names = {"threshold": "learned", "batch": "batch quantile (FNC)"}
         judged = {names[name]: (found[name], errors(found[name], truth)[0]) for name in names if name in found}
-        title = f"{type(part).__name__}, alpha {part.alpha:g}, batches of {batch_size}"
+        title = f"{type(part).__name__}, alpha {mean_share(part.alpha):g}, batches of {batch_size}"
         drawn.append(figures.Thresholds(title, truth, judged))
     return figures.thresholds_figure(drawn)
 
@@ -174,7 +173,7 @@ def flagged(subject: Subject) -> Figure:
     lines = [line for line in subject.epochs if line.get("flagged_share") is not None]
     if not lines:
         raise Skipped("metrics.jsonl has no epoch with a flagged share")
-    alphas = {type(part).__name__: part.alpha for part in parts if isinstance(part, (GloFND, FNC))}
+    alphas = {type(part).__name__: mean_share(part.alpha) for part in parts if isinstance(part, (GloFND, FNC))}
     return figures.flagged_figure([line["epoch"] for line in lines], [line["flagged_share"] for line in lines], alphas)
 
 
@@ -193,7 +192,7 @@ def detection(subject: Subject) -> Figure:
 def flags(subject: Subject) -> Figure:
     """Anchors with the images they flag most strongly; of images with captions, what each direction flags."""
     directions = [name for name, each in subject.method.objectives().items() if each.negatives is not None]
-    several = len(directions) > 1 and isinstance(subject.data, CaptionedImages)
+    several = len(directions) > 1 and bool(subject.data.captions(0))
     asked: list[str | None] = [*directions] if several else [None]
     found = [strongest_flags(subject, direction=name) for name in asked]
     if not any(row.ids for rows in found for row in rows):

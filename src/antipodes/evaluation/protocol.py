@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from antipodes.evaluation.names import LABELS_ARE_NEEDED, PROTOCOLS
 from antipodes.evaluation.subject import Subject
 
 Need = Literal["features", "labels", "network", "policy", "others", "pairs", "classes"]
 """What a protocol looks at: the features of train and test; their labels; the network itself; the policy of the run;
-other datasets; images and texts that belong together; the names of the classes and a tower that reads texts."""
+other datasets; images and texts that belong together; images of classes with names and a tower that reads texts."""
 
 
 class Protocol(ABC):
@@ -23,11 +23,13 @@ class Protocol(ABC):
         name: By which it is called; the same as in the registry.
         summary: What it measures, in a line for `antipodes evaluate --help`.
         needs: What it looks at; a subject that lacks one of these is refused before anything is computed.
+        takes_others: Whether it looks at other datasets where there are some.
     """
 
     name: str
     summary: str
     needs: frozenset[str]
+    takes_others: ClassVar[bool] = False
 
     @abstractmethod
     def run(self, subject: Subject) -> dict[str, float]:
@@ -125,9 +127,12 @@ def _lacks_pairs(subject: Subject) -> str | None:
 
 
 def _lacks_classes(subject: Subject) -> str | None:
-    if subject.reads_text and subject.data is not None and subject.data.classes is not None:
+    if subject.classified is not None or (subject.reads_text and (subject.others or subject.has_classes)):
         return None
-    return "the {protocol} protocol needs a run with a text tower, and data with names of its classes"
+    return (
+        "the {protocol} protocol needs a run with a text tower and images with names of their classes, such as "
+        "--transfer FOLDER_OF_CLASSES, or --images a.npy --texts classes.npy --labels labels.npy"
+    )
 
 
 _LACKS: dict[str, Callable[[Subject], str | None]] = {

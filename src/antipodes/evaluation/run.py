@@ -37,7 +37,7 @@ def score(
         seed: Of every random draw.
     """
     chosen = [one if isinstance(one, Protocol) else make_protocols([one])[0] for one in protocols]
-    if others and not any("others" in one.needs for one in chosen):
+    if others and not any(one.takes_others for one in chosen):
         chosen += make_protocols(["transfer"])
     subject = Subject(
         method,

@@ -32,6 +32,15 @@ class PairedFeatures:
 
 
 @dataclass(frozen=True)
+class ClassifiedFeatures:
+    """Features of images (n, D) and of the texts of classes (K, D) in one space, and the images' classes (n,)."""
+
+    images: Tensor
+    classes: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
 class Subject:
     """A run, or features that somebody has already, as protocols see it.
 
@@ -40,8 +49,10 @@ class Subject:
         data: The training split; its held-out part is the test split, or a fifth of it where there is none.
         given: Features of train and test, instead of a method and data.
         paired: Features of images and texts, instead of a method with two towers.
+        classified: Features of images and classes, instead of a method with two towers and images of classes.
         others: Datasets to transfer to, with labels.
         other_statistics: How images of other datasets are normalised: as those of the run, or by their own statistics.
+        size: Side of the images as the network sees them; that of the data by default.
         test_limit: Use only so many test images.
         batch_size: That of training, for what looks at batches.
         recipe: The augmentation of training, for what looks at its views; None takes plain images.
@@ -55,8 +66,10 @@ class Subject:
     data: Samples | None = None
     given: tuple[FeatureSet, FeatureSet] | None = None
     paired: PairedFeatures | None = None
+    classified: ClassifiedFeatures | None = None
     others: Sequence[Samples] = ()
     other_statistics: Literal["run", "own"] = "run"
+    size: int | None = None
     test_limit: int | None = None
     batch_size: int = 256
     recipe: Augmentation | None = None
@@ -132,6 +145,11 @@ class Subject:
             self.reads_text and self.data is not None and "text" in self.data.modalities.values()
         )
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether the run's own images have labels whose names are known."""
+        return self.data is not None and self.data.classes is not None and self.part_without_labels is None
+
     def once(self, key: str, compute: Callable[[], Result]) -> Result:
         """What `compute` returns, computed once for every key: protocols share what they have in common."""
         if key not in self._kept:
@@ -149,13 +167,12 @@ class Subject:
     ) -> Tensor:
         """Features of a dataset under a tower of the method, images at the size of the run's."""
         assert self.method is not None
-        size = None if self.data is None else self.data.image_size
         return tower_features(
             self.method,
             data,
             tower,
             space=space,
-            size=size,
+            size=self._seen_size(data),
             view=view,
             device=self.device,
             workers=self.workers,
@@ -191,9 +208,13 @@ class Subject:
     def plain_view(self, pixels: Mapping[str, Sequence[float]]) -> Callable[[Raw], Tensor]:
         """Images at the size of the run's, nothing random, normalised by this mean and std."""
         assert self.method is not None
-        assert self.data is not None
-        recipe = build_augmentation({"name": "plain", **pixels}, self.data.image_size, self.method.normalised)
+        size = self.size or cast(Samples, self.data).image_size
+        recipe = build_augmentation({"name": "plain", **pixels}, size, self.method.normalised)
         return lambda images: recipe(cast(Tensor, images), torch.Generator())
+
+    def _seen_size(self, data: Samples) -> int:
+        """Side of the images of a dataset as the network sees them: as it was trained, not as they are."""
+        return self.size or (data if self.data is None else self.data).image_size
 
     @cached_property
     def _features(self) -> tuple[FeatureSet, FeatureSet]:

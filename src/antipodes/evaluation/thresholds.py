@@ -40,23 +40,32 @@ def measure(policy: Policy, judged: Judged, batch_size: int, seed: int = 0) -> l
     return measured
 
 
-def dataset_quantiles(anchors: Tensor, candidates: Tensor, alpha: float) -> Tensor:
+def mean_share(alpha: float | Tensor) -> float:
+    """The share of false negatives, the mean where every sample has its own."""
+    return float(alpha.mean()) if isinstance(alpha, Tensor) else alpha
+
+
+def dataset_quantiles(anchors: Tensor, candidates: Tensor, alpha: float | Tensor) -> Tensor:
     """The k-th largest similarity of every sample's anchor to all other samples' candidates, (n,).
 
     With k = ceil(alpha (n - 1)) it is Lemma 3.1's optimum.
     """
     ids = torch.arange(len(anchors))
-    k = max(1, int(whole_above(alpha, torch.tensor(len(anchors) - 1))))
+    count = torch.tensor(len(anchors) - 1)
+    k = whole_above(alpha, count).clamp(min=1).expand(len(anchors))
     return kth_largest(anchors, candidates, ids, ids, k)
 
 
-def batch_quantiles(anchors: Tensor, candidates: Tensor, alpha: float, batch_size: int, seed: int = 0) -> Tensor:
+def batch_quantiles(
+    anchors: Tensor, candidates: Tensor, alpha: float | Tensor, batch_size: int, seed: int = 0
+) -> Tensor:
     """The same by one random batch per sample, which is all that FNC sees, (n,); NaN for what no full batch holds."""
     order = torch.randperm(len(anchors), generator=generator("batch quantiles", seed))
     found = torch.full((len(anchors),), math.nan)
     for ids in order.split(batch_size):
         if len(ids) == batch_size:
-            found[ids] = top_share(anchors[ids], candidates[ids], ids, ids, alpha).to(found.dtype)
+            share = alpha[ids] if isinstance(alpha, Tensor) else alpha
+            found[ids] = top_share(anchors[ids], candidates[ids], ids, ids, share).to(found.dtype)
     return found
 
 

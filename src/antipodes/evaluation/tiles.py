@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from antipodes.data import Samples
-from antipodes.data.captioned import CaptionedImages
 from antipodes.evaluation import figures
 
 CAPTION_WIDTH, CAPTION_LINES = 18, 4  # characters and lines of a caption below an image
@@ -34,13 +33,13 @@ def flagged_tiles(data: Samples, flags: Flags, most: int) -> list[figures.Tile]:
 
 def tile(data: Samples, sample: int, words: str, right: bool | None = None) -> figures.Tile:
     """A sample as an image with its label, some words, and its caption where it has one."""
-    written = f"{words}\n{_wrapped(_text(data, sample))}" if isinstance(data, CaptionedImages) else words
+    written = f"{words}\n{_wrapped(_text(data, sample))}" if data.captions(sample) else words
     return figures.Tile(data.fetch(torch.tensor([sample]))[0], _name(data, sample) + written, right)
 
 
-def _text(data: CaptionedImages, sample: int) -> str:
+def _text(data: Samples, sample: int) -> str:
     """The caption that flags were judged by: what the row shows when nothing is drawn."""
-    return str(data.inputs(torch.tensor([sample]))["text"][0]) if "text" in data.modalities else ""
+    return str(data.inputs(torch.tensor([sample]))["text"][0])
 
 
 def _wrapped(text: str) -> str:
@@ -51,7 +50,7 @@ def _wrapped(text: str) -> str:
 
 def caption_lines(data: Samples) -> int:
     """How many lines of captions stand below every image of a dataset."""
-    return CAPTION_LINES if isinstance(data, CaptionedImages) and "text" in data.modalities else 0
+    return CAPTION_LINES if len(data) and data.captions(0) else 0
 
 
 def _same_label(labels: Tensor, first: int, second: int) -> bool:

@@ -6,6 +6,7 @@ the softmax over the positive itself and F_i is
     p_i = 1 / (1 + sum_{k in F_i} w_ik)  for the positive,   p_ik = p_i w_ik,   w_ik = exp((t_ik - t_ii) / T)
 
 where t_ii, the teacher's similarity to itself, is the largest there is: no weight exceeds 1 and nothing overflows.
+A teacher that is the zero vector knows nothing and weighs all candidates 0; a candidate whose key is zero weighs 0.
 A loss needs sum_k w_ik and sum_k w_ik s_ik = anchor_i . (sum_k w_ik candidate_k). Both are collected in one pass over
 the tiles of `contrast`, with its masks; the gradient of the candidates, where they want one, takes a second pass.
 """
@@ -66,7 +67,7 @@ def refine(
         candidates: (C, D), L2-normalised. None: the anchors themselves.
         teachers: (A, D) the embedding of every anchor's positive; taken as constants.
         teacher_keys: (C, G) the candidates as the teachers see them, where those are in a space of their own; teachers
-            are (A, G) then.
+            are (A, G) then. Zero vectors, on either side, are not known and pull nothing.
         anchor_ids: (A,) dataset ids.
         candidate_ids: (C,) dataset ids; only with candidates.
         temperature: the one of the loss, at which the rules' bounds are compared.
@@ -182,7 +183,10 @@ class _Walk(Walk):
         scaled = teachers / teacher_temperature
         self.teachers = scaled
         self.teacher_keys = self.candidates if teacher_keys is None else Sliced(teacher_keys)
-        self.self_similarity = (scaled * teachers).sum(1, keepdim=True)  # t_ii / T
+        similarity = (scaled * teachers).sum(1, keepdim=True)  # t_ii / T
+        # exp(-inf) = 0: who is not known pulls nothing
+        self.self_similarity = similarity.masked_fill(similarity == 0, torch.inf)
+        self.known = None if teacher_keys is None else teacher_keys.any(1).to(scaled.dtype)  # (C,)
 
     def tiles(self) -> tuple[Tile, ...]:
         """Return the tiles to walk: none when no rule pulls anything."""
@@ -194,6 +198,8 @@ class _Walk(Walk):
         weights = self.buffers("weights", tile.shape)
         torch.mm(self.teachers[tile.rows], self.teacher_keys(tile.columns, down=True), out=weights)
         weights.sub_(self.self_similarity[tile.rows]).exp_()
+        if self.known is not None:
+            weights.mul_(self.known[tile.columns])
         for number, mask in enumerate(self.task.directions[0].masks):
             if mask.pulls:
                 keep = keep_mask(mask, block, False, "keep", self.buffers)

@@ -78,8 +78,12 @@ class RowBlocks:
             raise ValueError(f"{name} must be one integer, or one per anchor ({len(self.count)}), got {what}")
         return number.to(self.count)
 
-    def share(self, alpha: float) -> Tensor:
-        """How many candidates of every anchor are its top share, at least one."""
+    def share(self, alpha: float | Tensor) -> Tensor:
+        """How many candidates of every anchor are its top share, at least one; none where an anchor's own is 0."""
+        if isinstance(alpha, Tensor):
+            if alpha.shape != self.count.shape or not bool(((alpha >= 0) & (alpha <= 1)).all()):
+                raise ValueError(f"alpha must be one share in [0, 1] per anchor ({len(self.count)}), got {alpha.shape}")
+            return (alpha * self.count.double()).round().long().clamp(min=1).masked_fill(alpha == 0, 0)
         if not 0 < alpha <= 1:
             raise ValueError(f"alpha must be in (0, 1], got {alpha}: it is the share of candidates treated as false")
         return (alpha * self.count.double()).round().long().clamp(min=1)

@@ -102,8 +102,12 @@ def ring(
     return band_by_rank(anchors, candidates, anchor_ids, candidate_ids, float(inner * outer), float(outer))
 
 
-def top_share(anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, alpha: float) -> Tensor:
+def top_share(
+    anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, alpha: float | Tensor
+) -> Tensor:
     """The ceiling that exactly the max(1, round(alpha * N_i)) most similar candidates of every anchor exceed (FNC).
+
+    Alpha may be (A,), one for every anchor, of which 0 asks for none.
 
     Returns:
         (A,) to be compared with ``similarity > ceiling``; an anchor without candidates gets inf.
@@ -119,7 +123,7 @@ def top_share(anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate
 
 
 def top_pairs(
-    anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, alpha: float
+    anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, alpha: float | Tensor
 ) -> tuple[Tensor, Tensor]:
     """The pairs above the ceiling of `top_share`, one by one: positions of anchors and of candidates, (L,) each.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 SLACK = 1e-6
 
 
-def whole_below(share: float, count: Tensor) -> Tensor:
+def whole_below(share: float | Tensor, count: Tensor) -> Tensor:
     """So many of `count` (A,) are a share, rounded down, int64.
 
     Example:
@@ -20,7 +20,7 @@ def whole_below(share: float, count: Tensor) -> Tensor:
     return (share * count.double() + SLACK).floor().long()
 
 
-def whole_above(share: float, count: Tensor) -> Tensor:
+def whole_above(share: float | Tensor, count: Tensor) -> Tensor:
     """So many of `count` (A,) are a share, rounded up, int64.
 
     Example:

@@ -6,6 +6,9 @@ With z_ik = s_ik / tau + bias, W the pairs that a rule keeps and Y those that it
 
 A pair is either a negative or a positive here: other than in `contrast`, where pulled pairs stay in the denominator,
 a pulled pair counts as a positive alone. The similarities receive (W - Y) sigmoid(z) / tau and -Y sigmoid(-z) / tau.
+
+With labels q between 0 and 1 a pair has the loss q softplus(-z) + (1 - q) softplus(z) = softplus(z) - q z. For those,
+`soft` leaves the pulled pairs among the negatives; what `refine` sums up, of q and of q s, makes the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ class SigmoidSums(NamedTuple):
     """The sums over the pairs that each rule keeps or pulls: four (R, A) tensors, one row per rule.
 
     Attributes:
-        loss_sum: the sum of softplus(s / temperature + bias) over negatives: kept pairs that are not pulled.
+        loss_sum: the sum of softplus(s / temperature + bias) over negatives: kept pairs that are not pulled, or with
+            `soft` all kept ones.
         kept: their number, int64.
         pulled_loss: the sum of softplus(-(s / temperature + bias)) over pulled pairs.
         pulled: their number, int64.
@@ -57,6 +61,7 @@ def sigmoid_sums(
     guide: Guide | None = None,
     same_sample: SameSample | None = None,
     extent: Extent | None = None,
+    soft: bool = False,
     block: int | None = None,
 ) -> SigmoidSums:
     """Sum SigLIP's loss over the pairs of anchors and candidates that each rule keeps.
@@ -76,6 +81,7 @@ def sigmoid_sums(
         guide: vectors in a guide's space, as in `contrast`.
         same_sample: as in `contrast`.
         extent: as in `contrast`.
+        soft: count pulled pairs among the negatives, and not as positives: their labels are somewhere between.
         block: as in `contrast`.
 
     Raises:
@@ -87,7 +93,7 @@ def sigmoid_sums(
         tensor([[1.3863, 1.3863, 1.3863]])
     """
     ids = (anchor_ids, candidate_ids)
-    return _sums(anchors, candidates, *ids, temperature, bias, rules, None, guide, same_sample, extent, block)[0]
+    return _sums(anchors, candidates, *ids, temperature, bias, rules, None, guide, same_sample, extent, soft, block)[0]
 
 
 @outside_graphs
@@ -102,6 +108,7 @@ def sigmoid_both(
     first_rules: Rule | Sequence[Rule] = _EVERY_PAIR,
     second_rules: Rule | Sequence[Rule] = _EVERY_PAIR,
     guide: tuple[Tensor, Tensor] | None = None,
+    soft: bool = False,
     block: int | None = None,
 ) -> tuple[SigmoidSums, SigmoidSums]:
     """Sum SigLIP's loss over pairs of two modalities in both directions, from one product of similarities.
@@ -116,7 +123,19 @@ def sigmoid_both(
         True
     """
     one, other = _sums(
-        first, second, first_ids, second_ids, temperature, bias, first_rules, second_rules, guide, None, None, block
+        first,
+        second,
+        first_ids,
+        second_ids,
+        temperature,
+        bias,
+        first_rules,
+        second_rules,
+        guide,
+        None,
+        None,
+        soft,
+        block,
     )
     return one, other
 
@@ -133,6 +152,7 @@ def _sums(
     guide: Guide | None,
     same_sample: SameSample | None,
     extent: Extent | None,
+    soft: bool,
     block: int | None,
 ) -> list[SigmoidSums]:
     for name, number in (("temperature", temperature), ("bias", bias)):
@@ -157,7 +177,7 @@ def _sums(
     shift = bias if isinstance(bias, Tensor) else torch.tensor(bias, dtype=dtype, device=anchors.device)
     columns = keys.detach() if task.halved else keys
     with full_precision(anchors.device):
-        outputs = _Function.apply(anchors, columns, tau, shift.to(anchors), task)  # type: ignore[no-untyped-call]
+        outputs = _Function.apply(anchors, columns, tau, shift.to(anchors), task, soft)  # type: ignore[no-untyped-call]
     every = []
     for place in range(0, len(outputs), 4):
         loss_sum, kept, pulled_loss, pulled = outputs[place : place + 4]
@@ -169,7 +189,7 @@ def _sums(
 class _Function(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, anchors: Tensor, candidates: Tensor, temperature: Tensor, bias: Tensor, task: Task
+        ctx: Any, anchors: Tensor, candidates: Tensor, temperature: Tensor, bias: Tensor, task: Task, soft: bool
     ) -> tuple[Tensor, ...]:
         walk = Walk(task, anchors, candidates, temperature)
         ones = anchors.new_ones(max(len(anchors), len(candidates)))
@@ -193,10 +213,11 @@ class _Function(torch.autograd.Function):
                 if mask.pulls:
                     pull = pull_mask(mask, block, sides[0], keep, walk.buffers)
                     add_sums(pulled, tile, sides, pull, ones)
-                    keep.sub_(pull)
-                    opposite = torch.add(logits, bias, out=walk.buffers("opposite", tile.shape)).neg_()
-                    opposite.clamp_(min=0.0).add_(rest)
-                    add_sums(pulled_loss, tile, sides, pull.mul_(opposite), ones)
+                    if not soft:
+                        keep.sub_(pull)
+                        opposite = torch.add(logits, bias, out=walk.buffers("opposite", tile.shape)).neg_()
+                        opposite.clamp_(min=0.0).add_(rest)
+                        add_sums(pulled_loss, tile, sides, pull.mul_(opposite), ones)
                 if mask.kept is None or mask.pulls:
                     add_sums(kept, tile, sides, keep, ones)
                 add_sums(loss_sum, tile, sides, keep.mul_(loss), ones)
@@ -207,7 +228,7 @@ class _Function(torch.autograd.Function):
                     each[1][number] = mask.kept
             ctx.mark_non_differentiable(each[1], each[3])
             outputs += each
-        ctx.task = task
+        ctx.task, ctx.soft = task, soft
         ctx.save_for_backward(anchors, candidates, temperature, bias)
         return tuple(outputs)
 
@@ -230,7 +251,7 @@ class _Function(torch.autograd.Function):
                 keep = pull = None
                 if not mask.trivial:
                     keep = keep_mask(mask, block, sides[0], "keep", walk.buffers)
-                if keep is not None and mask.pulls:
+                if keep is not None and mask.pulls and not ctx.soft:
                     pull = pull_mask(mask, block, sides[0], keep, walk.buffers)
                     keep.sub_(pull)
                     pull.mul_(torch.sub(slope, 1.0, out=walk.buffers("opposite", tile.shape)))
@@ -250,4 +271,4 @@ class _Function(torch.autograd.Function):
             on_candidates /= temperature
         # where a tile stands for its mirror image, a pair's share appears at both of its ends
         on_temperature = -(anchors * on_anchors).sum() * (0.5 if task.halved else 1.0) / temperature
-        return on_anchors, None if task.halved else on_candidates, on_temperature, on_bias, None
+        return on_anchors, None if task.halved else on_candidates, on_temperature, on_bias, None, None

@@ -16,7 +16,7 @@ class Moments(NamedTuple):
     steps: Tensor
 
 
-def quantile_gradient(exceeding: Tensor, total: Tensor, alpha: float) -> Tensor:
+def quantile_gradient(exceeding: Tensor, total: Tensor, alpha: float | Tensor) -> Tensor:
     """The gradient in lambda of GloFND's Eq. 4, alpha - mean(s > lambda): zero where the share alpha exceeds lambda."""
     return alpha - exceeding / total.clamp(min=1)
 

@@ -25,3 +25,19 @@ class GuideSource(nn.Module, ABC):
             rows: (B,) rows of the dataset.
             inputs: What an encoder takes, for sources that embed it.
         """
+
+    def vectors(self) -> Tensor:
+        """The vectors (n, G) of the whole dataset, for policies that are fitted in the guide's space.
+
+        Raises:
+            ValueError: if the source has none: it then serves the pairs of a batch alone.
+        """
+        raise ValueError(
+            f"{type(self).__name__} has no vectors of the whole dataset: give it a method vectors() that returns them, "
+            "(n, G), or use a policy that looks at pairs, such as Guided"
+        )
+
+    @property
+    def has_table(self) -> bool:
+        """Whether it has vectors of the whole dataset."""
+        return type(self).vectors is not GuideSource.vectors

@@ -49,12 +49,15 @@ class HistoryGuide(GuideSource):
 
         Args:
             rows: (B,) of this rank.
-            views: Embeddings of any length; the mean direction of the views is one visit.
+            views: Embeddings of any length; the mean direction of the views is one visit. A visit with numbers that are
+                not finite does not count.
         """
         if not self.training:
             return
         mean = normalise(torch.stack([normalise(view.detach()) for view in views]).mean(0))
         rows, mean = gather(rows), gather(mean.float())
+        finite = mean.isfinite().all(1)
+        rows, mean = rows[finite], mean[finite]
         samples, owner = rows.unique(return_inverse=True)
         total = mean.new_zeros(len(samples), mean.shape[1]).index_add_(0, owner, mean)
         old, new = self.table.read(samples), normalise(total)

@@ -18,11 +18,13 @@ class RunGuide(nn.Module):
 
     Attributes:
         moves: Whether the same pairs look different later in training.
+        has_table: Whether it has vectors of the whole dataset, for policies that are fitted in its space.
         tells_views_apart: Whether a sample's positive is another vector than the sample itself; otherwise the guide's
             similarity of every anchor to its positive is 1.
     """
 
     moves: ClassVar[bool] = False
+    has_table: bool = False
     tells_views_apart: bool = False
 
     def see(self, pairs: Pairs, towers: tuple[str, str], learn: bool = False) -> Guide:
@@ -69,6 +71,7 @@ class RowGuides(RunGuide):
     def __init__(self, sources: Mapping[str, GuideSource]) -> None:
         super().__init__()
         self.sources = nn.ModuleDict(dict(sources))
+        self.has_table = all(source.has_table for source in sources.values())
         self.tells_views_apart = len({id(source) for source in sources.values()}) > 1
         self._seen: list[tuple[str, Tensor, Tensor]] = []
 
@@ -97,9 +100,14 @@ class RowGuides(RunGuide):
                 source.open(say)
 
     def vectors(self, tower: str) -> Tensor:
-        """The table of a tower's source."""
-        found: Tensor = self.sources[tower].vectors()  # type: ignore[operator]
-        return found
+        """The table of a tower's source.
+
+        Raises:
+            ValueError: if that source has none.
+        """
+        source = self.sources[tower]
+        assert isinstance(source, GuideSource)
+        return source.vectors()
 
     def after_step(self) -> None:
         """Mix the anchors that were seen into their samples' histories; both views of a sample are one visit."""
@@ -157,8 +165,7 @@ class LaterGuide(GuideSource):
 
     def vectors(self) -> Tensor:
         """The whole table (n, G)."""
-        table: Tensor = self.open().vectors()  # type: ignore[operator]
-        return table
+        return self.open().vectors()
 
 
 def _known(source: nn.Module, rows: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Policies: which candidates of an anchor count as negatives."""
 
-from antipodes.negatives.alpha import AlphaEstimates, estimate_alpha
+from antipodes.negatives.alpha import AlphaEstimates, SampleAlphas, estimate_alpha
 from antipodes.negatives.bcl import BCL
 from antipodes.negatives.cave import Cave
 from antipodes.negatives.chance import Chance
@@ -40,5 +40,6 @@ __all__ = [
     "Policy",
     "PositiveAware",
     "Ring",
+    "SampleAlphas",
     "estimate_alpha",
 ]

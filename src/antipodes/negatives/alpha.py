@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -28,6 +28,37 @@ class AlphaEstimates(NamedTuple):
     mixture: float
 
 
+class SampleAlphas(NamedTuple):
+    """`AlphaEstimates` of every sample, each (n,); NaN where what they need was not given."""
+
+    guide: Tensor
+    twins: Tensor
+    mixture: Tensor
+
+
+@overload
+def estimate_alpha(
+    embeddings: Tensor,
+    guide: tuple[Tensor, Tensor] | None = None,
+    twins: Tensor | None = None,
+    quantile: float = 0.1,
+    most: int = 4096,
+    per_sample: Literal[False] = False,
+) -> AlphaEstimates: ...
+
+
+@overload
+def estimate_alpha(
+    embeddings: Tensor,
+    guide: tuple[Tensor, Tensor] | None = None,
+    twins: Tensor | None = None,
+    quantile: float = 0.1,
+    most: int = 4096,
+    *,
+    per_sample: Literal[True],
+) -> SampleAlphas: ...
+
+
 @torch.no_grad()
 def estimate_alpha(
     embeddings: Tensor,
@@ -35,7 +66,8 @@ def estimate_alpha(
     twins: Tensor | None = None,
     quantile: float = 0.1,
     most: int = 4096,
-) -> AlphaEstimates:
+    per_sample: bool = False,
+) -> AlphaEstimates | SampleAlphas:
     """Estimate the share of false negatives from similarities alone.
 
     All three take two views of one sample (twins) as a model of two samples of one class. With P(t) the share of pairs
@@ -48,12 +80,16 @@ def estimate_alpha(
     3. mixture: pairs are a mixture alpha p+ + (1 - alpha) p- (Chuang et al. 2020), hence P(t) / P+(t) is at least alpha
        everywhere, and close to it where true negatives are rare. It is the least such ratio over nine quantiles.
 
+    With `per_sample` P(t) is the share of one sample's pairs, so that samples in dense places have a larger alpha:
+    `GloFND(n, alpha=...)` and `FNC(alpha=...)` take such a tensor. Thresholds and P+(t) are those of all.
+
     Args:
         embeddings: (n, D) one view of every sample, of any length.
         guide: Two (n, G), a guide's vectors of two views of every sample.
         twins: (n, D) embeddings of another view of every sample.
         quantile: Of the guide's twins.
-        most: Samples to look at, evenly spread over the given ones.
+        most: Samples to look at, evenly spread over the given ones; with `per_sample` those that each is compared with.
+        per_sample: Whether to estimate the share of every sample.
 
     Raises:
         ValueError: for shapes that do not fit, fewer than three samples, or neither a guide nor twins.
@@ -62,6 +98,8 @@ def estimate_alpha(
         >>> z = torch.eye(4).repeat_interleave(5, 0)  # four classes of five, twins alike
         >>> round(estimate_alpha(z, twins=z).twins, 3) == round(4 / 19, 3)
         True
+        >>> estimate_alpha(z, twins=z, per_sample=True).twins.shape
+        torch.Size([20])
     """
     if guide is None and twins is None:
         raise ValueError("estimating alpha needs to know how similar one sample's views are: give twins or a guide")
@@ -76,29 +114,36 @@ def estimate_alpha(
         raise ValueError(f"guide must be two ({len(embeddings)}, G), its vectors of two views, got {shapes}")
     count = min(len(embeddings), most)
     some = torch.arange(count, device=embeddings.device) * len(embeddings) // count
-    by_guide = by_twins = mixture = math.nan
+    rows = torch.arange(len(embeddings), device=embeddings.device) if per_sample else some
+    by_guide = by_twins = mixture = torch.full((len(rows) if per_sample else 1,), math.nan, device=embeddings.device)
     if guide is not None:
-        first, second = (normalise(part[some]) for part in guide)
-        by_guide = float(_ratios(first, second, torch.tensor([quantile])))
-        mixture = float(_ratios(first, second, _LEVELS).min())
+        by_guide = _ratios(*guide, rows, some, torch.tensor([quantile]), per_sample)[:, 0]
+        mixture = _ratios(*guide, rows, some, _LEVELS, per_sample).amin(1)
     if twins is not None:
-        first, second = normalise(embeddings[some]), normalise(twins[some])
-        ratios = _ratios(first, second, _LEVELS)
-        by_twins, mixture = float(ratios[len(_LEVELS) // 2]), float(ratios.min())
-    return AlphaEstimates(by_guide, by_twins, mixture)
+        ratios = _ratios(embeddings, twins, rows, some, _LEVELS, per_sample)
+        by_twins, mixture = ratios[:, len(_LEVELS) // 2], ratios.amin(1)
+    if per_sample:
+        return SampleAlphas(by_guide, by_twins, mixture)
+    return AlphaEstimates(float(by_guide), float(by_twins), float(mixture))
 
 
-def _ratios(first: Tensor, second: Tensor, levels: Tensor) -> Tensor:
-    """P(t) / P+(t), at most 1, at the quantiles `levels` of the twins' similarities."""
-    of_twins = (first * second).sum(1)
+def _ratios(first: Tensor, second: Tensor, rows: Tensor, others: Tensor, levels: Tensor, per_sample: bool) -> Tensor:
+    """P(t) / P+(t), at most 1, at the quantiles `levels` of the others' twins, (rows or 1, levels).
+
+    P(t) is over the pairs of a row with the others, or of all rows together.
+    """
+    keys = normalise(first[others])
+    of_twins = (keys * normalise(second[others])).sum(1)
     thresholds = of_twins.quantile(levels.to(of_twins))
     thresholds = thresholds - 8 * torch.finfo(of_twins.dtype).eps  # what is equal but for rounding is as similar
-    found = torch.zeros_like(thresholds)
-    for rows in torch.arange(len(first), device=first.device).split(_BLOCK):
-        similarities = first[rows] @ first.T
-        similarities[torch.arange(len(rows)), rows] = -math.inf
-        ordered = similarities.flatten().sort().values
-        found += len(ordered) - torch.searchsorted(ordered, thresholds)
-    share = found / (len(first) * (len(first) - 1))
-    above = (of_twins[:, None] >= thresholds).to(share).mean(0)
-    return (share / above).clamp(max=1)
+    found = [of_twins.new_zeros(0, len(levels))]
+    for part in rows.split(_BLOCK):
+        own = part[:, None] == others
+        similarities = (normalise(first[part]) @ keys.T).masked_fill_(own, -math.inf)
+        ordered = similarities.sort(dim=1).values.contiguous()
+        above = len(others) - torch.searchsorted(ordered, thresholds.expand(len(part), -1).contiguous())
+        found.append(above / (len(others) - own.sum(1, keepdim=True)))
+    share = torch.cat(found)
+    if not per_sample:
+        share = share.mean(0, keepdim=True)
+    return (share / (of_twins[:, None] >= thresholds).to(share).mean(0)).clamp(max=1)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal, get_args
 
 import torch
+from torch import Tensor
 
 from antipodes.functional.select import band_by_rank, top_pairs, top_share
 from antipodes.functional.shares import whole_above
-from antipodes.negatives.policy import Policy, check_shares
+from antipodes.negatives.policy import Alpha, Policy, check_shares
 from antipodes.pairs import Listed, Pairs, Rule
+from antipodes.state import ByRow, check_span
 
 Count = Literal["rounded", "quantile"]
 
@@ -22,7 +24,8 @@ class FNC(Policy):
     flags the same share of every batch, whether or not that batch holds false negatives.
 
     Args:
-        alpha: Share of the candidates treated as false.
+        alpha: Share of the candidates treated as false; in Python also (n,), one by row for every sample, such as
+            those of `estimate_alpha(..., per_sample=True)`, of which 0 flags nothing.
         start: Share of training before the first flag.
         supports: Further views of every anchor's sample; candidates are then ranked by their mean similarity to these
             instead of by that to the anchor. They are embedded without gradient, at the price of a forward pass each.
@@ -36,8 +39,10 @@ class FNC(Policy):
     """
 
     by_row = False
+    row_state: ClassVar[Mapping[str, ByRow]] = {"alpha": ByRow(holds="data")}
+    alpha: Alpha
 
-    def __init__(self, alpha: float = 0.01, start: float = 0.0, supports: int = 0, count: Count = "rounded") -> None:
+    def __init__(self, alpha: Alpha = 0.01, start: float = 0.0, supports: int = 0, count: Count = "rounded") -> None:
         super().__init__()
         check_shares(alpha, start)
         if supports < 0:
@@ -46,7 +51,12 @@ class FNC(Policy):
             raise ValueError(f"count must be one of {', '.join(get_args(Count))}, got {count!r}")
         if supports and count == "quantile":
             raise ValueError("count 'quantile' goes by the anchor's own view: leave supports at 0")
-        self.alpha, self.start, self.supports, self.count = alpha, start, supports, count
+        self.start, self.supports, self.count = start, supports, count
+        if isinstance(alpha, Tensor):
+            self.register_buffer("alpha", alpha)
+            self.by_row, self.num_samples = True, len(alpha)
+        else:
+            self.alpha = alpha
 
     @property
     def uses_progress(self) -> bool:
@@ -58,12 +68,21 @@ class FNC(Policy):
         if progress < self.start:
             return [Rule()]
         keys, ids = pairs.keys()
+        alpha = self._of_anchors(pairs)
         if self.supports and pairs.supports is not None:
-            listed = top_pairs(pairs.supports, keys, pairs.anchor_ids, ids, self.alpha)
+            listed = top_pairs(pairs.supports, keys, pairs.anchor_ids, ids, alpha)
             return [Rule(lists=(Listed(*listed),))]
         if self.count == "quantile":
-            last = whole_above(self.alpha, pairs.available() - 1).clamp(min=0)
+            last = whole_above(alpha, pairs.available() - 1).clamp(min=0)
             low, _ = band_by_rank(pairs.anchors, keys, pairs.anchor_ids, ids, 0, last)
             # an empty range has low = inf; s > the number just below low is s >= low
             return [Rule(ceiling=torch.where(low < torch.inf, low.nextafter(low - 1), low))]
-        return [Rule(ceiling=top_share(pairs.anchors, keys, pairs.anchor_ids, ids, self.alpha))]
+        return [Rule(ceiling=top_share(pairs.anchors, keys, pairs.anchor_ids, ids, alpha))]
+
+    def _of_anchors(self, pairs: Pairs) -> Alpha:
+        """The share of all anchors, or (A,) those of their rows."""
+        if not isinstance(self.alpha, Tensor):
+            return self.alpha
+        check_span(*pairs.row_span, len(self.alpha))
+        rows = pairs.rows()[0]
+        return self.alpha.to(rows.device)[rows]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -11,9 +11,9 @@ from torch import Tensor
 from antipodes.distributed import gather
 from antipodes.functional.select import top_share
 from antipodes.functional.threshold import Moments, adam_step, quantile_gradient
-from antipodes.negatives.policy import Numbers, Policy, check_shares
+from antipodes.negatives.policy import Alpha, Numbers, Policy, check_shares
 from antipodes.pairs import Pairs, Rule
-from antipodes.state import SampleTable, check_span, sample_count
+from antipodes.state import ByRow, SampleTable, check_span, sample_count
 
 
 class GloFND(Policy):
@@ -31,7 +31,8 @@ class GloFND(Policy):
 
     Args:
         num_samples: Size of the dataset.
-        alpha: Share of the candidates treated as false; about 1 / classes, or less.
+        alpha: Share of the candidates treated as false; about 1 / classes, or less. In Python also (n,), one by row for
+            every sample, such as those of `estimate_alpha(..., per_sample=True)`.
         start: Share of training before the first flag; embeddings mean little until then.
         lr: Step size of the thresholds.
         betas: Adam's decay rates.
@@ -48,11 +49,13 @@ class GloFND(Policy):
     """
 
     num_samples: int
+    row_state: ClassVar[Mapping[str, ByRow]] = {"alpha": ByRow(holds="data")}
+    alpha: Alpha
 
     def __init__(
         self,
         num_samples: int,
-        alpha: float = 0.01,
+        alpha: Alpha = 0.01,
         start: float = 0.0,
         lr: float = 0.05,
         betas: tuple[float, float] = (0.9, 0.98),
@@ -69,7 +72,14 @@ class GloFND(Policy):
             raise ValueError(f"lr must be above 0 and betas in [0, 1), got {lr} and {betas}")
         if optimizer not in ("adam", "sgd") or initial not in ("one", "quantile"):
             raise ValueError(f"optimizer is adam or sgd and initial one or quantile, got {optimizer!r} and {initial!r}")
-        self.num_samples, self.alpha, self.start, self.lr, self.betas = num_samples, alpha, start, lr, betas
+        if isinstance(alpha, Tensor):
+            if shared or len(alpha) != num_samples:
+                advice = "one threshold for all has one alpha" if shared else f"it must be ({num_samples},)"
+                raise ValueError(f"alpha by sample has the shape {tuple(alpha.shape)}: {advice}")
+            self.register_buffer("alpha", alpha)
+        else:
+            self.alpha = alpha
+        self.num_samples, self.start, self.lr, self.betas = num_samples, start, lr, betas
         self.optimizer, self.decay, self.initial, self.shared = optimizer, decay, initial, shared
         # threshold, Adam's two moments and the number of steps of every sample, read and written as one row
         self._table = SampleTable(1 if shared else num_samples, (4,), fill=(1.0, 0.0, 0.0, 0.0), folder=folder)
@@ -112,7 +122,7 @@ class GloFND(Policy):
         ours = owner if len(owner) == len(rows) else torch.searchsorted(samples, rows)
         counts = torch.stack((pairs.count_above(before[ours, 0]), pairs.available().to(before.dtype)), dim=1)
         above, total = before.new_zeros(len(samples), 2).index_add_(0, owner, gather(counts.to(before.dtype))).unbind(1)
-        gradient = quantile_gradient(above, total, self.alpha)
+        gradient = quantile_gradient(above, total, self._of(samples))
         rate = self.lr * (1 - 0.9 * self._done(progress) if self.decay else 1.0)
         start, *rest = before.unbind(1)
         moments = Moments(*rest)
@@ -133,11 +143,17 @@ class GloFND(Policy):
         if not bool(fresh.any()):  # the same on every rank: so is the state
             return state
         keys, key_ids = pairs.keys()
-        quantile = top_share(pairs.anchors.detach(), keys.detach(), pairs.anchor_ids, key_ids, self.alpha)
+        quantile = top_share(
+            pairs.anchors.detach(), keys.detach(), pairs.anchor_ids, key_ids, self._of(pairs.rows()[0])
+        )
         quantile = gather(quantile.clamp(max=1.0).to(state.dtype))
         mean = state.new_zeros(len(samples)).index_add_(0, owner, quantile) / owner.bincount()
         first = torch.where(fresh, mean, state[:, 0])
         return torch.cat((first[:, None], state[:, 1:]), dim=1)
+
+    def _of(self, rows: Tensor) -> Alpha:
+        """The share of all samples, or those of these rows."""
+        return self.alpha.to(rows.device)[rows] if isinstance(self.alpha, Tensor) else self.alpha
 
     def _done(self, progress: float) -> float:
         """Share of the phase after the start that is done."""

@@ -26,6 +26,10 @@ class Neighbours(Policy):
     3. In every step, candidates that are neighbours of an anchor are false negatives: dropped, or pulled with
        `treatment="attract"` (NNCLR, mean shift).
 
+    Published, on ImageNet with ResNet-50 and a linear probe: pulling one neighbour in NNCLR leads from 71.7 to 75.6 %,
+    and with 1 % of the labels from 53.8 to 56.5 % (Dwibedi et al. 2021); mean shift with five neighbours has 72.4 %
+    after 200 epochs (Koohpayegani et al. 2021).
+
     State: 4 k bytes a sample.
 
     Args:
@@ -36,6 +40,8 @@ class Neighbours(Policy):
         space: What `fit` takes in a training run: `features` of the encoder, `embeddings` of its head, or the vectors
             of the run's `guide`, which are there before the first epoch.
         start: Share of training before the first flag.
+        identities: (n,) which sample every row shows, where several rows show the same one: rows of its own sample are
+            never a row's neighbours. None: each its own.
 
     Example:
         >>> policy = Neighbours(num_samples=3, k=1)
@@ -49,6 +55,7 @@ class Neighbours(Policy):
     row_state: ClassVar[Mapping[str, ByRow]] = {"table": ByRow(0, "rows")}
     table: Tensor
     fitted_at: Tensor
+    samples: Tensor | None
 
     def __init__(
         self,
@@ -58,6 +65,7 @@ class Neighbours(Policy):
         every: int = 1,
         space: Space = "features",
         start: float = 0.0,
+        identities: Tensor | None = None,
     ) -> None:
         super().__init__()
         num_samples = sample_count(num_samples)
@@ -72,6 +80,10 @@ class Neighbours(Policy):
         self.num_samples, self.k, self.mutual, self.every, self.space, self.start = (
             num_samples, k, mutual, every, space, start,
         )  # fmt: skip
+        if identities is not None and (identities.shape != (num_samples,) or identities.is_floating_point()):
+            what = f"{identities.dtype} {tuple(identities.shape)}"
+            raise ValueError(f"identities must be ({num_samples},) whole numbers, the sample of every row, got {what}")
+        self.register_buffer("samples", identities, persistent=False)  # what the data says is no part of checkpoints
         self.register_buffer("table", torch.full((num_samples, k), -1, dtype=torch.int32))
         self.register_buffer("fitted_at", torch.tensor(-1.0))
         self.uses_guide = space == "guide"
@@ -116,7 +128,8 @@ class Neighbours(Policy):
             whole[share] = vectors
             vectors = summed(whole)
         rows = torch.arange(n, device=vectors.device)
-        found = top_k(vectors[share], vectors, rows[share], rows, self.k)[1]
+        samples = rows if self.samples is None else self.samples.to(rows)
+        found = top_k(vectors[share], vectors, samples[share], samples, self.k)[1]
         table = torch.zeros(n, self.k, dtype=torch.int32, device=vectors.device)
         table[share] = found.to(table)
         summed(table)

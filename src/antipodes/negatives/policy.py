@@ -7,7 +7,7 @@ import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 
@@ -17,6 +17,10 @@ from antipodes.pairs import Pairs, Rule
 
 Space = Literal["features", "embeddings", "seen", "guide"]
 Hears = Literal["loss", "score"]
+if TYPE_CHECKING:
+    Alpha = float | Tensor
+else:
+    Alpha = float  # the command line makes options of annotations, and a tensor is none
 Numbers = dict[str, float | Tensor]
 """Numbers for a log by name; a tensor is read when somebody asks for it."""
 
@@ -191,9 +195,13 @@ class Both(Policy):
         return self.first.statistics() | self.second.statistics()
 
 
-def check_shares(alpha: float, start: float) -> None:
-    """Refuse a share of false negatives, or of training before the first flag, that is none."""
-    if not 0 < alpha < 1:
+def check_shares(alpha: Alpha, start: float) -> None:
+    """Refuse a share of false negatives, of all samples or of each, or of training before the first flag."""
+    if isinstance(alpha, Tensor):
+        if alpha.dim() != 1 or not alpha.is_floating_point() or not bool(((alpha >= 0) & (alpha <= 1)).all()):
+            what = f"{alpha.dtype} {tuple(alpha.shape)}"
+            raise ValueError(f"alpha by sample must be (n,) floats in [0, 1], a share for every row, got {what}")
+    elif not 0 < alpha < 1:
         raise ValueError(f"alpha must be in (0, 1), got {alpha}: it is the share of negatives treated as false")
     if not 0 <= start <= 1:
         raise ValueError(f"start must be in [0, 1], got {start}: it is the share of training before the first flag")

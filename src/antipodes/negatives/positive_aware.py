@@ -20,6 +20,7 @@ class PositiveAware(Policy):
         s+ - margin        (otherwise: its TopK-MarginPos)
 
     The absolute value keeps the bound below s+ where that is negative. There is nothing to learn or to store.
+    Published: NV-Retriever-v1, whose hard negatives were mined so, scores 60.9 on MTEB's retrieval tasks (BEIR).
 
     Args:
         margin: How much less similar than the positive a negative must be.

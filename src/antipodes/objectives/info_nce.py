@@ -23,7 +23,8 @@ class InfoNCE(Objective):
         loss_i = -s+/tau + log( e^{s+/tau} + sum_k e^{s_k/tau} )
 
     With `treatment="attract"` false negatives stay in the sum, and the pull goes evenly to the positive and to them;
-    with `"refine"` each gets what the positive's similarity to it is worth.
+    with `"refine"` each gets what the positive's similarity to it is worth. `Refine(share=1.0, positive=False)` has no
+    e^{s+/tau} in the sum: the cross entropy of the anchor's softmax over its candidates with the teacher's (ReSSL).
 
     The statistic `loss_above_chance` is the mean of loss_i - log(kept + 1): 0 where the positive cannot be told from
     what is kept, and comparable between policies that keep different numbers of candidates.
@@ -81,6 +82,9 @@ class InfoNCE(Objective):
             available = step.pairs.available()
             log_sum = log_sum + (available / sums.kept.clamp(min=1)).to(log_sum.dtype).log()
             counted = torch.where(sums.kept > 0, available, 0)
+        if not self.refinery.positive:  # who has no teacher is left alone, and so is who has no candidates
+            alone = sums.pulled == 0
+            return torch.where(alone, 0.0, log_sum.masked_fill(alone, 0.0) - self.target(step, sums) / step.temperature)
         # log(e^p + S) - p, never as a difference of two large numbers
         loss = F.softplus(log_sum - step.positive_logits)
         if self.treatment != "eliminate":  # what is pulled besides has the positive's log weight here: a constant

@@ -53,19 +53,33 @@ _PATIENCE = 2  # calls in a row whose ids are 0..B-1 before that is called odd
 class Refine:
     """The treatment `refine` with its numbers; the defaults are those of SANE on CIFAR.
 
+    The label of an anchor is y = (1 - a) onehot + a p, with p the teacher's softmax over the positive and what the
+    policy flags; the teacher's similarity to the positive is that to itself, 1.
+
     Args:
-        mu: Confidence in what the anchor's positive says; 0 pulls the positive alone.
+        mu: Confidence in what the teacher says, a = mu max p / (1 + mu max p); 0 pulls the positive alone.
         tau_prime: Sharpens what it says: its softmax has the temperature tau * tau'.
-        space: Where candidates are weighed: by the similarity of the positive's own embedding to them, or by that of
-            the anchor to them in the space of a guide, whose soft targets these are then (as in X-CLR, or CO2 and
-            ReSSL with the momentum network as the guide).
+        space: Who the teacher is: the positive's own embedding (with a queue the momentum network's key), or the anchor
+            as a guide sees it.
+        share: In the place of mu, the same a for every anchor: 1 makes p itself the target (X-CLR, SoftCLIP), 0.3 mixes
+            it with the one-hot label.
+        positive: False leaves the positive out of the label and of the sum, so that an anchor agrees with its teacher
+            about the candidates alone (ReSSL); with a share of 1.
     """
 
     mu: float = 1.0
     tau_prime: float = 0.8
     space: Literal["own", "guide"] = "own"
+    share: float | None = None
+    positive: bool = True
 
     def __post_init__(self) -> None:
+        if self.share is not None and not 0 <= self.share <= 1:
+            raise ValueError(f"share must be in [0, 1], got {self.share}: it is the part of a label that is refined")
+        if self.share is not None and self.mu != Refine.mu:
+            raise ValueError("share takes the place of mu: leave mu out")
+        if not self.positive and self.share != 1:
+            raise ValueError("without the positive a label is the teacher's alone: give share=1.0 with positive=False")
         if self.space not in ("own", "guide"):
             raise ValueError(f"space must be own or guide, got {self.space!r}: it is where candidates are weighed")
         check_refinery(self.tau_prime, self.mu)
@@ -344,21 +358,31 @@ class Objective(LossModule, ABC):
         """What is pulled: the similarity of the positive and of the pulled candidates, a weighted mean per anchor."""
         if self.treatment == "eliminate":
             return step.pairs.positives
+        if not self.refinery.positive:
+            return sums.pulled_sum / torch.where(sums.pulled > 0, sums.pulled, 1.0)
         return (step.pairs.positives + sums.pulled_sum) / (1 + sums.pulled)
 
     def _refine(self, step: Step, sums: Sums) -> Sums:
         """Put weights in the place of counts: what pulls a candidate, relative to what pulls the positive.
 
-        The label is y = (1 - a) onehot + a p with a = mu max p / (1 + mu max p). The largest p is the positive's own,
-        p = 1 / (1 + sum w), so y of a candidate over y of the positive is w mu p^2 / (1 + mu p^2).
+        The label is y = (1 - a) onehot + a p, and the positive's own p = 1 / (1 + sum w) is the largest. So y of a
+        candidate over y of the positive is w a p / (1 - a + a p), which for a = mu p / (1 + mu p) is
+        w mu p^2 / (1 + mu p^2). Without the positive the weights themselves are the label.
         """
         if isinstance(step.temperature, Tensor) and step.temperature.dim():
             raise ValueError("refined labels need one temperature for all: a temperature per sample cannot make them")
-        temperature = float(step.temperature)
+        given = step.temperature
+        temperature = float(given.detach() if isinstance(given, Tensor) else given)
         refinery = self.refinery
         refined = step.pairs.refine(temperature, temperature * refinery.tau_prime, step.rules, refinery.space)
-        confidence = self.refinery.mu / (1 + refined.weight) ** 2
-        share = confidence / (1 + confidence)
+        if not refinery.positive:
+            self._numbers["refined_mass"] = (refined.weight > 0).to(refined.weight).mean()
+            return sums._replace(pulled_sum=refined.weighted_sum, pulled=refined.weight)
+        if refinery.share is None:
+            confidence = refinery.mu / (1 + refined.weight) ** 2
+            share = confidence / (1 + confidence)
+        else:
+            share = refinery.share / (1 + (1 - refinery.share) * refined.weight)
         weight = share * refined.weight
         self._numbers["refined_mass"] = (weight / (1 + weight)).mean()  # of a label, off the positive
         return sums._replace(pulled_sum=share * refined.weighted_sum, pulled=weight)

@@ -25,14 +25,21 @@ class Sigmoid(Objective):
         loss_i = softplus(-z_i+) + sum_k softplus(z_ik)
 
     No candidate competes with another. With `treatment="attract"` a false negative is a positive as well: it has
-    softplus(-z) instead of softplus(z). SigLIP's loss between images and texts is one direction of it,
+    softplus(-z) instead of softplus(z). With `"refine"` its answer is q between no and yes, and its loss
+
+        q_ik softplus(-z_ik) + (1 - q_ik) softplus(z_ik),   q_ik = w_ik mu p_i^2 / (1 + mu p_i^2)
+
+    where q is what pulls it in InfoNCE, relative to the positive, whose own answer stays yes: with t_ik the similarity
+    of the positive's embedding to the candidate, w_ik = e^((t_ik - t_ii) / (tau tau')) and p_i = 1 / (1 + sum_k w_ik).
+
+    SigLIP's loss between images and texts is one direction of it,
     `loss_fn(image, text, ids, candidates=text, candidate_ids=ids)`; `TwoWay` gives every direction a policy.
 
     Args:
         temperature: Divides the similarities: where it starts, or a `Temperature` of one's own. SigLIP starts at 1/10.
         bias: Where the bias starts: nearly all pairs are negatives, so that it begins far below 0.
         negatives: The policy; None keeps every candidate but the anchor's own sample.
-        treatment: What happens to false negatives: `eliminate` or `attract`.
+        treatment: What happens to false negatives: `eliminate`, `attract` or `refine`.
         reduction: `mean` over anchors, or `none` for the loss of every anchor.
         total_steps: How many calls the training will have, so that `progress` may be left out.
         learnable: Whether temperature and bias are learned; give `loss_fn.parameters()` to the optimiser.
@@ -61,8 +68,6 @@ class Sigmoid(Objective):
         super().__init__(temperature, negatives, treatment, reduction, total_steps)
         if not math.isfinite(bias):
             raise ValueError(f"bias must be finite, got {bias}: it is added to every logit")
-        if self.treatment == "refine":
-            raise ValueError("the sigmoid loss asks about every pair by itself: treatment is eliminate or attract")
         if negatives is not None and negatives.reweighs:
             raise ValueError("the sigmoid loss has no sum of exponentials: policies that reweigh it do not fit")
         if isinstance(temperature, Temperature) and temperature.per_sample is not None:
@@ -83,11 +88,15 @@ class Sigmoid(Objective):
             raise ValueError("the sigmoid loss sums over all candidates: it cannot draw some of them from a bank")
         if step.pairs.log_weights is not None or step.pairs.positive_log_weights is not None:
             raise ValueError("the sigmoid loss does not compare candidates: leave their log weights out")
-        return _as_sums(step.pairs.sigmoid(step.temperature, averaged_over_ranks(self.bias), step.all_rules))
+        soft = self.treatment == "refine"
+        return _as_sums(
+            step.pairs.sigmoid(step.temperature, averaged_over_ranks(self.bias), step.all_rules, soft), soft
+        )
 
     def sums_both(self, step: Step, other: Step) -> tuple[Sums, Sums]:
         """The sums of two directions from one product of similarities."""
         pairs, guide = step.pairs, step.pairs.guide
+        soft = self.treatment == "refine"
         one, back = sigmoid_both(
             pairs.anchors,
             other.pairs.anchors,
@@ -98,16 +107,21 @@ class Sigmoid(Objective):
             first_rules=step.all_rules,
             second_rules=other.all_rules,
             guide=None if guide is None else (guide.anchors, guide.keys()),
+            soft=soft,
         )
-        return _as_sums(one), _as_sums(back)
+        return _as_sums(one, soft), _as_sums(back, soft)
 
     def value(self, step: Step, sums: Sums) -> Tensor:
         """The loss per rule and anchor, (R, A)."""
         bias = averaged_over_ranks(self.bias)
         self._numbers["bias"] = self.bias.detach()
-        return F.softplus(-(step.pairs.positives / step.temperature + bias)) + sums.log_sum + sums.pulled_sum
+        loss = F.softplus(-(step.pairs.positives / step.temperature + bias)) + sums.log_sum
+        if self.treatment == "refine":  # q softplus(-z) + (1 - q) softplus(z) is softplus(z) - q z
+            return loss - (sums.pulled_sum / step.temperature + bias * sums.pulled)
+        return loss + sums.pulled_sum
 
 
-def _as_sums(sums: SigmoidSums) -> Sums:
+def _as_sums(sums: SigmoidSums, soft: bool) -> Sums:
     """Put losses into the fields of the softmax's sums: in the place of logs, with pulled pairs among those kept."""
-    return Sums(sums.loss_sum, sums.kept + sums.pulled, sums.pulled_loss, sums.pulled)
+    kept = sums.kept if soft else sums.kept + sums.pulled
+    return Sums(sums.loss_sum, kept, sums.pulled_loss, sums.pulled)

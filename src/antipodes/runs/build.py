@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 from operator import and_
 from typing import Any, Literal
@@ -29,7 +29,7 @@ Spec = Mapping[str, Any]
 GIVEN: dict[Kind, frozenset[str]] = {
     "method": frozenset({"network", "objective", "num_samples", "identities", "dim", "seed"}),
     "objective": frozenset({"num_samples", "negatives", "treatment", "seed", "reduction", "total_steps"}),
-    "negatives": frozenset({"num_samples", "labels", "seed"}),
+    "negatives": frozenset({"num_samples", "labels", "seed", "identities"}),
     "guide": frozenset({"data", "method", "num_samples"}),
     "data": frozenset({"split"}),
     "encoder": frozenset({"in_channels", "in_features", "model"}),
@@ -79,7 +79,12 @@ def build_method(config: Spec, data: Samples) -> Method:
     method_class: type[Method] = find("method", config["method"]["name"]).target  # type: ignore[assignment]
     plans = method_class.plan(data.modalities)
     parts = {name: _build_encoder(config, name, plan, data) for name, plan in plans.items()}
-    given: dict[str, Any] = {"num_samples": len(data), "labels": data.labels, "seed": config["seed"]}
+    given: dict[str, Any] = {
+        "num_samples": len(data),
+        "labels": data.labels,
+        "seed": config["seed"],
+        "identities": data.samples,
+    }
     policy = _build_policy(place_groups(config["negatives"], data), given, data)
     head = Head(**config["head"])
     ranked = policy is not None and policy.ranks
@@ -87,7 +92,7 @@ def build_method(config: Spec, data: Samples) -> Method:
     objective = _build_objective(config, given, policy, method_class.trains)
     network = Towers(towers, plans)
     freeze(network, config.get("freeze", ()))  # before the method copies any of them
-    given |= {"network": network, "objective": objective, "dim": head.dim, "identities": data.samples}
+    given |= {"network": network, "objective": objective, "dim": head.dim}
     method: Method = _call("method", config["method"], given)
     method.pixels = {name: config["augmentation"][name] for name in ("mean", "std") if name in config["augmentation"]}
     guide = config.get("guide", {"name": "none"})  # a run from before there were guides has none
@@ -158,8 +163,9 @@ def _build_objective(config: Spec, given: Spec, policy: Policy | None, trains: S
     if treatment != "eliminate" and "treatment" not in takes:
         raise ValueError(f"objective {name} decides itself whom it pulls: leave --treatment out")
     if treatment == "refine":
-        space = config.get("refine_space", Refine.space)
-        treatment = Refine(config["refine_mu"], config["refine_tau_prime"], space)
+        # runs of earlier versions do not name all of them
+        names = (field.name for field in fields(Refine) if f"refine_{field.name}" in config)
+        treatment = Refine(**{name: config[f"refine_{name}"] for name in names})
     spec = _with_temperature(config, target, given["num_samples"])
     objective: Objective = _call("objective", spec, {**given, "negatives": policy, "treatment": treatment})
     return objective

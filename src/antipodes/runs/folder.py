@@ -170,6 +170,8 @@ class Run:
 
 def absolute(data: str) -> str:
     """A dataset's path from the root, so that a run finds it from everywhere; a name stays one."""
+    if data.startswith("hf:") and not data.startswith("hf:/"):
+        return "hf:" + absolute(data.removeprefix("hf:"))
     path = Path(data).expanduser()
     return str(path.absolute()) if data not in NAMES["data"] and path.exists() else data
 

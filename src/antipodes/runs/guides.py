@@ -124,6 +124,11 @@ def attach_guide(method: Method, guide: RunGuide | None, names: Mapping[str, str
             "--negatives.space guide, positive-aware with --negatives.guide true, or leave it out"
         )
     for _, policy in method.policies():
+        if policy.fits and policy.space == "guide" and not guide.has_table:
+            raise ValueError(
+                f"--negatives {names['negatives']} is fitted to a guide's vectors of the whole dataset, and the guide "
+                f"{names['guide']} has none: use --guide history, network or a table, or --negatives.space features"
+            )
         if not guide.tells_views_apart and _flags_nothing(policy):
             raise ValueError(
                 f"the guide {names['guide']} has one vector for all views of a sample, so that its positive has "

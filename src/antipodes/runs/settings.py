@@ -29,6 +29,9 @@ class Settings:
         refine_mu: Of treatment refine: confidence in what the positive says; 0 pulls the positive alone.
         refine_tau_prime: Of treatment refine: sharpens what it says, in (0, 1].
         refine_space: Of treatment refine: who says it, the positive's own embedding or the run's guide.
+        refine_share: Of treatment refine: in the place of refine_mu, the part of every label that is what they say; 1
+            makes it the whole target.
+        refine_positive: Of treatment refine: false leaves the positive out, with a share of 1.
         optimizer: The optimiser; lars is for batches of thousands.
         learning_rate: At a batch of 256; it scales linearly with the batch. By default what the method bears.
         weight_decay: Not applied to biases and normalisation.
@@ -65,6 +68,8 @@ class Settings:
     refine_mu: float = Refine.mu
     refine_tau_prime: float = Refine.tau_prime
     refine_space: Literal["own", "guide"] = Refine.space
+    refine_share: float | None = Refine.share
+    refine_positive: bool = Refine.positive
     optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
     learning_rate: float = 0.12
     weight_decay: float = 5e-4
@@ -98,11 +103,11 @@ class Settings:
         if not self.out.strip():
             raise ValueError("out is empty: name the folder of the run")
         check_seed(self.seed)
-        refined = Refine(self.refine_mu, self.refine_tau_prime, self.refine_space)
+        refined = Refine(
+            self.refine_mu, self.refine_tau_prime, self.refine_space, self.refine_share, self.refine_positive
+        )
         if refined != Refine() and self.treatment != "refine":
-            raise ValueError(
-                "refine_mu, refine_tau_prime and refine_space belong to --treatment refine: add it or leave them out"
-            )
+            raise ValueError("the options --refine_... belong to --treatment refine: add it or leave them out")
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup must be in [0, 1), got {self.warmup}: it is a share of training")
         if not 0 < self.layer_decay <= 1:

@@ -29,7 +29,7 @@
       paper: {common: {epochs: 200}, variants: {glofnd: {negatives: {alpha: 0.01}}}}   # variants: of single ones
 
 What was found is no part of a definition, or it would be printed under anybody's rerun: notes/NAME.md beside the report
-is included where the grid is the definition's own.
+is included where the grid is the definition's own. What follows a line `<!-- more -->` of it is folded away.
 
 Options of a component are merged with those of the same component in `common`; one of another name replaces it whole.
 

@@ -22,7 +22,7 @@ from antipodes.evaluation.scores import read_scores
 from antipodes.files import replacing
 from antipodes.runs.folder import Run
 from antipodes.runs.records import read_epochs
-from antipodes.study.code import changed, code_digests
+from antipodes.study.code import changed, run_digests
 from antipodes.study.definition import Options, Study, Trial, flatten
 from antipodes.study.sharing import find_twin, link_run
 from antipodes.study.statistics import Histories
@@ -36,12 +36,13 @@ class Grid:
     Args:
         study: What is run.
         out: The folder; each trial has its own inside.
+        configurations: Of its trials, complete.
     """
 
-    def __init__(self, study: Study, out: Path) -> None:
+    def __init__(self, study: Study, out: Path, configurations: Mapping[Trial, Options]) -> None:
         self.study, self.out = study, out
         self.trials = study.trials(out)
-        self._digests = code_digests()
+        self._digests = {trial: self._code(trial, configurations[trial]) for trial in self.trials}
 
     def refuse_changes(self, configurations: dict[Trial, Options]) -> None:
         """Check the folders that exist: their runs were started with the options that the study now asks for.
@@ -72,7 +73,7 @@ class Grid:
         for trial in self.trials:
             if self.scores(trial) is not None:
                 before = json.loads((trial.folder / "study.json").read_text()).get("code")
-                if reason := changed(before, self._digests):
+                if reason := changed(before, self._digests[trial]):
                     found[str(trial)] = reason
         return found
 
@@ -88,10 +89,10 @@ class Grid:
         for trial, configuration in configurations.items():
             if trial.folder.exists():
                 continue
-            source = find_twin(self.out, configuration, self._digests)
+            source = find_twin(self.out, configuration, self._digests[trial])
             if source is not None:
                 link_run(source, trial.folder)
-                _write(trial.code_file, {"code": self._digests, "shared": str(source)})
+                _write(trial.code_file, {"code": self._digests[trial], "shared": str(source)})
                 shared[str(trial)] = source
         return shared
 
@@ -146,7 +147,7 @@ class Grid:
         started = Run(trial.folder).config_file.exists()
         if not started:
             trial.write()
-            _write(trial.code_file, {"code": self._digests})
+            _write(trial.code_file, {"code": self._digests[trial]})
         train = ["train", "--resume", str(trial.folder)] if started else ["train", *trial.arguments()]
         evaluation = self._evaluation(trial)
         evaluate = ["evaluate", str(trial.folder), "--json", "--protocol", ",".join(evaluation["protocols"])]
@@ -156,6 +157,11 @@ class Grid:
         if "transfer" in evaluation:
             evaluate += ["--transfer", *evaluation["transfer"]]
         return [train, evaluate]
+
+    def _code(self, trial: Trial, configuration: Options) -> dict[str, str]:
+        """The digests of what a trial is trained and scored by."""
+        evaluation = self._evaluation(trial)
+        return run_digests(configuration, evaluation["protocols"], evaluation.get("transfer", ()))
 
     def _evaluation(self, trial: Trial) -> dict[str, Any]:
         """How a trial is scored: protocols that look at a policy are left out where there is none."""

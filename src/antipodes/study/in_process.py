@@ -6,6 +6,7 @@ A trial is finished when its folder holds study.json. Killed at any time, the ne
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -99,6 +100,10 @@ class InProcess:
             scores = runner.run(trial.seed)
         except NotFinite as error:
             return str(error)
+        except Exception as error:  # whatever it is, the other trials go on; the log has where it came from
+            trial.log.parent.mkdir(parents=True, exist_ok=True)
+            trial.log.write_text(traceback.format_exc())
+            return f"{type(error).__name__}: {' '.join(str(error).split())} (log: {trial.log})"
         trial.folder.mkdir(parents=True, exist_ok=True)
         content = {"configuration": configuration(runner), "scores": scores, "code": self._digests}
         with replacing(_file(trial)) as file:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CATALOGUE = Path(__file__).parent / "map.yaml"
-PRECISIONS = ("flags precision", "precision", "flags pooled precision")
-"""The names under which studies report how right the flags were, the first that is there counts."""
+PRECISIONS = {"flags precision": 1.0, "precision": 100.0, "flags pooled precision": 1.0}
+"""The names under which studies report how right the flags were, and what makes percent of them; the first that is
+there counts. Protocols score in percent, training logs the share `precision`."""
 
-HEAD = """# Where it pays
-
+TITLE = "# Where it pays"
+HEAD = """
 What a policy adds to its baseline, in points of the score, over the regimes that were measured here: *gain ± its
 standard error over seeds*, and in brackets how many of its flags were right, where labels could tell. Bold: not by
 chance, by a paired t-test at 5 %. † is a single seed. Written by `antipodes study map` from the pages that the first
@@ -54,9 +55,14 @@ class Gain:
     quality: float | None
 
     @property
+    def p(self) -> float | None:
+        """That of a two-sided paired t-test; None for a single seed, which says nothing."""
+        return student_p(self.difference / self.error, self.seeds - 1) if self.error else None
+
+    @property
     def clear(self) -> bool:
-        """Whether a two-sided paired t-test at 5 % says that it is no chance; a single seed says nothing."""
-        return bool(self.error) and student_p(self.difference / (self.error or 1.0), self.seeds - 1) < LEVEL
+        """Whether the test says at 5 % that it is no chance."""
+        return self.p is not None and self.p < LEVEL
 
 
 def write_map(evidence: Path, catalogue: Path = CATALOGUE) -> list[Path]:
@@ -73,7 +79,7 @@ def write_map(evidence: Path, catalogue: Path = CATALOGUE) -> list[Path]:
     notes = evidence / "notes" / "map.md"
     text = notes.read_text().strip() if notes.is_file() else ""
     with replacing(evidence / "map.md") as file:
-        file.write_text(map_page(gains, catalogue, text, has_figure=len(written) > 1))
+        file.write_text(map_page(gains, catalogue, text, len(written) > 1, preset_sentences(evidence, catalogue)))
     return written
 
 
@@ -81,26 +87,56 @@ def read_gains(evidence: Path, catalogue: Path = CATALOGUE) -> list[Gain]:
     """Every policy of every regime that has results in the folder of evidence."""
     gains = []
     for regime in yaml.safe_load(catalogue.read_text())["regimes"]:
-        results = _results(regime["studies"], evidence)
+        results = read_results(regime["studies"], evidence)
         if results is None:
             continue
-        base = _scores(results, regime["baseline"], regime["score"])
         quality = _scores(results, regime["baseline"], regime["quality"])
+        known = fmean(quality.values()) if quality else None
         for policy, variants in regime["policies"].items():
-            for variant in variants:
-                ours = _scores(results, variant, regime["score"])
-                differences = [ours[seed] - base[seed] for seed in sorted(set(ours) & set(base))]
-                if differences:
-                    mean, error = fmean(differences), standard_error(differences)
-                    known = fmean(quality.values()) if quality else None
-                    precision = _precision(results, variant)
-                    gains.append(Gain(regime["regime"], policy, mean, error, len(differences), precision, known))
-                    break
+            found = (gain_of(results, variant, regime["baseline"], regime["score"]) for variant in variants)
+            if gain := next((each for each in found if each is not None), None):
+                gains.append(replace(gain, regime=regime["regime"], policy=policy, quality=known))
     return gains
 
 
-def map_page(gains: Sequence[Gain], catalogue: Path = CATALOGUE, notes: str = "", has_figure: bool = True) -> str:
-    """The page: the table, the figure, what it shows."""
+def gain_of(results: Mapping[str, Any], variant: str, baseline: str, score: str) -> Gain | None:
+    """What a variant adds to its baseline over their common seeds; None if they have none."""
+    ours, base = _scores(results, variant, score), _scores(results, baseline, score)
+    differences = [ours[seed] - base[seed] for seed in sorted(set(ours) & set(base))]
+    if not differences:
+        return None
+    mean, error = fmean(differences), standard_error(differences)
+    return Gain("", variant, mean, error, len(differences), _precision(results, variant), None)
+
+
+def preset_sentences(evidence: Path, catalogue: Path = CATALOGUE) -> list[str]:
+    """For every preset, on how many datasets it beat its baseline by more than two standard errors."""
+    found = []
+    for preset, measured in yaml.safe_load(catalogue.read_text()).get("presets", {}).items():
+        gains = {}
+        for dataset, where in measured.items():
+            results = read_results([where["study"]], evidence)
+            gain = None if results is None else gain_of(results, where["variant"], where["baseline"], where["score"])
+            if gain is not None:
+                gains[dataset] = gain
+        won = [dataset for dataset, gain in gains.items() if gain.error and gain.difference > 2 * gain.error]
+        numbers = "; ".join(f"{dataset} {_numbers(gain)}" for dataset, gain in gains.items()) or "not measured yet"
+        few = "" if len(won) > 1 else " Two are needed to say that it carries over: **that is not shown yet.**"
+        count = f"{len(won)} of {len(gains)} dataset{'s' * (len(gains) != 1)}"
+        found.append(
+            f"The preset `{preset}` beats its baseline by more than two standard errors on {count} ({numbers}).{few}"
+        )
+    return found
+
+
+def map_page(
+    gains: Sequence[Gain],
+    catalogue: Path = CATALOGUE,
+    notes: str = "",
+    has_figure: bool = True,
+    presets: Sequence[str] = (),
+) -> str:
+    """The page: what presets have shown, the table, the figure, what it shows."""
     content = yaml.safe_load(catalogue.read_text())
     used = [policy for policy in content["policies"] if any(gain.policy == policy for gain in gains)]
     rows = [["regime", "seeds", *used], ["---", *["---:"] * (1 + len(used))]]
@@ -112,7 +148,7 @@ def map_page(gains: Sequence[Gain], catalogue: Path = CATALOGUE, notes: str = ""
             cells = [_cell(by_policy[policy]) if policy in by_policy else "" for policy in used]
             rows.append([f"[{regime['regime']}]({study}.md), {regime['score']}", seeds, *cells])
     missing = [regime["regime"] for regime in content["regimes"] if all(g.regime != regime["regime"] for g in gains)]
-    blocks = [HEAD.rstrip(), "\n".join(f"| {' | '.join(row)} |" for row in rows)]
+    blocks = [TITLE, *presets, HEAD.strip(), "\n".join(f"| {' | '.join(row)} |" for row in rows)]
     blocks += ["![Gain over the precision of flags, and over the quality of features](map.png)"] if has_figure else []
     blocks += [f"## What it shows\n\n{notes}"] if notes else []
     blocks += [f"Not run yet: {'; '.join(missing)}."] if missing else []
@@ -153,13 +189,17 @@ def map_figure(gains: Sequence[Gain]) -> Figure:
 
 
 def _cell(gain: Gain) -> str:
-    spread = "†" if gain.error is None else f"± {gain.error:.2f}"
-    numbers = f"{gain.difference:+.2f} {spread}"
+    numbers = _numbers(gain)
     precision = "" if gain.precision is None else f" ({gain.precision:.0f} %)"
     return (f"**{numbers}**" if gain.clear else numbers) + precision
 
 
-def _results(studies: Sequence[str], evidence: Path) -> Mapping[str, Any] | None:
+def _numbers(gain: Gain) -> str:
+    return f"{gain.difference:+.2f} {'†' if gain.error is None else f'± {gain.error:.2f}'}"
+
+
+def read_results(studies: Sequence[str], evidence: Path) -> Mapping[str, Any] | None:
+    """Variant -> seed -> scores of the first of these studies that has a report; None if none has."""
     for study in studies:
         if (file := evidence / f"{study}.json").is_file():
             found: Mapping[str, Any] = json.loads(file.read_text())["results"]
@@ -173,9 +213,8 @@ def _scores(results: Mapping[str, Any], variant: str, score: str) -> dict[str, f
 
 
 def _precision(results: Mapping[str, Any], variant: str) -> float | None:
-    """Mean precision of a variant's flags over seeds, in percent; studies have shares or percentages."""
-    for name in PRECISIONS:
+    """Mean precision of a variant's flags over seeds, in percent."""
+    for name, percent in PRECISIONS.items():
         if found := _scores(results, variant, name):
-            mean = fmean(found.values())
-            return 100 * mean if mean <= 1 else mean
+            return percent * fmean(found.values())
     return None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from antipodes.study.definition import shipped
+from antipodes.study.definition import load, shipped
 
 CATALOGUE = Path(__file__).parent / "papers.yaml"
 
@@ -39,18 +40,18 @@ def page(evidence: Path) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def entries() -> list[Mapping[str, str]]:
+def entries() -> list[Mapping[str, Any]]:
     """Every entry of the catalogue."""
     papers: dict[str, Any] = yaml.safe_load(CATALOGUE.read_text())
     return [entry for paper in papers.values() for entry in paper["entries"]]
 
 
-def _row(entry: Mapping[str, str], evidence: Path) -> list[str]:
+def _row(entry: Mapping[str, Any], evidence: Path) -> list[str]:
     """The cells of an entry: item, what it shows, command, status."""
     return [entry["item"], entry["what"], _command(entry), _status(entry, evidence)]
 
 
-def _command(entry: Mapping[str, str]) -> str:
+def _command(entry: Mapping[str, Any]) -> str:
     if "study" in entry:
         if entry["study"] not in shipped():
             raise ValueError(f"{entry['item']} names the study {entry['study']!r}, which does not exist")
@@ -58,12 +59,37 @@ def _command(entry: Mapping[str, str]) -> str:
     return f"`{entry['command']}`" if "command" in entry else "-"
 
 
-def _status(entry: Mapping[str, str], evidence: Path) -> str:
-    """Measured, defined but not run, a command for any run, or why it cannot be run."""
+def _status(entry: Mapping[str, Any], evidence: Path) -> str:
+    """Measured, partly measured, defined but not run, a command for any run, or why it cannot be run."""
     note = f"; {entry['note']}" if "note" in entry else ""
     if "cannot" in entry:
         return f"cannot be run here: {entry['cannot']}"
-    for name in (entry.get("study"), entry.get("seen in")):
-        if name and (evidence / f"{name}.json").is_file():
-            return f"[measured, in a small setting](evidence/{name}.md){note}"
+    own = [name for name in (entry.get("study"),) if name and (evidence / f"{name}.json").is_file()]
+    seen = [_Seen(name, list(load(name).variants), evidence, "") for name in own]
+    seen += [_Seen(name, wanted, evidence, entry.get("part", "")) for name, wanted in entry.get("seen in", {}).items()]
+    # two of its rows are the least that a table compares
+    found = [each for each in seen if each.whole] or [each for each in seen if len(each.present) > 1]
+    if found:
+        return found[0].words + note
     return ("defined, not run yet" if "study" in entry else "for any run") + note
+
+
+class _Seen:
+    """What a study's report has of the variants that stand for an item's rows.
+
+    Args:
+        study: Its name.
+        wanted: The variants.
+        evidence: Folder of reports.
+        part: Which rows of the item they are, where it has more.
+    """
+
+    def __init__(self, study: str, wanted: Sequence[str], evidence: Path, part: str) -> None:
+        file = evidence / f"{study}.json"
+        results = json.loads(file.read_text()).get("results", {}) if file.is_file() else {}
+        self.present = [variant for variant in wanted if results.get(variant)]
+        self.whole = len(self.present) == len(wanted)
+        missing = [variant for variant in wanted if variant not in self.present]
+        how = "partly measured" if part or missing else "measured"
+        rows = [*([part] if part else []), *([f"not yet: {', '.join(missing)}"] if missing else [])]
+        self.words = f"[{how}, in a small setting](evidence/{study}.md)" + "".join(f"; {row}" for row in rows)

@@ -25,6 +25,8 @@ def tables(lines: Sequence[Line], paper: Sequence[Paper] = ()) -> list[Table]:
 
 TEXTS = ("variant", "against", "paper", "claim", "score", "here")
 """The columns that hold no numbers."""
+MORE = "<!-- more -->"
+"""A line of a note: what follows it is folded away, so that a page stays short."""
 IMPORTANT = 4
 """How many scores the overview and the figure show: the first ones."""
 
@@ -47,7 +49,8 @@ def markdown(
     blocks.append(OVERVIEW_LEGEND.format(other=other) + (SINGLE_LEGEND if single else ""))
     pictures = [f"![{caption}]({file})" for caption, file in (figures or {}).items()]
     blocks += pictures[:1]
-    blocks += [f"## What it shows\n\n{report['notes']}"] if report["notes"] else []
+    short, _, rest = report["notes"].partition(MORE)
+    blocks += [f"## What it shows\n\n{short.strip()}"] if short.strip() else []
     if report.get("claims"):
         blocks += ["## What the paper claims", _markdown_table(_claims(report["claims"])), CLAIMS_LEGEND]
     if report["failed"]:
@@ -56,6 +59,7 @@ def markdown(
     if stale:
         blocks.append(f"{len(stale)} of the runs were made by older code than the others; they are listed below.")
     blocks += ["<details>", "<summary>Every score, the options of all variants, published figures</summary>"]
+    blocks += [f"## More of what it shows\n\n{rest.strip()}"] if rest.strip() else []
     blocks.append(_list("", (f"**{name}**: {value}" for name, value in report["facts"].items())))
     if stale:
         blocks.append(_list("Runs of older code:", (f"{run}: {why}" for run, why in stale.items())))

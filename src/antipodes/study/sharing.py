@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from antipodes.runs.folder import Run
+from antipodes.study.code import changed
 
 WITHOUT_EFFECT = ("out", "threads", "workers", "log_every", "snapshot_every", "tensorboard", "wandb")
 """Options that do not change what is learned, nor what is measured of it."""
@@ -30,7 +31,7 @@ def find_twin(out: Path, configuration: Mapping[str, Any], code: Mapping[str, st
         if found.is_relative_to(out):
             continue
         try:
-            same_code = json.loads(found.read_text()).get("code") == dict(code)
+            same_code = changed(json.loads(found.read_text()).get("code"), code) is None
             if same_code and _essence(Run(found.parent).config()) == wanted:
                 return found.parent
         except (ValueError, OSError):  # a folder that somebody has damaged is no twin

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from antipodes.data import Samples
-from antipodes.data.captioned import CaptionedImages
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.ranking import first_ranks, recalls
 from antipodes.evaluation.subject import PairedFeatures, Subject
@@ -58,58 +55,13 @@ def paired_features(subject: Subject) -> PairedFeatures:
     tower = text_tower(subject.method)
     assert tower is not None
     images = subject.embed(data, "image", "embeddings")
-    _, first, owners = _firsts(data.sample_ids(torch.arange(len(data))))
-    if not isinstance(data, CaptionedImages):
-        return PairedFeatures(images[first], subject.embed(data, tower, "embeddings"), owners)
+    _, first, owners = _firsts(data.image_ids(torch.arange(len(data))))
     captions = [data.captions(int(row)) for row in first]  # all of them, whatever a row shows
+    if not all(captions):
+        return PairedFeatures(images[first], subject.embed(data, tower, "embeddings"), owners)
     counts = torch.tensor([len(some) for some in captions])
     texts = text_features(subject.method, tower, [text for some in captions for text in some], device=subject.device)
     return PairedFeatures(images[first], texts, torch.arange(len(first)).repeat_interleave(counts))
-
-
-def read_pairs(images: str, texts: str, owners: str | None = None) -> PairedFeatures:
-    """Features of images and texts from `.npy` files.
-
-    Args:
-        images: File of (n, D) floats.
-        texts: File of (m, D) floats.
-        owners: File of (m,) integers, the row of the image that every text belongs to; None for one text an image, or
-            the same number of texts for each, image by image.
-
-    Raises:
-        ValueError: if a file cannot be read, or the shapes do not fit.
-    """
-    both = [_read(path) for path in (images, texts)]
-    for path, array in zip((images, texts), both, strict=True):
-        if array.ndim != 2 or array.dtype.kind != "f" or not np.isfinite(array).all():
-            raise ValueError(f"{path} must hold (n, D) finite floats, got {array.shape} of {array.dtype}")
-    pictures, words = (torch.from_numpy(array).float() for array in both)
-    if pictures.shape[1] != words.shape[1]:
-        raise ValueError(f"images and texts must have the same width, got {pictures.shape[1]} and {words.shape[1]}")
-    if owners is None:
-        each, rest = divmod(len(words), len(pictures))
-        if rest:
-            raise ValueError(
-                f"{len(words)} texts do not divide by {len(pictures)} images: say by --owners whose each text is"
-            )
-        return PairedFeatures(pictures, words, torch.arange(len(pictures)).repeat_interleave(each))
-    given = _read(owners)
-    if given.shape != (len(words),) or given.dtype.kind not in "iu":
-        raise ValueError(f"{owners} must hold {len(words)} integers, got {given.shape} of {given.dtype}")
-    whose = torch.from_numpy(given.astype(np.int64))
-    if len(whose) and not (int(whose.min()) >= 0 and int(whose.max()) < len(pictures)):
-        raise ValueError(f"{owners} must hold rows of the images, 0..{len(pictures) - 1}")
-    return PairedFeatures(pictures, words, whose)
-
-
-def _read(path: str) -> np.ndarray:
-    if not Path(path).is_file():
-        raise ValueError(f"{path} does not exist")
-    try:
-        found: np.ndarray = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise ValueError(f"{path} cannot be read as an .npy file: {error}") from error
-    return found
 
 
 def _firsts(samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:

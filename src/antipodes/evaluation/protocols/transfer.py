@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from antipodes.data import Folder, Samples, subset
+from antipodes.data.captioned import CaptionedImages
+from antipodes.data.hub import HubCaptions
 from antipodes.data.listed import ListedImages
 from antipodes.evaluation.accuracy import average_precision
 from antipodes.evaluation.features import FeatureSet
@@ -37,6 +39,7 @@ class Transfer(Protocol):
     name = "transfer"
     summary = "the linear probe on other datasets, their images resized to those of the run: name them by --transfer"
     needs = frozenset({"network", "others"})
+    takes_others = True
 
     def run(self, subject: Subject) -> dict[str, float]:
         """Top-1, top-5 and mean per class of every dataset (mAP where labels are several), and its own custom."""
@@ -107,7 +110,7 @@ def open_others(names: Sequence[str], size: int, limit: int | None = None) -> li
     Raises:
         ValueError: if one cannot be opened or has no labels, or two have the same name.
     """
-    others = [_open(name, size, limit) for name in names]
+    others = [open_at_size(name, size, limit) for name in names]
     for other, name in zip(others, names, strict=True):
         if other.labels is None:
             raise ValueError(f"{name}: {LABELS_ARE_NEEDED.format(protocol='transfer', part='train')}")
@@ -143,10 +146,11 @@ def labelled_splits(other: Samples, subject: Subject, protocol: str) -> tuple[Sa
     return subset(other, kept), subset(other, held)
 
 
-def _open(name: str, size: int, limit: int | None) -> Samples:
+def open_at_size(name: str, size: int, limit: int | None = None) -> Samples:
+    """Open the training split of a dataset; images that are files are decoded for views of that size."""
     arguments = {} if limit is None else {"limit": limit}
     target = find("data", name).target
-    if isinstance(target, type) and issubclass(target, (Folder, ListedImages)):
+    if isinstance(target, type) and issubclass(target, (Folder, ListedImages, CaptionedImages, HubCaptions)):
         arguments["size"] = size
     return build_data({"name": name, **arguments})
 

@@ -27,6 +27,7 @@ class TransferFineTune(FineTune):
     name = "transfer-fine-tune"
     summary = "the whole network trained on other datasets: name them by --transfer"
     needs = frozenset({"network", "others"})
+    takes_others = True
 
     fractions: tuple[float, ...] = (1.0,)
 

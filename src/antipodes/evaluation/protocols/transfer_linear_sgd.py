@@ -21,6 +21,7 @@ class TransferLinearSGD(LinearSGD):
     name = "transfer-linear-sgd"
     summary = "a linear classifier by SGD on maps before pooling, on other datasets: name them by --transfer"
     needs = frozenset({"network", "others"})
+    takes_others = True
 
     def run(self, subject: Subject) -> dict[str, float]:
         """Top-1, top-5, mean per class and the rate of every dataset, and the mean of their customs.

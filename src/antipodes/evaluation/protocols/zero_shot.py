@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
 
-from antipodes.evaluation.accuracy import accuracy
+from antipodes.data import Samples
+from antipodes.evaluation.accuracy import Accuracy, accuracy
+from antipodes.evaluation.names import LABELS_ARE_NEEDED
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.subject import Subject
 from antipodes.evaluation.towers import embed_texts, text_tower, tower_network
@@ -24,8 +27,9 @@ class ZeroShot(Protocol):
     """
 
     name = "zero-shot"
-    summary = "classification by the names of the classes, put into prompts whose embeddings are averaged"
-    needs = frozenset({"classes", "labels"})
+    summary = "classification of the datasets of --transfer by the names of their classes, in prompts that are averaged"
+    needs = frozenset({"classes"})
+    takes_others = True
 
     templates: tuple[str, ...] = ("a photo of a {}.", "a picture of a {}.", "a photo of the {}.", "{}")
 
@@ -34,24 +38,61 @@ class ZeroShot(Protocol):
             raise ValueError("every template needs {} where the name of the class goes")
 
     def run(self, subject: Subject) -> dict[str, float]:
-        """Top-1, top-5 and mean per class on the test images, or on all where there is no test split."""
+        """Top-1, top-5 and mean per class on the test images, or on all where there is no test split.
+
+        Of every dataset to transfer to, with the mean of their top-1, and of the run's own data where that has classes.
+
+        Raises:
+            ValueError: if a dataset has no names of classes, or several labels an image.
+        """
+        if subject.classified is not None:
+            given = subject.classified
+            return accuracy(normalise(given.images) @ normalise(given.classes).T, given.labels).named("zero-shot")
+        scores: dict[str, float] = {}
+        if subject.has_classes:
+            assert subject.data is not None
+            scores |= self._of(subject, subject.data).named("zero-shot")
+        found = {other.name: self._of(subject, other) for other in subject.others}
+        for name, one in found.items():
+            scores |= one.named(f"zero-shot {name}")
+        if len(found) > 1:
+            scores["zero-shot mean"] = 100 * fmean(one.top1 for one in found.values())
+        return scores
+
+    def _of(self, subject: Subject, data: Samples) -> Accuracy:
         assert subject.method is not None
-        assert subject.data is not None
-        data = subject.data if subject.held_out is None else subject.held_out
+        held_out = subject.held_out if data is subject.data else data.held_out(subject.test_limit)
+        shown = data if held_out is None else held_out
+        names = shown.classes or data.classes
+        if names is None:
+            raise ValueError(f"{self.name} needs the names of the classes, and {data.name} has none: use class folders")
+        if shown.labels is None:
+            raise ValueError(f"{data.name}: {LABELS_ARE_NEEDED.format(protocol=self.name, part='test')}")
+        if shown.labels.ndim > 1:
+            raise ValueError(f"{self.name} needs one label an image, and {data.name} has several")
         tower = text_tower(subject.method)
-        assert tower is not None
-        assert data.labels is not None
-        network = tower_network(subject.method, tower, "embeddings")
-        classes = class_vectors(network, data.classes or subject.data.classes or (), self.templates, subject.device)
-        images = normalise(subject.embed(data, "image", "embeddings"))
-        return accuracy(images @ classes.T, data.labels).named("zero-shot")
+        network = tower_network(subject.method, tower, "embeddings").to(subject.device)
+        classes = class_vectors(network, names, self.templates, subject.device)
+        view = None if data is subject.data else subject.other_view(data)
+        images = subject.embed(shown, "image", "embeddings", view=view, progress=subject.progress)
+        known = shown.labels >= 0
+        return accuracy(normalise(images[known]) @ classes.T, shown.labels[known])
 
 
 def class_vectors(
     network: nn.Module, names: Sequence[str], templates: Sequence[str], device: torch.device | str = "cpu"
 ) -> Tensor:
-    """A vector (K, D) of length 1 for every class: the mean over prompts of their embeddings of length 1."""
+    """A vector (K, D) of length 1 for every class: the mean over prompts of their embeddings of length 1.
+
+    Args:
+        network: The text tower with its head.
+        names: Of the classes; underscores, as names of folders have them, are read as spaces.
+        templates: Prompts with {} for the name of the class.
+        device: Where to run.
+    """
+    written = [name.replace("_", " ") for name in names]
     parts = [
-        normalise(embed_texts(network, [template.format(name) for name in names], device)) for template in templates
+        normalise(embed_texts(network, [template.replace("{}", name) for name in written], device))
+        for template in templates
     ]
     return normalise(torch.stack(parts).mean(0))

@@ -1,4 +1,4 @@
-"""MoCo with a ring of hard negatives from its queue: `python examples/queue.py`."""
+"""MoCo with a ring of hard negatives from its queue: `python examples/momentum_queue.py`."""
 
 import copy
 
