@@ -57,7 +57,11 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("--data", type=str | None, default=None, help="Instead of the study's data: a name or a path.")
     parser.add_argument("--data_size", type=int | None, default=None, help="Side of that data's images, for folders.")
-    parser.add_argument("--render", action="store_true", help="Write its page anew from its JSON; run nothing.")
+    parser.add_argument(
+        "--render",
+        action="store_true",
+        help="Write its page and the figure of its scores anew from its JSON; run nothing.",
+    )
     parser.add_argument("--status", action="store_true", help="Say how far it is, with early numbers; run nothing.")
     call = parser.parse_args(arguments)
     if call.name == "list":
