@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from itertools import combinations
 
@@ -69,7 +70,7 @@ def equal_rows(vectors: NDArray[np.float32]) -> list[tuple[int, int]]:
     firsts: dict[bytes, int] = {}
     found = []
     for row in np.flatnonzero(vectors.any(axis=1)).tolist():
-        first = firsts.setdefault(vectors[row].tobytes(), row)
+        first = firsts.setdefault(hashlib.blake2b(vectors[row].tobytes(), digest_size=16).digest(), row)
         if first != row:
             found.append((first, row))
     return found
