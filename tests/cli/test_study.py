@@ -303,3 +303,15 @@ def test_a_part_of_a_shipped_grid_stays_out_of_the_evidence(tmp_path: Path, monk
     assert _evidence(load("false-negatives"), Path("out")) == Path("docs/evidence")
     assert _evidence(load("false-negatives", seeds=[0]), Path("out")) == Path("out")
     assert _evidence(load("false-negatives", "quick"), Path("out")) == Path("out")
+
+
+def test_a_grid_with_failed_runs_stays_out_of_the_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from antipodes.cli.study import _evidence
+    from antipodes.study.definition import load
+
+    (tmp_path / "pyproject.toml").write_text('name = "antipodes"')
+    monkeypatch.chdir(tmp_path)
+    assert _evidence(load("false-negatives"), Path("out"), failed=True) == Path("out")
+    assert "docs/evidence stays as it is" in capsys.readouterr().err

@@ -81,9 +81,14 @@ def test_the_shipped_study_has_a_figure_of_both_datasets() -> None:
     ]
     figure = Detectors.figure(study, lines)
     titles = [axes.get_title() for axes in figure.axes]
-    names = ("cifar10", "cifar100_20k")
+    names = ("CIFAR-10", "CIFAR-100")
     assert titles == [f"{name}: {score}" for name in names for score in ("precision", "recall")]
     assert {len(axes.containers) for axes in figure.axes} == {8}
+    figure.canvas.draw()
+    ticks = [text.get_text() for text in figure.axes[1].get_yticklabels()]
+    assert "100" in ticks
+    assert not [tick for tick in ticks if "^" in tick]
+    assert "GloFND" in [text.get_text() for text in figure.legends[0].get_texts()]
     assert len(study.trials(Path("out"))) == 16
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +73,17 @@ def test_every_seed_every_mean_and_the_baseline_are_drawn() -> None:
 
 def test_curves_are_means_over_seeds_without_precisions_of_nothing() -> None:
     curves = detection_curves(HISTORIES["fnc"])
-    assert curves["precision"] == ([2], [pytest.approx(25)])
+    assert curves["precision"] == ([1, 2], pytest.approx([math.nan, 25], nan_ok=True))  # of no flags there is none
     assert curves["f1"] == ([1, 2], [0, pytest.approx(25)])
     assert detection_curves(HISTORIES["plain"]) == {}
     ring = [{"epoch": epoch, "precision": value, "recall": value} for epoch, value in ((1, 0.0), (2, 0.4))]
-    assert detection_curves({0: ring})["precision"] == ([2], [40])  # beside a ring no share of flags is known
+    found = detection_curves({0: ring})["precision"]  # beside a ring no share of flags is known
+    assert found == ([1, 2], pytest.approx([math.nan, 40], nan_ok=True))
+    late = {"flagged_share": 0.01, "precision": 0.0, "recall": 0.0, "anchor_precision": 1.0}  # not in judged steps
+    wrong = {"flagged_share": 0.01, "precision": 0.0, "recall": 0.0, "anchor_precision": 0.5}
+    right = {"flagged_share": 0.01, "precision": 0.2, "recall": 0.1, "anchor_precision": 0.5}
+    lines = [{"epoch": epoch, **line} for epoch, line in enumerate((late, wrong, right))]
+    assert detection_curves({0: lines})["precision"][1] == pytest.approx([math.nan, 0, 20], nan_ok=True)
     assert detection_curves({0: ring[:1]}) == {}  # a ring alone
 
 

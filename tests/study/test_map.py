@@ -11,7 +11,7 @@ import yaml
 
 from antipodes.registry import PRESETS
 from antipodes.study.definition import load, shipped
-from antipodes.study.map import CATALOGUE, map_page, preset_sentences, read_gains, write_map
+from antipodes.study.map import CATALOGUE, Gain, map_figure, map_page, preset_sentences, read_gains, write_map
 from antipodes.study.readme import FIRST, LAST, readme_block, write_readme
 
 EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
@@ -89,6 +89,19 @@ def test_the_map_is_written_with_its_figure_and_notes(folder: Path) -> None:
     assert write_map(folder, folder / "map.yaml") == [folder / "map.md", folder / "map.png"]
     assert (folder / "map.png").read_bytes().startswith(b"\x89PNG")
     assert "It pays." in (folder / "map.md").read_text()
+
+
+def test_a_single_seed_is_open_and_points_do_not_hide_each_other() -> None:
+    pytest.importorskip("matplotlib")
+    gains = [Gain("a", "FNC", 1.0, 0.1, 3, 20.0, 50.0), Gain("a", "Ring", 1.0, None, 1, 20.0, 50.0)]
+    figure = map_figure(gains)
+    several, single = (container[0] for container in figure.axes[0].containers if len(container[0].get_xdata()))
+    assert single.get_markerfacecolor() == "none"
+    assert several.get_markerfacecolor() != "none"
+    assert single.get_xdata()[0] - several.get_xdata()[0] == pytest.approx(0.8)
+    assert "open: a single seed" in [text.get_text() for text in figure.legends[0].get_texts()]
+    label = figure.axes[0].yaxis.label
+    assert label.get_window_extent().height < figure.axes[0].get_window_extent().height
 
 
 def test_the_catalogue_names_variants_that_its_studies_have() -> None:

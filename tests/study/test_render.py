@@ -55,6 +55,14 @@ def test_what_papers_say_is_that_of_the_definition_today(tmp_path: Path) -> None
     assert report["results"]["fnc"]["1"] == {"a": 4.5}  # what was measured stays
 
 
+def test_the_figure_of_scores_is_drawn_anew_where_there_is_one(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert ".png" not in written(tmp_path, study(tmp_path))
+    (tmp_path / "tiny.png").write_bytes(b"of an older version")
+    assert "(tiny.png)" in written(tmp_path, study(tmp_path))
+    assert (tmp_path / "tiny.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_a_variant_that_is_compared_with_itself_is_a_baseline(tmp_path: Path) -> None:
     page = written(tmp_path, study(tmp_path))
     assert "| own | 9.00 | - | 1 | baseline | - | - |" in page

@@ -38,7 +38,7 @@ list of every table and figure that they stand for, `antipodes study claims` and
 map.md from what studies have found, and `map` the tables of the README as well. A YAML file of your own is a study too
 (antipodes.study.definition explains its format). Runs that another study in the same folder has trained with the same
 settings, seed and code are taken over. The report goes to docs/evidence in a checkout only if the grid is the study's
-own: all its seeds, no other budget."""
+own: all its seeds, no other budget, and no run that failed."""
 
 
 def main(arguments: list[str]) -> None:
@@ -57,7 +57,11 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("--data", type=str | None, default=None, help="Instead of the study's data: a name or a path.")
     parser.add_argument("--data_size", type=int | None, default=None, help="Side of that data's images, for folders.")
-    parser.add_argument("--render", action="store_true", help="Write its page anew from its JSON; run nothing.")
+    parser.add_argument(
+        "--render",
+        action="store_true",
+        help="Write its page and the figure of its scores anew from its JSON; run nothing.",
+    )
     parser.add_argument("--status", action="store_true", help="Say how far it is, with early numbers; run nothing.")
     call = parser.parse_args(arguments)
     if call.name == "list":
@@ -113,7 +117,7 @@ def _run(study: Study, call: Namespace) -> None:
     stale = grid.stale()
     if results[study.baseline]:
         variants = {trial.variant: _without_seed(configuration) for trial, configuration in configurations.items()}
-        evidence = Path(call.evidence) if call.evidence else _evidence(study, out)
+        evidence = Path(call.evidence) if call.evidence else _evidence(study, out, bool(progress.failed))
         notes = _notes(study, evidence)
         lines = shown(summarise(results, study.baseline, study.against), study, is_setting)
         report = study_report(study, variants, facts, results, lines, progress.failed, notes, stale)
@@ -350,9 +354,20 @@ def _without_seed(configuration: Options) -> Options:
     return kept
 
 
-def _evidence(study: Study, out: Path) -> Path:
-    """docs/evidence for the own grid of a study of the package in a checkout of it; else the study's folder."""
-    return Path("docs/evidence") if _is_checkout() and study.file == study.name and study.is_own else out
+def _evidence(study: Study, out: Path, failed: bool = False) -> Path:
+    """docs/evidence for the own grid of a study of the package in a checkout of it; else the study's folder.
+
+    Args:
+        study: Which one.
+        out: Its folder.
+        failed: Whether some of its runs failed: what is left of a grid is no evidence.
+    """
+    if not (_is_checkout() and study.file == study.name and study.is_own):
+        return out
+    if failed:
+        print(f"not all runs were finished, so docs/evidence stays as it is: the report goes to {out}", file=sys.stderr)
+        return out
+    return Path("docs/evidence")
 
 
 def _is_checkout() -> bool:

@@ -103,13 +103,20 @@ def flagged_figure(epochs: Sequence[float], shares: Sequence[float], alphas: Map
 
 
 def judged(line: Mapping[str, Any]) -> dict[str, Any]:
-    """An epoch's line of metrics.jsonl without the precisions of no flags, which are logged as 0.
-
-    A ring has no share of flags, with or without a detector beside it: there the recall tells.
-    """
-    flagged = line.get("flagged_share", line.get("recall"))
-    nothing = ("precision", "coarse_precision") if not flagged else ()
+    """An epoch's line of metrics.jsonl without the precisions of no flags, which are logged as 0."""
+    nothing = [f"{level}precision" for level in ("", "coarse_") if _flags_nothing(line, level)]
     return {name: value for name, value in line.items() if name not in nothing}
+
+
+def _flags_nothing(line: Mapping[str, Any], level: str) -> bool:
+    """Whether no pair was flagged in the steps of an epoch that were judged by labels of a level.
+
+    A ring has no share of flags, with or without a detector beside it: there the recall tells. Where an epoch flagged
+    something and its judged steps did not, the mean over anchors does: without a flag it counts as 1.
+    """
+    if not line.get("flagged_share", line.get("recall")):
+        return True
+    return line.get(f"{level}precision") == 0 and line.get(f"{level}anchor_precision") == 1
 
 
 def detection_figure(lines: Sequence[Mapping[str, Any]], levels: Mapping[str, str]) -> Figure:

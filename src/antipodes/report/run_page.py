@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from antipodes.evaluation.figures import judged
 from antipodes.evaluation.scores import FILE, are_outdated, read_measured, read_scores
 from antipodes.report.album import Album
 from antipodes.report.curves import draw
@@ -188,6 +189,6 @@ def _curves(epochs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Curves | None:
 def _points(lines: Sequence[Mapping[str, Any]], number: str) -> list[tuple[float, float]]:
     return [
         (float(line.get("epoch", line["step"])), float(line[number]))
-        for line in lines
+        for line in map(judged, lines)
         if isinstance(line.get(number), int | float)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -99,17 +100,20 @@ def scores_figure(report: Mapping[str, Any]) -> Figure:
 
 
 def detection_curves(seeds: Mapping[int, Any]) -> dict[str, Curve]:
-    """Precision, recall and F1 in percent over epochs, means over the seeds that have them; empty without flags."""
+    """Precision, recall and F1 in percent over epochs, means over the seeds that have them; empty without flags.
+
+    The precision of an epoch in which no seed flagged anything is NaN: the curve begins where there is one.
+    """
     curves = {}
     for measure in MEASURES:
         by_epoch: dict[float, list[float]] = {}
         for lines in seeds.values():
-            for line in map(figures.judged, lines):
-                if line.get(measure) is not None:
-                    by_epoch.setdefault(line["epoch"], []).append(100 * line[measure])
-        if by_epoch:
+            for line in lines:
+                found, known = by_epoch.setdefault(line["epoch"], []), figures.judged(line).get(measure)
+                found += [] if known is None else [100 * known]
+        if any(by_epoch.values()):
             epochs = sorted(by_epoch)
-            curves[measure] = (epochs, [fmean(by_epoch[epoch]) for epoch in epochs])
+            curves[measure] = (epochs, [fmean(by_epoch[epoch] or [math.nan]) for epoch in epochs])
     return curves if any(curves.get("recall", ([], []))[1]) else {}
 
 
@@ -173,4 +177,4 @@ def curves_figure(title: str, logged: Mapping[str, Mapping[str, Curve]]) -> Figu
 
 
 def _always_right(curves: Mapping[str, Curve]) -> bool:
-    return all(min(values) > 99.9 for _, values in curves.values())
+    return all(value > 99.9 or math.isnan(value) for _, values in curves.values() for value in values)

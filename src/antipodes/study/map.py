@@ -23,6 +23,9 @@ PRECISIONS = {"flags precision": 1.0, "precision": 100.0, "flags pooled precisio
 """The names under which studies report how right the flags were, and what makes percent of them; the first that is
 there counts. Protocols score in percent, training logs the share `precision`."""
 
+BESIDE = 0.8
+"""How far points that share their place along x are drawn from each other."""
+
 TITLE = "# Where it pays"
 HEAD = """
 What a policy adds to its baseline, in points of the score, over the regimes that were measured here: *gain ± its
@@ -169,23 +172,55 @@ def map_figure(gains: Sequence[Gain]) -> Figure:
     policies = list(dict.fromkeys(gain.policy for gain in gains))
     for axes, x in zip(panels, ("precision", "quality"), strict=True):
         axes.axhline(0, color="black", linewidth=1.2)
+        shown = sorted((gain for gain in gains if getattr(gain, x) is not None), key=lambda g: policies.index(g.policy))
+        place = dict(zip(shown, beside([getattr(gain, x) for gain in shown]), strict=True))
         for number, policy in enumerate(policies):
-            points = [gain for gain in gains if gain.policy == policy and getattr(gain, x) is not None]
+            points = [gain for gain in shown if gain.policy == policy]
             style: dict[str, Any] = {"color": figures.COLOURS[number % len(figures.COLOURS)], "linestyle": ""}
             style |= {"marker": MARKERS[number % len(MARKERS)], "markersize": 6, "capsize": 2}
-            if points:
-                places = [getattr(gain, x) for gain in points]
-                bars = [2 * (gain.error or 0.0) for gain in points]
-                axes.errorbar(places, [gain.difference for gain in points], bars, label=policy, **style)
-    panels[0].set_xlim(0, 104)
+            for single in (False, True):
+                some = [gain for gain in points if (gain.error is None) == single]
+                bars = [2 * (gain.error or 0.0) for gain in some]
+                face: dict[str, Any] = {"markerfacecolor": "none"} if single else {"label": policy}
+                axes.errorbar([place[gain] for gain in some], [gain.difference for gain in some], bars, **face, **style)
+        axes.errorbar([], [], label="open: a single seed", fmt="o", color="black", markerfacecolor="none")
+    panels[0].set_xlim(0, 106)
     panels[0].set_yscale("symlog", linthresh=3)
     panels[0].set_yticks([-3, -2, -1, 0, 1, 2, 3, 10], ["-3", "-2", "-1", "0", "1", "2", "3", "10"])
     panels[0].minorticks_off()
-    words = "gain, points, with two standard errors (logarithmic above 3)"
-    figures.finish(panels[0], "where labels can judge the flags", "precision of the flags, %", words, columns=0)
+    words = "gain in points, bars of two standard errors\n(logarithmic above 3)"
+    figures.finish(
+        panels[0],
+        "where labels can judge the flags",
+        "precision of the flags, % (equal ones side by side)",
+        words,
+        columns=0,
+    )
     figures.finish(panels[1], "all", "score of the baseline, % (accuracy, or recall of retrieval)", "", columns=0)
     figures.shared_legend(figure, panels, columns=4)
     return figure
+
+
+def beside(places: Sequence[float], least: float = BESIDE) -> list[float]:
+    """Places of points with those that share one side by side, around their mean and in the order given.
+
+    Example:
+        >>> beside([20.0, 50.0, 20.2], least=1.0)
+        [19.6, 50.0, 20.6]
+    """
+    order = sorted(range(len(places)), key=lambda point: places[point])
+    groups: list[list[int]] = []
+    for point in order:
+        if groups and places[point] - places[groups[-1][-1]] < least:
+            groups[-1].append(point)
+        else:
+            groups.append([point])
+    found = list(places)
+    for group in groups:
+        middle = fmean(places[point] for point in group)
+        for number, point in enumerate(sorted(group)):
+            found[point] = middle + least * (number - (len(group) - 1) / 2)
+    return found
 
 
 def _cell(gain: Gain) -> str:

@@ -6,6 +6,7 @@ What papers report and claim is no result: page and JSON have it as the study's 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from antipodes.files import replacing
 from antipodes.study.claims import judge_claims
 from antipodes.study.definition import Study
-from antipodes.study.figure import OVER_EPOCHS
+from antipodes.study.figure import OVER_EPOCHS, scores_figure
 from antipodes.study.report import markdown
 from antipodes.study.statistics import Line, one_sided
 
@@ -45,6 +46,8 @@ def render(folder: Path, study: Study) -> Path:
     notes = folder / "notes" / f"{report['study']}.md"
     if report["budget"] == "full" and notes.is_file():
         report["notes"] = notes.read_text().strip()
+    lines = [_line(entry, study) for entry in report["summary"]]
+    _redraw(folder / f"{label}.png", study, report, lines)
     figures = {
         caption: name
         for caption, name in (
@@ -54,10 +57,27 @@ def render(folder: Path, study: Study) -> Path:
         )
         if (folder / name).is_file()
     }
-    lines = [_line(entry, study) for entry in report["summary"]]
     with replacing(folder / f"{label}.md") as page:
         page.write_text(markdown(report, lines, study.paper, figures))
     return folder / f"{label}.md"
+
+
+def _redraw(file: Path, study: Study, report: Mapping[str, Any], lines: Sequence[Line]) -> None:
+    """Draw the figure of the scores anew where there is one; those of curves need what the runs logged.
+
+    Raises:
+        ValueError: if matplotlib is missing.
+    """
+    if not file.is_file():
+        return
+    from antipodes.evaluation.figures import save
+
+    if study.runner is None:
+        save(scores_figure(report), file, "png")
+        return
+    from antipodes.study.runners.runner import build
+
+    save(build(study.runner, study.variants[study.baseline]).figure(study, lines), file, "png")
 
 
 def _line(entry: dict[str, Any], study: Study) -> Line:

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 
 def detector_figure(study: Study, lines: Sequence[Line]) -> Figure:
-    """A row of two panels for each dataset: precision, and recall on a logarithmic axis; a curve per detector."""
+    """A row of two panels for each dataset: precision, and recall on a logarithmic axis; a curve per detector.
+
+    Variants are called `dataset, detector`.
+    """
+    from matplotlib.ticker import FuncFormatter
+
     datasets: dict[str, dict[str, str]] = {}  # data -> detector -> variant
     for variant, options in study.variants.items():
         datasets.setdefault(str(options.get("data", "cifar10")), {})[str(options.get("detector", "own"))] = variant
@@ -34,14 +39,16 @@ def detector_figure(study: Study, lines: Sequence[Line]) -> Figure:
                     linestyle="--" if detector in ("chance", "own") else "-",
                     markersize=4,
                     capsize=2,
-                    label=detector,
+                    label=variant.rpartition(", ")[2],
                 )
             if score == "recall":
                 axes.set_yscale("log")
+                axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:g}"))
             else:
                 axes.set_ylim(bottom=0)
-            name = data.rpartition("/")[2].removesuffix(".zip")
-            finish(axes, f"{name}: {score}", "step", "%", columns=0)
+            name = next(iter(variants.values())).rpartition(", ")[0] or data
+            logarithmic = ", logarithmic" if score == "recall" else ""
+            finish(axes, f"{name}: {score}", "step", f"%{logarithmic}", columns=0)
     shared_legend(figure, grid.flat, columns=4)
     return figure
 
