@@ -286,6 +286,16 @@ PRESETS: dict[str, Preset] = {
             "epochs": 40,
         },
     ),
+    "ring-bank": Preset(
+        "images: instance discrimination on a bank with a centred head, negatives from a ring of useful difficulty",
+        "docs/evidence/ring.md",
+        {
+            "method": {"name": "instance", "samples": 1024},
+            "head": {"centred": True},
+            "negatives": "ring",
+            "batch_size": 256,
+        },
+    ),
 }
 """Options of a run that go together, by name (`antipodes train --preset NAME`); what a call says itself wins."""
 

@@ -41,6 +41,16 @@ def test_clean_pairs_is_what_was_measured(tmp_path: Path) -> None:
     assert preset == measured
 
 
+@pytest.mark.parametrize("study", ["ring", "ring-cifar100"])
+def test_ring_bank_is_what_was_measured(study: str, tmp_path: Path) -> None:
+    (trial,) = [trial for trial in load(study).trials(tmp_path) if str(trial) == "iring, seed 0"]
+    measured, preset = complete(trial), json.loads(json.dumps(asked("--preset", "ring-bank")))
+    for config in (measured, preset):
+        for name in ("data", "out", "encoder", "epochs"):
+            del config[name]
+    assert preset == measured
+
+
 def test_what_a_call_says_wins() -> None:
     config = asked("--preset", "clean-pairs", "--objective.temperature", "0.05", "--negatives.alpha", "0.02")
     assert (config["objective"]["temperature"], config["negatives"]["alpha"]) == (0.05, 0.02)

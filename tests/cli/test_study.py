@@ -251,7 +251,7 @@ def test_compare_refuses_what_it_cannot_compare(finished: Any, tmp_path: Path) -
     assert list(compared["groups"]) == ["simclr, epochs 1", "simclr, epochs 7"]
     assert compared["different"] == {"epochs": {"simclr, epochs 1": 1, "simclr, epochs 7": 7}}
     shown = here("compare", run, other.folder, "--anyway", "--scores", "knn top-1")[1]
-    assert shown.index("epochs: simclr, epochs 1: 1; simclr, epochs 7: 7") < shown.index("knn top-1")
+    assert shown.index("epochs: simclr, epochs 1: 1; simclr, epochs 7: 7") < shown.index("knn")
     assert "no run has the score 'knn'" in refused("compare", run, other.folder, "--anyway", "--scores", "knn")
     measured = json.loads((other.folder / "evaluation.json").read_text())
     measured["measured with"]["test_limit"] = 5

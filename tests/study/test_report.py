@@ -177,8 +177,8 @@ def test_a_page_is_written_anew_as_it_was(tmp_path: Path) -> None:
     results = RESULTS | {"other": RESULTS["plain"], "mine": RESULTS["plain"]}
     lines = summarise(results, "plain", {"mine": "other", "other": "other"})
     report = study_report(study(tmp_path), {variant: {} for variant in results}, {}, results, lines, {}, "It pays.")
-    (tmp_path / "tiny.json").write_text(json.dumps(report))
-    written = render(tmp_path, "tiny").read_text()
+    (tmp_path / "mine.json").write_text(json.dumps(report))
+    written = render(tmp_path, study(tmp_path)).read_text()
     assert written == markdown(report, lines, [Paper(**entry) for entry in report["paper"]])
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from antipodes.cli.parser import ArgumentParser
+from antipodes.data import Samples
 from antipodes.encoders.open_clip import is_open_clip
 from antipodes.evaluation.feature_files import read_classified, read_pairs
 from antipodes.evaluation.names import DEFAULT, DEFAULT_WITHOUT_LABELS, PROTOCOLS
@@ -24,6 +25,7 @@ from antipodes.evaluation.report import Row, results_dictionary, scores_table
 from antipodes.evaluation.scores import keep_scores
 from antipodes.evaluation.subject import Subject
 from antipodes.evaluation.towers import Progress
+from antipodes.methods import Method
 from antipodes.runs.fingerprint import fingerprint
 from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.runs.open_clip import open_clip_method
@@ -85,19 +87,9 @@ def _of_run(call: Namespace, names: Sequence[str] | None) -> None:
     config = run.config()
     others = open_others(call.transfer, data.image_size, call.transfer_limit)
     with progress_bar("features") as progress:
-        subject = Subject(
-            method,
-            data,
-            others=others,
-            other_statistics=call.transfer_normalise,
-            test_limit=call.test_limit,
-            batch_size=config["batch_size"],
-            recipe=build_augmentation(config["augmentation"], data.image_size, method.normalised),
-            seed=call.seed,
-            device=call.device,
-            workers=call.workers,
-            progress=progress,
-        )
+        recipe = build_augmentation(config["augmentation"], data.image_size, method.normalised)
+        options = {"others": others, "batch_size": config["batch_size"], "recipe": recipe, "progress": progress}
+        subject = _subject(call, method, data, **options)
         scores = evaluate(protocols, subject)
     row: Row = {"encoder": run.folder.resolve().name, **scores}
     _print(row, call.json, f"{config_name(run)}, {data.name}")  # first: the disk may be full
@@ -107,6 +99,20 @@ def _of_run(call: Namespace, names: Sequence[str] | None) -> None:
         measured |= {"transfer_limit": call.transfer_limit, "transfer_normalise": call.transfer_normalise}
     if dropped := keep_scores(run.folder, row, measured):
         print(dropped, file=sys.stderr)
+
+
+def _subject(call: Namespace, method: Method, data: Samples | None, **options: Any) -> Subject:
+    """What is evaluated, with the options of the call that all protocols share."""
+    return Subject(
+        method,
+        data,
+        other_statistics=call.transfer_normalise,
+        test_limit=call.test_limit,
+        seed=call.seed,
+        device=call.device,
+        workers=call.workers,
+        **options,
+    )
 
 
 def _of_open_clip(call: Namespace, names: Sequence[str] | None) -> None:
@@ -123,18 +129,7 @@ def _of_open_clip(call: Namespace, names: Sequence[str] | None) -> None:
     data = None if call.data is None else open_at_size(call.data, size)
     others = open_others(call.transfer, size, call.transfer_limit)
     with progress_bar("features") as progress:
-        subject = Subject(
-            method,
-            data,
-            others=others,
-            other_statistics=call.transfer_normalise,
-            size=size,
-            test_limit=call.test_limit,
-            seed=call.seed,
-            device=call.device,
-            workers=call.workers,
-            progress=progress,
-        )
+        subject = _subject(call, method, data, others=others, size=size, progress=progress)
         scores = evaluate(protocols, subject)
     shown = ", ".join(each.name for each in (*([] if data is None else [data]), *others))
     _print({"encoder": Path(call.run).resolve().name, **scores}, call.json, f"{call.run}, {shown}")

@@ -84,7 +84,7 @@ def _line(entry: dict[str, Any], study: Study) -> Line:
     """A line of the summary; what reports of older versions lack follows from the rest."""
     line = Line(**{**entry, "seeds": tuple(entry["seeds"])})
     other = study.against.get(line.variant, study.baseline)
-    if line.against is None and other != line.variant:
+    if "against" not in entry and other != line.variant:
         line = replace(line, against=other)
     if line.p_greater is None and line.p is not None and line.difference is not None:
         line = replace(line, p_greater=one_sided(line.p, line.difference))
