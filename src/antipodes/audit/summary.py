@@ -36,7 +36,7 @@ def summarise(embeddings: Embeddings, findings: Findings, batch_size: int) -> di
         "batch size": size,
         "duplicate pairs pushed apart per batch": round(duplicates * share, 4),
         "false negative pairs pushed apart per batch": round(likely * share, 4),
-        "batches with such a pair": round(-math.expm1(-(duplicates + likely) * share), 4),
+        "batches with such a pair": round(-math.expm1(-(duplicates + likely) * share), 4) + 0.0,  # not -0.0
     }
     if embeddings.labels is not None:
         labels = embeddings.labels
