@@ -197,6 +197,18 @@ def test_a_call_with_its_backward_reads_three_numbers_back(
     assert len(reads) == before + 1  # all statistics at once
 
 
+@pytest.mark.parametrize("policy", [None, "glofnd"])
+@pytest.mark.parametrize("count", [B, 400])
+def test_a_call_on_a_cpu_reads_at_most_one_number_back(
+    policy: Any, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss_fn, ids = InfoNCE(0.2, None if policy is None else GloFND(5000, alpha=0.2)), torch.arange(count) + 7
+    loss_fn(*views(count), ids).backward()
+    reads = Counted(monkeypatch, host=True).reads
+    loss_fn(*views(count), ids).backward()
+    assert len(reads) <= (policy is not None), reads
+
+
 def share(rank: int, world_size: int, kind: str) -> tuple[Tensor, Tensor]:
     """Loss and gradient of one rank's part: candidates of its own, weights, or no ids."""
     part = slice(8 * rank // world_size, 8 * (rank + 1) // world_size)
