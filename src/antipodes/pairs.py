@@ -13,7 +13,7 @@ from torch import Tensor
 from antipodes.functional._arguments import Extent
 from antipodes.functional._compiling import full_precision
 from antipodes.functional._reading import read
-from antipodes.functional._task import as_dtype, few_pairs
+from antipodes.functional._task import few_pairs
 from antipodes.functional.contrast import contrast
 from antipodes.functional.counts import count_above
 from antipodes.functional.normalise import normalise
@@ -116,11 +116,6 @@ class Pairs:
 
     def count_above(self, thresholds: Tensor) -> Tensor:
         """How many candidates of other samples are more similar to every anchor than its threshold, (A,)."""
-        if self.product is not None:
-            bounds = torch.where(thresholds < 1, thresholds, torch.inf)[:, None]  # from 1 on nothing exceeds one
-            different = as_dtype(self.same_sample.different, self.product.dtype)
-            above = torch.gt(self.product, bounds, out=torch.empty_like(self.product))
-            return above.mul_(different).sum(1)
         return count_above(
             self.anchors.detach(),
             None if self.candidates is None else self.candidates.detach(),
@@ -129,6 +124,7 @@ class Pairs:
             candidate_ids=self.candidate_ids,
             same_sample=self.same_sample,
             extent=self.extent,
+            product=self.product,
         )
 
     def sigmoid(

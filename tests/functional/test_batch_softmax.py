@@ -69,6 +69,13 @@ def test_the_direct_way_is_the_way_of_the_kernel(policy: str | None, reduction: 
     assert answers[0][3] == pytest.approx(answers[1][3], abs=1e-6)
 
 
+def test_a_graph_that_is_kept_gives_its_gradient_twice() -> None:
+    views, every = scene([4, 7, 1], torch.float32)
+    loss = batch_softmax(views, None, SameSample(every).different, 0.2, Rule()).losses.sum()
+    first = torch.autograd.grad(loss, views, retain_graph=True)[0]
+    assert torch.equal(torch.autograd.grad(loss, views)[0], first)
+
+
 def test_what_does_not_fit() -> None:
     views = scene([0, 1], torch.float32)[0]
     assert fits_batch_softmax(views, 0.1, (Rule(),))

@@ -103,7 +103,7 @@ class _BatchSoftmax(torch.autograd.Function):
             return None, None, None, None, None
         views, weights, total, margins = ctx.saved_tensors
         pushed = margins.sigmoid().mul_(on_losses).div_(ctx.temperature)  # of each loss by its log sum and positive
-        share = pushed / total.clamp_(min=_NOTHING[total.dtype])  # where nothing is kept all weights are zero
+        share = pushed / total.clamp(min=_NOTHING[total.dtype])  # where nothing is kept all weights are zero
         # pair (i, k) moves both of its views: what its two entries hand over is added up before the product
         if ctx.symmetric:
             gradient = torch.mul(weights, share[:, None] + share)

@@ -9,7 +9,7 @@ from antipodes.functional._arguments import Extent
 from antipodes.functional._compiling import full_precision
 from antipodes.functional._masks import Block, keep_mask
 from antipodes.functional._stream import Walk, add_sums
-from antipodes.functional._task import prepare
+from antipodes.functional._task import as_dtype, prepare
 from antipodes.functional._tiles import Buffers
 from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
@@ -55,6 +55,10 @@ def count_above(
         raise ValueError(f"thresholds must be one per anchor, ({len(anchors)},), got {tuple(thresholds.shape)}")
     dtype = torch.promote_types(anchors.dtype, torch.float32)
     thresholds = torch.where(thresholds < 1, thresholds, torch.inf).to(dtype)
+    if product is not None and block is None:  # few pairs, which their owner has looked at already
+        same = SameSample(anchor_ids, candidate_ids) if same_sample is None else same_sample
+        above = torch.gt(product, thresholds[:, None], out=torch.empty_like(product))
+        return above.mul_(as_dtype(same.different, product.dtype)).sum(1)
     # what is above a threshold is what a band keeps whose lower end is the next number
     rule = Rule(low=thresholds.nextafter(torch.full_like(thresholds, torch.inf)))
     anchors, candidates, tau, task = prepare(
@@ -67,15 +71,14 @@ def count_above(
         block,
         same_sample=same_sample,
         extent=extent,
-        product=product,
         trusted=True,
         exponentials=False,
     )
     (mask,) = task.directions[0].masks
     with full_precision(anchors.device):
         if task.direct:
-            own = torch.mm(anchors, candidates.T) if task.product is None else task.product
-            block_of_all, buffers = Block(task.tiles[0], own, None), Buffers(task.cells, own)
+            similarities = torch.mm(anchors, candidates.T)
+            block_of_all, buffers = Block(task.tiles[0], similarities, None), Buffers(task.cells, similarities)
             return keep_mask(mask, block_of_all, False, "keep", buffers).sum(1)
         counts, walk = anchors.new_zeros(len(anchors)), Walk(task, anchors, candidates, tau)
         ones = anchors.new_ones(max(len(anchors), len(candidates)))

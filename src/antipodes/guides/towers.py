@@ -33,7 +33,7 @@ class RunGuide(nn.Module):
         Args:
             pairs: Of one direction.
             towers: The names of the towers that make its anchors and its candidates.
-            learn: Whether the guide may learn from these anchors; it does so when `take` is called.
+            learn: Whether the guide may learn from these anchors; it does so after the step (`RunGuide.after_step`).
         """
         raise NotImplementedError
 
