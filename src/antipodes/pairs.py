@@ -17,6 +17,7 @@ from antipodes.functional._task import few_pairs
 from antipodes.functional.contrast import contrast
 from antipodes.functional.counts import count_above
 from antipodes.functional.normalise import normalise
+from antipodes.functional.positives import paired_similarity
 from antipodes.functional.ranks import bounded
 from antipodes.functional.refine import Refined, refine
 from antipodes.functional.rule import Bounds, Group, Listed, Ranks, Rule
@@ -250,6 +251,10 @@ class Pairs:
         """The same pairs without gradient, for those who only look."""
         keys = None if self.candidates is None else self.candidates.detach()
         return self._with(anchors=self.anchors.detach(), positives=self.positives.detach(), candidates=keys)
+
+    def linked(self, views: Tensor) -> Pairs:
+        """The pairs of a batch with gradients: its views (2b, D) have the same numbers, and a graph behind them."""
+        return self._with(anchors=views, positives=paired_similarity(views))
 
     def with_guide(self, guide: Guide) -> Pairs:
         """The same pairs as a guide sees them besides."""

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from antipodes.distributed import gather, world_size
+from antipodes.functional._compiling import full_precision
 from antipodes.functional.positives import paired_similarity
+from antipodes.functional.same_sample import SameSample
 from antipodes.pairs import Guide, Pairs
 
 
@@ -35,7 +37,7 @@ def batch_pairs(
     anchor_rows = None if rows is None else torch.cat((rows, rows))
     positives = paired_similarity(views)
     others = views.detach().roll(len(ids), 0) if teachers else None
-    seen = None if guide is None else Guide(torch.cat(guide), (guide[0] * guide[1]).sum(1).repeat(2))
+    seen = None if guide is None else view_guides(guide)
     weights = None if log_weights is None else log_weights.repeat(2)
     if world_size() == 1:
         return Pairs(
@@ -57,6 +59,43 @@ def batch_pairs(
         log_weights=None if log_weights is None else gather(log_weights).repeat(2),
         positive_log_weights=weights,
     )
+
+
+def small_batch(
+    views: Tensor,
+    ids: Tensor,
+    distinct: bool = False,
+    rows: Tensor | None = None,
+    guide: tuple[Tensor, Tensor] | None = None,
+) -> Pairs:
+    """The pairs of a batch of so few samples that all similarities are made at once, without their gradient.
+
+    Args:
+        views: (2b, D), on the only rank.
+        ids: (b,) as in `batch_pairs`.
+        distinct: Whether no two of them are known to be equal.
+        rows: As in `batch_pairs`.
+        guide: likewise.
+    """
+    half = ids.shape[0]
+    with full_precision(views.device):
+        product = torch.mm(views, views.T)
+    positive = product.diagonal(half)
+    pairs = Pairs(
+        views,
+        torch.cat((ids, ids)),
+        torch.cat((positive, positive)),
+        anchor_rows=None if rows is None else torch.cat((rows, rows)),
+        guide=None if guide is None else view_guides(guide),
+    )
+    same_sample = SameSample(pairs.anchor_ids, halves=distinct and half > 1)
+    pairs.__dict__.update(product=product, same_sample=same_sample)
+    return pairs
+
+
+def view_guides(guide: tuple[Tensor, Tensor]) -> Guide:
+    """What a guide sees of a batch, from its vectors (b, G) of both views."""
+    return Guide(torch.cat(guide), (guide[0] * guide[1]).sum(1).repeat(2))
 
 
 def _gather_views(first: Tensor, second: Tensor) -> Tensor:

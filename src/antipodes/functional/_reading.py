@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -19,10 +21,26 @@ def read(*numbers: Tensor) -> list[float]:
     return every
 
 
-def spans(*tensors: Tensor) -> list[tuple[float, float]]:
-    """Return the smallest and the largest number of each tensor, in one go; NaN if a tensor holds one."""
-    if on_host(tensors[0]):  # where arrays of a few numbers are quicker
-        arrays = [tensor.numpy() for tensor in tensors]
-        return [(array.min(), array.max()) for array in arrays]
+def has_zero(numbers: Tensor) -> bool:
+    """Whether one of the numbers is 0."""
+    return not bool(numbers.numpy().all() if on_host(numbers) else numbers.all())
+
+
+class Span(NamedTuple):
+    """The smallest and the largest number of a tensor, NaN if it holds one, and whether they are known to differ."""
+
+    lowest: float
+    highest: float
+    distinct: bool = False
+
+
+def spans(*tensors: Tensor) -> list[Span]:
+    """Return the smallest and the largest number of each tensor, in one go."""
     numbers = read(*(end for tensor in tensors for end in torch.aminmax(tensor)))
-    return list(zip(numbers[::2], numbers[1::2], strict=True))
+    return [Span(lowest, highest) for lowest, highest in zip(numbers[::2], numbers[1::2], strict=True)]
+
+
+def span_on_host(ids: Tensor) -> Span:
+    """Return the smallest and the largest of whole numbers (B,) on the host, and whether no number comes twice."""
+    numbers = ids.numpy().tolist()  # of a batch: arrays take longer to look at
+    return Span(min(numbers), max(numbers), len(set(numbers)) == len(numbers))

@@ -15,93 +15,111 @@ from torch.autograd.function import once_differentiable
 
 from antipodes.functional._compiling import full_precision
 from antipodes.functional._task import WARM_REACH, few_pairs
+from antipodes.functional.normalise import Measured, link, unlinked
 from antipodes.functional.rule import Rule
+from antipodes.functional.same_sample import SameSample
 
 _NOTHING = {torch.float32: 1e-26, torch.float64: 1e-270}  # below every sum of something, and far from overflowing
 
 
-class BatchLosses(NamedTuple):
-    """The loss of every view, (2b,), and what it was made of, without gradient.
+class Views(NamedTuple):
+    """Both views of a small batch, as they were given and at length 1.
 
     Attributes:
-        losses: softplus(log_sum - positive / temperature).
-        log_sums: as in `Sums`, (2b,).
-        kept: the number of kept pairs, (2b,) in the dtype of the losses.
+        first: (b, D) with gradient, of any length.
+        second: (b, D) likewise.
+        measured: What both have become, first views before second ones.
+    """
+
+    first: Tensor
+    second: Tensor
+    measured: Measured
+
+    def linked(self) -> Tensor:
+        """The views at length 1 with their gradient, (2b, D)."""
+        return link(torch.cat((self.first, self.second)), self.measured)
+
+
+class BatchLosses(NamedTuple):
+    """The loss of every view, and how many pairs it was made of.
+
+    Attributes:
+        losses: (2b,) softplus(log_sum - positive / temperature).
+        kept: (2b,) in the dtype of the losses; None where it is plain that all of other samples are.
     """
 
     losses: Tensor
-    log_sums: Tensor
-    kept: Tensor
+    kept: Tensor | None
 
 
-def fits_batch_softmax(views: Tensor, temperature: float | Tensor, rules: tuple[Rule, ...]) -> bool:
-    """Whether `batch_softmax` can do it: few pairs, one warm temperature, no more than a ceiling that drops."""
-    if isinstance(temperature, Tensor) or views.dtype not in _NOTHING or len(rules) != 1:
-        return False
-    (rule,) = rules
-    warm = 1.0 / temperature <= WARM_REACH[views.dtype]
-    return warm and few_pairs(views.shape[0], views.shape[0]) and rule.ceiling_alone
+def fits_batch_softmax(views: Tensor, temperature: float) -> bool:
+    """Whether `batch_softmax` can do it: few pairs, and a warm temperature."""
+    count = views.shape[0]
+    return few_pairs(count, count) and 1.0 / temperature <= WARM_REACH.get(views.dtype, 0.0)
 
 
 def batch_softmax(
-    views: Tensor, product: Tensor | None, different: Tensor, temperature: float, rule: Rule
+    views: Views, product: Tensor, same_sample: SameSample, temperature: float, rule: Rule
 ) -> BatchLosses:
     """Return the softmax loss of every view against the other views of the batch.
 
     Args:
-        views: (2b, D) L2-normalised: one view of every sample, then the other.
-        product: (2b, 2b) their similarities without gradient, if somebody has them.
-        different: (2b, 2b) of the dtype of the views: 1 where two views are of different samples, else 0.
-        temperature: such that `fits_batch_softmax` holds.
+        views: Those of a batch for which `fits_batch_softmax` holds.
+        product: (2b, 2b) their similarities without gradient.
+        same_sample: Which of them are of one sample.
+        temperature: likewise.
         rule: no more than a ceiling above which pairs are dropped.
 
     Example:
-        >>> views, different = torch.eye(2).repeat(2, 1), 1 - torch.eye(2).repeat(2, 2)
-        >>> batch_softmax(views, None, different, 1.0, Rule()).losses
+        >>> first, ids = torch.eye(2), torch.arange(2).repeat(2)
+        >>> views = Views(first, first, measure(first.repeat(2, 1)))
+        >>> batch_softmax(views, torch.eye(2).repeat(2, 2), SameSample(ids), 1.0, Rule()).losses
         tensor([0.5514, 0.5514, 0.5514, 0.5514])
     """
-    ceiling = None
+    weights = torch.mul(product, 1.0 / temperature).exp_()
     if rule.ceiling is not None:  # from 1 on nothing exceeds it, whatever the rounding
-        bound = rule.ceiling.detach().to(views.dtype)
+        bound = rule.ceiling.detach().to(product.dtype)
         ceiling = torch.where(bound < 1, bound, torch.inf)
-    with full_precision(views.device):
-        found = _BatchSoftmax.apply(views, product, different, temperature, ceiling)  # type: ignore[no-untyped-call]
-    return BatchLosses(*found)
+        keep = same_sample.blank(torch.le(product, ceiling[:, None], out=torch.empty_like(product)))
+        weights.mul_(keep)
+        kept: Tensor | None = keep.sum(1)
+    else:
+        same_sample.blank(weights)
+        kept = None if same_sample.halves else same_sample.available.to(product.dtype)
+    unit, _, divisor, _ = views.measured
+    known = (unit, divisor, product, weights, temperature, rule.ceiling is None)
+    with full_precision(unit.device):
+        losses = _BatchSoftmax.apply(views.first, views.second, *known)  # type: ignore[no-untyped-call]
+    return BatchLosses(losses, kept)
 
 
 class _BatchSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        views: Tensor,
-        product: Tensor | None,
-        different: Tensor,
+        first: Tensor,
+        second: Tensor,
+        unit: Tensor,
+        divisor: Tensor,
+        similarities: Tensor,
+        weights: Tensor,
         temperature: float,
-        ceiling: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        similarities = torch.mm(views, views.T) if product is None else product
-        keep = different
-        if ceiling is not None:
-            keep = torch.le(similarities, ceiling[:, None], out=torch.empty_like(different)).mul_(different)
-        weights = torch.mul(similarities, 1.0 / temperature).exp_().mul_(keep)
-        total, kept = weights.sum(1), keep.sum(1)
-        half = views.shape[0] // 2
-        positive = similarities.diagonal(half)
-        positives = torch.cat((positive, positive))
-        log_sums = total.log()
-        margins = torch.sub(log_sums, positives, alpha=1.0 / temperature)
-        ctx.symmetric, ctx.temperature = ceiling is None, temperature
-        ctx.save_for_backward(views, weights, total, margins)
-        ctx.mark_non_differentiable(log_sums, kept)
+        symmetric: bool,
+    ) -> Tensor:
+        total = weights.sum(1)
+        positive = similarities.diagonal(first.shape[0])
+        margins = torch.sub(total.log(), torch.cat((positive, positive)), alpha=1.0 / temperature)
+        ctx.symmetric, ctx.temperature = symmetric, temperature
+        ctx.save_for_backward(unit, divisor, weights, total, margins)
         ctx.set_materialize_grads(False)
-        return torch.nn.functional.softplus(margins), log_sums, kept
+        return torch.nn.functional.softplus(margins)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, on_losses: Tensor | None, *_: None) -> tuple[Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, on_losses: Tensor | None) -> tuple[Tensor | None, ...]:
         if on_losses is None:
-            return None, None, None, None, None
-        views, weights, total, margins = ctx.saved_tensors
+            return (None,) * 8
+        unit, divisor, weights, total, margins = ctx.saved_tensors
         pushed = margins.sigmoid().mul_(on_losses).div_(ctx.temperature)  # of each loss by its log sum and positive
         share = pushed / total.clamp(min=_NOTHING[total.dtype])  # where nothing is kept all weights are zero
         # pair (i, k) moves both of its views: what its two entries hand over is added up before the product
@@ -110,8 +128,9 @@ class _BatchSoftmax(torch.autograd.Function):
         else:
             gradient = weights * share[:, None]
             gradient = gradient + gradient.T
-        half = views.shape[0] // 2
+        half = unit.shape[0] // 2
         both = pushed[:half] + pushed[half:]
         gradient.diagonal(half).sub_(both)
         gradient.diagonal(-half).sub_(both)
-        return torch.mm(gradient, views), None, None, None, None
+        raw = unlinked(torch.mm(gradient, unit), unit, divisor)
+        return raw[:half], raw[half:], *(None,) * 6

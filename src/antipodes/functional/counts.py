@@ -9,7 +9,7 @@ from antipodes.functional._arguments import Extent
 from antipodes.functional._compiling import full_precision
 from antipodes.functional._masks import Block, keep_mask
 from antipodes.functional._stream import Walk, add_sums
-from antipodes.functional._task import as_dtype, prepare
+from antipodes.functional._task import prepare
 from antipodes.functional._tiles import Buffers
 from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
@@ -58,7 +58,7 @@ def count_above(
     if product is not None and block is None:  # few pairs, which their owner has looked at already
         same = SameSample(anchor_ids, candidate_ids) if same_sample is None else same_sample
         above = torch.gt(product, thresholds[:, None], out=torch.empty_like(product))
-        return above.mul_(as_dtype(same.different, product.dtype)).sum(1)
+        return same.blank(above).sum(1)
     # what is above a threshold is what a band keeps whose lower end is the next number
     rule = Rule(low=thresholds.nextafter(torch.full_like(thresholds, torch.inf)))
     anchors, candidates, tau, task = prepare(

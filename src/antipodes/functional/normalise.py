@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from antipodes.functional._reading import on_host
+
+
+class Measured(NamedTuple):
+    """Rows of length 1, without gradient, and what they were before.
+
+    Attributes:
+        unit: (N, D) the rows.
+        length: (N, 1) 0 of a row that stays zero, NaN or infinite of one that is not finite.
+        divisor: (N, 1) by which gradients are divided on their way back.
+        span: The shortest and the longest length, where looking at them makes nobody wait; else None.
+    """
+
+    unit: Tensor
+    length: Tensor
+    divisor: Tensor
+    span: tuple[float, float] | None
 
 
 def normalise(embeddings: Tensor) -> Tensor:
@@ -23,54 +39,59 @@ def normalise(embeddings: Tensor) -> Tensor:
         tensor([[0.6000, 0.8000],
                 [0.0000, 0.0000]])
     """
-    return measured(embeddings)[0]
+    return link(embeddings, measure(embeddings))
 
 
-def measured(embeddings: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale rows to length 1 as `normalise` does, and return their lengths (N, 1) as well.
-
-    The length is 0 of a row that stays zero, and NaN or infinite of one that is not finite.
+def measure(embeddings: Tensor) -> Measured:
+    """Scale rows to length 1 without their gradient; `link` adds that.
 
     Example:
-        >>> measured(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))[1]
+        >>> measure(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).length
         tensor([[5.],
                 [0.]])
     """
-    embeddings = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
-    unit, length = _Normalise.apply(embeddings)  # type: ignore[no-untyped-call]
-    return unit, length
+    rows = _full(embeddings.detach())
+    length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    if not on_host(length) or not length.shape[0]:
+        return Measured(*_scaled(rows), None)
+    lengths = length.numpy()
+    shortest, longest = float(lengths.min()), float(lengths.max())
+    lowest, highest = _ORDINARY[length.dtype]
+    if lowest < shortest and longest < highest:  # squares have neither overflowed nor vanished
+        return Measured(rows / length, length, length, (shortest, longest))
+    unit, length, divisor = _scaled(rows)
+    return Measured(unit, length, divisor, (float(length.min()), float(length.max())))
 
 
-class _Normalise(torch.autograd.Function):
+def link(embeddings: Tensor, measured: Measured) -> Tensor:
+    """Return the rows of length 1 with a gradient for the embeddings they were measured from."""
+    unit: Tensor = _Link.apply(_full(embeddings), measured.unit, measured.divisor)  # type: ignore[no-untyped-call]
+    return unit
+
+
+def unlinked(gradient: Tensor, unit: Tensor, divisor: Tensor) -> Tensor:
+    """Turn a gradient of rows of length 1 into that of what they were measured from."""
+    along = torch.linalg.vecdot(gradient, unit).unsqueeze(-1)
+    rest: Tensor = torch.addcmul(gradient, unit, along, value=-1).div_(divisor)
+    return rest
+
+
+class _Link(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, embeddings: Tensor) -> tuple[Tensor, Tensor]:
-        length = torch.linalg.vector_norm(embeddings, dim=-1, keepdim=True)
-        divisor = length
-        if on_host(length) and _ordinary(length):
-            unit = embeddings / length
-        else:
-            unit, length, divisor = _scaled(embeddings)
-        ctx.mark_non_differentiable(length)
+    def forward(ctx: Any, embeddings: Tensor, unit: Tensor, divisor: Tensor) -> Tensor:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(unit, divisor)
-        return unit, length
+        return unit.view_as(unit)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None, _: None) -> Tensor | None:
-        if gradient is None:
-            return None
-        unit, divisor = ctx.saved_tensors
-        along = torch.linalg.vecdot(gradient, unit).unsqueeze(-1)
-        rest: Tensor = torch.addcmul(gradient, unit, along, value=-1).div_(divisor)
-        return rest
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
+        return None if gradient is None else unlinked(gradient, *ctx.saved_tensors), None, None
 
 
-def _ordinary(length: Tensor) -> bool:
-    """Whether squares have neither overflowed nor vanished in any of these lengths."""
-    lowest, highest = _ORDINARY[length.dtype]
-    lengths = length.numpy()
-    return not lengths.size or bool(lengths.min() > lowest and lengths.max() < highest)
+def _full(embeddings: Tensor) -> Tensor:
+    """The same in float32 or better."""
+    return embeddings if embeddings.dtype in _ORDINARY else embeddings.float()
 
 
 _ORDINARY = {torch.float32: (1e-15, 1e18), torch.float64: (1e-150, 1e150)}

@@ -22,13 +22,16 @@ class SameSample:
     Args:
         anchor_ids: (A,) integers.
         candidate_ids: (C,) integers; None: the anchors are the candidates.
+        halves: Whether the anchors are the candidates and known to be two views of as many different samples, all
+            first views before all second ones: then nobody has to look for them.
 
     Example:
         >>> SameSample(torch.tensor([7, 5]), torch.tensor([5, 6, 7, 5])).pairs()
         (tensor([0, 1, 1]), tensor([2, 0, 3]))
     """
 
-    def __init__(self, anchor_ids: Tensor, candidate_ids: Tensor | None = None) -> None:
+    def __init__(self, anchor_ids: Tensor, candidate_ids: Tensor | None = None, halves: bool = False) -> None:
+        self.halves = halves
         self.anchor_ids = anchor_ids
         self.candidate_ids = anchor_ids if candidate_ids is None else candidate_ids
 
@@ -55,9 +58,20 @@ class SameSample:
     @cached_property
     def available(self) -> Tensor:
         """(A,) how many candidates are of other samples."""
+        if self.halves:
+            return torch.full_like(self.anchor_ids, len(self.anchor_ids) - 2)
         if len(self.anchor_ids) * len(self.candidate_ids) <= FEW_PAIRS:
             return self.different.sum(1).long()
         return self.filled.sum() - self.count
+
+    def blank(self, numbers: Tensor) -> Tensor:
+        """Set what a matrix (A, C) holds for pairs of one sample and for empty slots to zero; for few pairs."""
+        if not self.halves:
+            different = self.different
+            return numbers.mul_(different if different.dtype == numbers.dtype else different.to(numbers.dtype))
+        half = len(self.anchor_ids) // 2
+        numbers.view(2, half, 2, half).diagonal(dim1=1, dim2=3).zero_()
+        return numbers
 
     @cached_property
     def _found(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,7 +84,7 @@ class GloFND(Policy):
         self.optimizer, self.decay, self.initial, self.shared = optimizer, decay, initial, shared
         # threshold, Adam's two moments and the number of steps of every sample, read and written as one row
         self._table = SampleTable(1 if shared else num_samples, (4,), fill=(1.0, 0.0, 0.0, 0.0), folder=folder)
-        self._mean: float | Tensor = 1.0  # of the thresholds of the last step's samples
+        self._log: Numbers = {"threshold": 1.0}
 
     @property
     def threshold(self) -> Tensor:
@@ -103,38 +104,51 @@ class GloFND(Policy):
         rows = pairs.rows()[0]
         if self.shared:
             rows = torch.zeros_like(rows)
-        if learn and self.training:
-            self._move(pairs, rows, progress)
-        thresholds = self._table.read_checked(rows)[:, 0]
-        self._mean = thresholds.mean()
+        moves = learn and self.training
+        thresholds = self._move(pairs, rows, progress) if moves else self._table.read_checked(rows)[:, 0]
+        self._log["threshold"] = thresholds.mean()
         return [Rule(ceiling=thresholds.to(pairs.anchors.dtype))]
 
     def statistics(self) -> Numbers:
         """The mean threshold of the last step's samples."""
-        return {"threshold": self._mean}
+        return self._log
 
-    def _move(self, pairs: Pairs, rows: Tensor, progress: float) -> None:
-        """One step for every sample (row) of the global batch, from the counts of all its anchors."""
-        samples, owner = gather(rows).unique(return_inverse=True)
-        before = self._table.read_checked(samples)
+    def _move(self, pairs: Pairs, rows: Tensor, progress: float) -> Tensor:
+        """One step for every sample (row) of the global batch, from the counts of all its anchors.
+
+        Returns:
+            (A,) the thresholds of our anchors, moved.
+        """
+        halves = pairs.same_sample.halves and pairs.anchor_rows is None and not self.shared
+        visits: _Visits | _TwoViews = _TwoViews(rows) if halves else _Visits(rows)
+        state = self._table.read_checked(visits.samples)
         if self.initial == "quantile":
-            before = self._first_quantile(pairs, samples, owner, before)
-        ours = owner if len(owner) == len(rows) else torch.searchsorted(samples, rows)
-        counts = torch.stack((pairs.count_above(before[ours, 0]), pairs.available().to(before.dtype)), dim=1)
-        above, total = before.new_zeros(len(samples), 2).index_add_(0, owner, gather(counts.to(before.dtype))).unbind(1)
-        gradient = quantile_gradient(above, total, self._of(samples))
+            state = self._first_quantile(pairs, visits, state)
+        above, total = visits.counts(pairs, state[:, 0])
+        alpha = self._of(visits.samples)
         rate = self.lr * (1 - 0.9 * self._done(progress) if self.decay else 1.0)
-        start, *rest = before.unbind(1)
+        after: Tensor
+        if isinstance(total, Tensor):  # where it is 0 there is nothing to learn: an empty queue
+            moved = self._step(state, quantile_gradient(above, total, alpha), rate)
+            after = torch.where(total[:, None] > 0, torch.stack(moved, dim=1), state)
+        else:
+            share = alpha.numpy() if isinstance(alpha, Tensor) else alpha
+            moved = self._step(state.numpy(), quantile_gradient(above.numpy(), total, share), rate)
+            after = torch.from_numpy(np.stack(moved, 1))
+        self._table.write_gathered(visits.samples, after, distinct=True)
+        return visits.spread(after[:, 0])
+
+    def _step(self, state: Any, gradient: Any, rate: float) -> tuple[Any, ...]:
+        """The columns of the state (S, 4), each (S,), after a step against this gradient; tensors or arrays."""
+        start, *rest = state.T
         moments = Moments(*rest)
         if self.optimizer == "adam":
-            moved, moments = adam_step(start, gradient, moments, rate, self.betas)
+            start, moments = adam_step(start, gradient, moments, rate, self.betas)
         else:
-            moved, moments = (start - rate * gradient).clamp(-1, 1), moments._replace(steps=moments.steps + 1)
-        after = torch.stack((moved, *moments), dim=1)
-        # nothing to learn from an empty queue
-        self._table.write_gathered(samples, torch.where(total[:, None] > 0, after, before), distinct=True)
+            start, moments = (start - rate * gradient).clip(-1, 1), moments._replace(steps=moments.steps + 1)
+        return start, *moments
 
-    def _first_quantile(self, pairs: Pairs, samples: Tensor, owner: Tensor, state: Tensor) -> Tensor:
+    def _first_quantile(self, pairs: Pairs, visits: _Visits | _TwoViews, state: Tensor) -> Tensor:
         """The state with thresholds of unvisited samples replaced by the mean batch quantile of their anchors.
 
         The mean is over the anchors of all ranks: with one threshold for all samples every rank holds some of them.
@@ -146,8 +160,8 @@ class GloFND(Policy):
         quantile = top_share(
             pairs.anchors.detach(), keys.detach(), pairs.anchor_ids, key_ids, self._of(pairs.rows()[0])
         )
-        quantile = gather(quantile.clamp(max=1.0).to(state.dtype))
-        mean = state.new_zeros(len(samples)).index_add_(0, owner, quantile) / owner.bincount()
+        quantile = quantile.clamp(max=1.0).to(state.dtype)
+        mean = visits.mean(quantile)
         first = torch.where(fresh, mean, state[:, 0])
         return torch.cat((first[:, None], state[:, 1:]), dim=1)
 
@@ -158,3 +172,56 @@ class GloFND(Policy):
     def _done(self, progress: float) -> float:
         """Share of the phase after the start that is done."""
         return (progress - self.start) / (1 - self.start) if self.start < 1 else 1.0
+
+
+class _Visits:
+    """The samples of the global batch, each of them once, and which anchors are theirs.
+
+    Args:
+        rows: (A,) of this rank's anchors.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        samples, owner = gather(rows).unique(return_inverse=True)
+        self.samples: Tensor = samples
+        self._owner: Tensor = owner
+        self._ours = self._owner if len(self._owner) == len(rows) else torch.searchsorted(self.samples, rows)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """What our anchors get of values by sample, (A,)."""
+        return values[self._ours]
+
+    def counts(self, pairs: Pairs, thresholds: Tensor) -> tuple[Tensor, Tensor | float]:
+        """How many candidates of a sample's anchors exceed its threshold (S,), and how many there are."""
+        above = pairs.count_above(self.spread(thresholds))
+        sums = self._total(torch.stack((above, pairs.available().to(above.dtype)), dim=1))
+        return sums[:, 0], sums[:, 1]
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over every sample's anchors of a number by anchor (A,)."""
+        return self._total(values) / self._owner.bincount()
+
+    def _total(self, values: Tensor) -> Tensor:
+        every = gather(values)
+        return torch.zeros_like(every[: len(self.samples)]).index_add_(0, self._owner, every)
+
+
+class _TwoViews:
+    """The same where the anchors are two views of different samples, all first views before all second ones."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.samples = rows[: len(rows) // 2]
+
+    def spread(self, values: Tensor) -> Tensor:
+        """What our anchors get of values by sample, (A,)."""
+        return torch.cat((values, values))
+
+    def counts(self, pairs: Pairs, thresholds: Tensor) -> tuple[Tensor, Tensor | float]:
+        """How many candidates of a sample's anchors exceed its threshold (S,), and how many there are."""
+        half = len(self.samples)
+        above = pairs.count_above(self.spread(thresholds))
+        return above[:half] + above[half:], 2.0 * (2 * half - 2)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over every sample's anchors of a number by anchor (A,)."""
+        return values.view(2, -1).mean(0)

@@ -5,8 +5,9 @@ from antipodes.objectives.global_contrastive import GlobalContrastive
 from antipodes.objectives.hard_pairs import HardPairs
 from antipodes.objectives.info_nce import InfoNCE
 from antipodes.objectives.local_aggregation import LocalAggregation
-from antipodes.objectives.objective import Objective, Reduction, Refine, Treatment, TreatmentName
+from antipodes.objectives.objective import Objective, Reduction, Treatment, TreatmentName
 from antipodes.objectives.observation import Observation
+from antipodes.objectives.refinery import Refine
 from antipodes.objectives.sigmoid import Sigmoid
 from antipodes.objectives.soft_label import SoftLabel, Targets
 from antipodes.objectives.temperature import Temperature

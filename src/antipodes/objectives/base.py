@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,6 +12,29 @@ from torch import Tensor, nn
 
 from antipodes.negatives.policy import Numbers, Policy
 from antipodes.objectives.observation import Observation
+
+
+@dataclass
+class Diary:
+    """What a loss remembers from call to call and no checkpoint holds.
+
+    It is an object of its own because setting an attribute of a module takes longer than a small operation.
+
+    Attributes:
+        numbers: Of the last call, for the log.
+        lazy: What works more of them out, once somebody reads them.
+        warned: Sentences that were said.
+        calls: Until now.
+        rankings: Calls in which the order of similarities decided.
+        local_ids: Calls in a row whose ids were 0..B-1.
+    """
+
+    numbers: Numbers = field(default_factory=dict)
+    lazy: list[Callable[[], Numbers]] = field(default_factory=list)
+    warned: set[str] = field(default_factory=set)
+    calls: int = 0
+    rankings: int = 0
+    local_ids: int = 0
 
 
 class LossModule(nn.Module):
@@ -28,9 +52,7 @@ class LossModule(nn.Module):
         super().__init__()
         self.negatives = None
         self.observer = None
-        self._numbers: Numbers = {}
-        self._lazy: list[Callable[[], Numbers]] = []
-        self._warned: set[str] = set()
+        self._diary = Diary()
 
     @property
     def stats(self) -> dict[str, float]:
@@ -39,14 +61,15 @@ class LossModule(nn.Module):
 
     def _work_out(self) -> dict[str, float]:
         """Read the numbers of this loss itself, and let go of what they were worked out from."""
-        for numbers in self._lazy:
-            self._numbers = {**numbers(), **self._numbers}
-        self._lazy = []
-        tensors = {name: value for name, value in self._numbers.items() if isinstance(value, Tensor)}
+        diary = self._diary
+        for numbers in diary.lazy:
+            diary.numbers = {**numbers(), **diary.numbers}
+        diary.lazy = []
+        tensors = {name: value for name, value in diary.numbers.items() if isinstance(value, Tensor)}
         if tensors:
             values = torch.stack([value.detach().double() for value in tensors.values()]).tolist()
-            self._numbers |= dict(zip(tensors, values, strict=True))
-        return dict(self._numbers)  # type: ignore[arg-type]
+            diary.numbers |= dict(zip(tensors, values, strict=True))
+        return dict(diary.numbers)  # type: ignore[arg-type]
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied or pickled: everything, with statistics as numbers."""
@@ -64,17 +87,17 @@ class LossModule(nn.Module):
 
     def _report(self, numbers: Numbers, lazy: Callable[[], Numbers] | None = None) -> None:
         """Replace the statistics by these numbers, and by those that are worked out when somebody reads them."""
-        self._numbers, self._lazy = numbers, [] if lazy is None else [lazy]
+        self._diary.numbers, self._diary.lazy = numbers, [] if lazy is None else [lazy]
 
     def _report_later(self, lazy: Callable[[], Numbers]) -> None:
         """Add numbers to the statistics of this call that are worked out when somebody reads them."""
-        self._lazy.append(lazy)
+        self._diary.lazy.append(lazy)
 
     def _observe(self, observation: Callable[[], Observation]) -> None:
         if self.observer is not None:
             self.observer(observation())
 
     def _warn(self, sentence: str) -> None:
-        if sentence not in self._warned:
-            self._warned.add(sentence)
+        if sentence not in self._diary.warned:
+            self._diary.warned.add(sentence)
             warnings.warn(sentence, stacklevel=5)

@@ -97,7 +97,7 @@ class GlobalContrastive(Objective):
             loss = loss + (tau - fixed) * (torch.where(present, log_u, 0.0) + self.rho)
         with torch.no_grad():
             value = -target + fixed * torch.where(present, log_u + count, 0.0)
-            self._numbers["value"] = value.mean()
+            self._diary.numbers["value"] = value.mean()
         return loss
 
     def _places(self, pairs: Pairs) -> Tensor:

@@ -6,10 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from antipodes.functional._task import as_dtype
-from antipodes.functional.batch_softmax import batch_softmax, fits_batch_softmax
+from antipodes.functional.batch_softmax import Views, batch_softmax, fits_batch_softmax
 from antipodes.functional.sums import Sums
-from antipodes.negatives.policy import Policy
+from antipodes.negatives.policy import Numbers, Policy
 from antipodes.objectives.objective import Objective, Reduction, Treatment
 from antipodes.objectives.step import Step
 from antipodes.objectives.temperature import Temperature
@@ -57,22 +56,24 @@ class InfoNCE(Objective):
         super().__init__(temperature, negatives, treatment, reduction, total_steps)
         self.rescaled = rescaled
 
-    def direct(self, step: Step) -> Tensor | None:
-        """The loss of a small batch that nothing but ceilings bound, in few operations."""
-        pairs, temperature, rules = step.pairs, step.temperature, tuple(step.all_rules)
+    def goes_direct(self, unit: Tensor) -> bool:
+        """Whether a batch is so small that operations count, and its loss the plain one."""
         by_policy = self.negatives is not None and self.negatives.reweighs
-        plain = pairs.candidates is None and pairs.log_weights is None and not by_policy and not self.rescaled
-        if not plain or self.treatment != "eliminate" or isinstance(temperature, Tensor):
+        plain = self.treatment == "eliminate" and not (by_policy or self.rescaled)
+        return plain and not isinstance(self.temperature, Temperature) and fits_batch_softmax(unit, self.temperature)
+
+    def direct(self, step: Step, views: Views) -> Tensor | None:
+        """The loss of a small batch that nothing but a ceiling bounds, in few operations."""
+        pairs, temperature, product = step.pairs, step.temperature, step.pairs.product
+        if isinstance(temperature, Tensor) or product is None or len(step.rules) != 1:
             return None
-        if not fits_batch_softmax(pairs.anchors, temperature, rules):
+        (rule,) = step.rules
+        if not rule.ceiling_alone:
             return None
-        different = as_dtype(pairs.same_sample.different, pairs.anchors.dtype)
-        known = pairs.__dict__.get("product")
-        losses, log_sums, kept = batch_softmax(pairs.anchors, known, different, temperature, rules[0])
-        kept = kept[None]
-        none = kept.new_zeros(()).expand_as(kept)
-        self.take_down(step, Sums(log_sums[None], kept, none, none))
-        self._report_above_chance(losses, kept)
+        losses, kept = batch_softmax(views, product, pairs.same_sample, temperature, rule)
+        self.take_down(step, kept)
+        seen = losses.detach()
+        self._report_later(lambda: _above_chance(seen, pairs.available() if kept is None else kept))
         return losses
 
     def value(self, step: Step, sums: Sums) -> Tensor:
@@ -90,10 +91,11 @@ class InfoNCE(Objective):
         if self.treatment != "eliminate":  # what is pulled besides has the positive's log weight here: a constant
             loss = loss + step.pairs.positives / step.temperature - self.target(step, sums) / step.temperature
         if step.pairs.log_weights is None:  # with weights nobody knows what chance would come to
-            self._report_above_chance(loss, counted)
+            seen, chance = loss.detach(), counted.detach()
+            self._report_later(lambda: _above_chance(seen, chance))
         return loss
 
-    def _report_above_chance(self, losses: Tensor, counted: Tensor) -> None:
-        """Report by how much the losses exceed those of guessing among so many candidates."""
-        seen, chance = losses.detach(), counted.detach()
-        self._report_later(lambda: {"loss_above_chance": (seen - chance.to(seen.dtype).log1p()).mean()})
+
+def _above_chance(losses: Tensor, counted: Tensor) -> Numbers:
+    """By how much the losses exceed those of guessing among so many candidates."""
+    return {"loss_above_chance": (losses - counted.to(losses.dtype).log1p()).mean()}

@@ -81,7 +81,7 @@ class LocalAggregation(Objective):
         log_mean = torch.logaddexp(sums.log_sum, positive) - sums.kept.to(positive).log1p()
         sets = len(step.extra_rules)
         background, close = log_mean.tensor_split([len(log_mean) - sets])
-        self._numbers["close_per_anchor"] = 1 + (sums.kept[-sets:].float().mean() if sets else 0)
+        self._diary.numbers["close_per_anchor"] = 1 + (sums.kept[-sets:].float().mean() if sets else 0)
         target: Tensor = close.mean(0, keepdim=True) if sets else positive
         return background.mean(0, keepdim=True) - target
 

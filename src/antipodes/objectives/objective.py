@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
-from antipodes.candidates.batch import batch_pairs
+from antipodes.candidates.batch import batch_pairs, small_batch
 from antipodes.distributed import gather, world_size
 from antipodes.functional._arguments import Extent
 from antipodes.functional._compiling import outside_graphs
-from antipodes.functional._reading import on_host, spans
+from antipodes.functional._reading import has_zero, on_host, span_on_host, spans
+from antipodes.functional.batch_softmax import Views
 from antipodes.functional.contrast import contrast_both
 from antipodes.functional.errors import NotFinite
-from antipodes.functional.normalise import measured
+from antipodes.functional.normalise import Measured, measure
 from antipodes.functional.sums import Sums
 from antipodes.negatives.cone import IN_A_CONE, NARROW, negative_similarity
 from antipodes.negatives.policy import Policy
@@ -36,6 +36,7 @@ from antipodes.objectives.inputs import (
     whole_numbers,
 )
 from antipodes.objectives.observation import FlaggedPairs
+from antipodes.objectives.refinery import Refine
 from antipodes.objectives.shares import check_shares
 from antipodes.objectives.step import Step, statistics
 from antipodes.objectives.temperature import Temperature, check_temperature
@@ -49,43 +50,27 @@ Contrast = Callable[[Pairs, Any, Sequence[Rule]], Sums]
 _PATIENCE = 2  # calls in a row whose ids are 0..B-1 before that is called odd
 
 
-@dataclass(frozen=True)
-class Refine:
-    """The treatment `refine` with its numbers; the defaults are those of SANE on CIFAR.
+Treatment = TreatmentName | Refine
 
-    The label of an anchor is y = (1 - a) onehot + a p, with p the teacher's softmax over the positive and what the
-    policy flags; the teacher's similarity to the positive is that to itself, 1.
 
-    Args:
-        mu: Confidence in what the teacher says, a = mu max p / (1 + mu max p); 0 pulls the positive alone.
-        tau_prime: Sharpens what it says: its softmax has the temperature tau * tau'.
-        space: Who the teacher is: the positive's own embedding (with a queue the momentum network's key), or the anchor
-            as a guide sees it.
-        share: In the place of mu, the same a for every anchor: 1 makes p itself the target (X-CLR, SoftCLIP), 0.3 mixes
-            it with the one-hot label.
-        positive: False leaves the positive out of the label and of the sum, so that an anchor agrees with its teacher
-            about the candidates alone (ReSSL); with a share of 1.
+class Seen(NamedTuple):
+    """What checking the views of a batch has found out about them.
+
+    Attributes:
+        shortest: Their shortest length.
+        lowest_id: The lowest id.
+        rows: The lowest and the highest row.
+        distinct: Whether no two ids are known to be equal.
     """
 
-    mu: float = 1.0
-    tau_prime: float = 0.8
-    space: Literal["own", "guide"] = "own"
-    share: float | None = None
-    positive: bool = True
+    shortest: float
+    lowest_id: float
+    rows: tuple[int, int]
+    distinct: bool
 
-    def __post_init__(self) -> None:
-        if self.share is not None and not 0 <= self.share <= 1:
-            raise ValueError(f"share must be in [0, 1], got {self.share}: it is the part of a label that is refined")
-        if self.share is not None and self.mu != Refine.mu:
-            raise ValueError("share takes the place of mu: leave mu out")
-        if not self.positive and self.share != 1:
-            raise ValueError("without the positive a label is the teacher's alone: give share=1.0 with positive=False")
-        if self.space not in ("own", "guide"):
-            raise ValueError(f"space must be own or guide, got {self.space!r}: it is where candidates are weighed")
-        check_refinery(self.tau_prime, self.mu)
-
-
-Treatment = TreatmentName | Refine
+    def known(self) -> tuple[Extent, tuple[int, int]]:
+        """What `Pairs.remember` takes, of pairs that hold nothing else."""
+        return Extent(1.0, float(self.shortest > 0), 1.0, float(self.lowest_id)), self.rows
 
 
 class Objective(LossModule, ABC):
@@ -142,9 +127,6 @@ class Objective(LossModule, ABC):
         self.ask_guide: Callable[..., Guide] | None = None
         if total_steps is not None:
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        self._local_ids = 0  # calls in a row whose ids were 0..B-1
-        self._calls = 0
-        self._rankings = 0  # calls in which the order of similarities decided
 
     @outside_graphs
     def forward(
@@ -203,27 +185,43 @@ class Objective(LossModule, ABC):
         check_length("rows", places, len(z1))
         if supports is not None and (supports.dim() != 3 or supports.shape[1:] != z1.shape or not len(supports)):
             raise ValueError(f"supports must be (S, B, D) of views like z1, got {tuple(supports.shape)}")
-        check_weights("weights", weights, len(z1), least=0)
-        check_weights("candidate_log_weights", candidate_log_weights, len(z1 if candidates is None else candidates))
-        self._check_positives(positive_log_weights, candidate_log_weights, candidates, len(z1))
-        both, lengths = measured(torch.cat((z1, z2)))  # in one go: small batches pay by the operation
+        if weights is not None:
+            check_weights("weights", weights, len(z1), least=0)
+        if candidate_log_weights is not None or positive_log_weights is not None:
+            raised = len(z1 if candidates is None else candidates)
+            check_weights("candidate_log_weights", candidate_log_weights, raised)
+            self._check_positives(positive_log_weights, candidate_log_weights, candidates, len(z1))
+        # in one go, and linked to the graph once it is known how: small batches pay by the operation
+        views = Views(z1, z2, measure(torch.cat((z1.detach(), z2.detach()))))
+        seen, small = self.check_views([views.measured], numbers, places), False
         vectors = view_guide(guide, len(z1))
         if candidates is None or candidate_ids is None:
             check_shares(z1, z2, numbers)
-            teachers = self.treatment == "refine" or self.ask_guide is not None
-            pairs = batch_pairs(both, numbers, places, vectors, candidate_log_weights, teachers)
+            small = world_size() == 1 and candidate_log_weights is None and self.goes_direct(views.measured.unit)
+            if small:
+                pairs = small_batch(views.measured.unit, numbers, seen.distinct, places, vectors)
+            else:
+                teachers = self.treatment == "refine" or self.ask_guide is not None
+                pairs = batch_pairs(views.linked(), numbers, places, vectors, candidate_log_weights, teachers)
         else:
-            first, second = both.chunk(2)
+            first, second = views.linked().chunk(2)
             key_ids = whole_numbers(candidate_ids, z1, "candidate_ids")
             key_rows = None if candidate_rows is None else whole_numbers(candidate_rows, z1, "candidate_rows")
             pairs = queue_pairs(
                 first, second, numbers, candidates, key_ids, places, key_rows, vectors, candidate_guide,
                 candidate_log_weights, positive_log_weights, gathered,
             )  # fmt: skip
-        self.check_views(lengths, pairs, closed=pairs.candidates is None)
+        if pairs.candidates is None:
+            pairs.remember(*seen.known())
         if weights is not None:
             weights = weights.repeat(len(pairs.anchors) // len(z1))
-        return self._evaluate(pairs.with_supports(supports), progress, Pairs.contrast, weights)
+        step = self.begin(pairs.with_supports(supports), progress)
+        if small:
+            losses = self.direct(step, views)
+            if losses is not None:
+                return self._conclude(step, losses, weights)
+            step = step.linked(views)
+        return self.finish(step, self.sums(step), weights)
 
     @outside_graphs
     def evaluate(
@@ -243,18 +241,15 @@ class Objective(LossModule, ABC):
         """
         if not math.isfinite(pairs.measure(pairs.positives.detach().sum())[0]):
             raise NotFinite(_NOT_FINITE)
-        return self._evaluate(pairs, progress, contrast, weights)
-
-    def _evaluate(self, pairs: Pairs, progress: float | None, contrast: Contrast, weights: Tensor | None) -> Tensor:
         step = self.begin(pairs, progress)
-        if contrast is Pairs.contrast:
-            losses = self.direct(step)
-            if losses is not None:
-                return self._conclude(step, losses, weights)
         return self.finish(step, self.sums(step, contrast), weights)
 
-    def direct(self, step: Step) -> Tensor | None:
-        """The loss per anchor, (A,), where the objective has a quicker way to it than `sums` and `value`.
+    def goes_direct(self, unit: Tensor) -> bool:
+        """Whether `direct` may have a quicker way for a batch of these views (2b, D), unless the policy forbids it."""
+        return False
+
+    def direct(self, step: Step, views: Views) -> Tensor | None:
+        """The loss per anchor, (A,), from views that are not linked to the graph; None if it needs the kernel's sums.
 
         It then takes the statistics down as well (`take_down`).
         """
@@ -289,11 +284,12 @@ class Objective(LossModule, ABC):
         progress, learn = self._progress(progress), self.learning
         if self.ask_guide is not None and pairs.guide is None:
             pairs = pairs.with_guide(self.ask_guide(pairs, learn=learn))
-        with torch.no_grad():
-            rules = self.judge(pairs, progress, learn)
+        rules: Sequence[Rule] = [Rule()]
         if self.negatives is not None:
+            with torch.no_grad():
+                rules = self.judge(pairs, progress, learn)
             self._observe(lambda: FlaggedPairs(pairs.detached(), rules))
-        self._warn_of_a_cone(pairs, rules)
+            self._warn_of_a_cone(pairs, rules)
         treated = rules if self.treatment == "eliminate" else [rule.attract() for rule in rules]
         if self.treatment == "refine" or (self.negatives is not None and self.negatives.reweighs):
             treated = pairs.bounded(treated)
@@ -306,21 +302,21 @@ class Objective(LossModule, ABC):
         """Turn the kernel's sums into the loss: what `evaluate` does after the kernel."""
         if self.negatives is not None and self.negatives.reweighs:
             sums = self.negatives.reweigh(step.pairs, step.rules, sums, step.temperature)
-        self.take_down(step, sums)
+        policy = slice(len(step.rules))  # what the loss needs besides comes last
+        self.take_down(step, sums.kept[policy], sums.pulled[policy])
         if self.treatment == "refine":
             sums = self._refine(step, sums)
         return self._conclude(step, self.value(step, sums), weights)
 
-    def take_down(self, step: Step, sums: Sums) -> None:
-        """Keep what a log shows of this step, and warn of what is odd about it."""
-        rules = step.rules
-        of_policy = sums if not step.extra_rules else Sums(*(each[: len(rules)] for each in sums))
-        self._report({}, statistics(step.pairs, of_policy, rules))
+    def take_down(self, step: Step, kept: Tensor | None, pulled: Tensor | None = None) -> None:
+        """Keep what a log shows of this step, and warn of what is odd about it; numbers as in `statistics`."""
+        self._report({}, statistics(step.pairs, step.rules, kept, pulled))
         if self.negatives is not None:
-            self._numbers |= self.negatives.statistics()
+            self._diary.numbers |= self.negatives.statistics()
         if isinstance(step.temperature, Tensor):
-            self._numbers["temperature"] = step.temperature.detach().mean()
-        self._warn_of_nobody(step.pairs, of_policy.kept)
+            self._diary.numbers["temperature"] = step.temperature.detach().mean()
+        if kept is not None:
+            self._warn_of_nobody(step.pairs, kept)
 
     def _conclude(self, step: Step, losses: Tensor, weights: Tensor | None) -> Tensor:
         """Count the step, and reduce the losses of anchors (A,), or of rules and anchors (R, A)."""
@@ -376,7 +372,7 @@ class Objective(LossModule, ABC):
         refinery = self.refinery
         refined = step.pairs.refine(temperature, temperature * refinery.tau_prime, step.rules, refinery.space)
         if not refinery.positive:
-            self._numbers["refined_mass"] = (refined.weight > 0).to(refined.weight).mean()
+            self._diary.numbers["refined_mass"] = (refined.weight > 0).to(refined.weight).mean()
             return sums._replace(pulled_sum=refined.weighted_sum, pulled=refined.weight)
         if refinery.share is None:
             confidence = refinery.mu / (1 + refined.weight) ** 2
@@ -384,23 +380,25 @@ class Objective(LossModule, ABC):
         else:
             share = refinery.share / (1 + (1 - refinery.share) * refined.weight)
         weight = share * refined.weight
-        self._numbers["refined_mass"] = (weight / (1 + weight)).mean()  # of a label, off the positive
+        self._diary.numbers["refined_mass"] = (weight / (1 + weight)).mean()  # of a label, off the positive
         return sums._replace(pulled_sum=share * refined.weighted_sum, pulled=weight)
 
     def _warn_of_a_cone(self, pairs: Pairs, rules: Sequence[Rule]) -> None:
         """Warn where a policy goes by the order of nearly equal similarities; looked at in calls 1, 2, 4, 8, ..."""
         ranked = self.negatives is not None and self.negatives.ranks and any(rule.ranks for rule in rules)
-        if not ranked or IN_A_CONE in self._warned:
+        if not ranked or IN_A_CONE in self._diary.warned:
             return
-        self._rankings += 1
-        if self._rankings & (self._rankings - 1) == 0 and negative_similarity(pairs).item() > NARROW:
+        diary = self._diary
+        diary.rankings += 1
+        if diary.rankings & (diary.rankings - 1) == 0 and negative_similarity(pairs).item() > NARROW:
             self._warn(IN_A_CONE)
 
     def _warn_of_nobody(self, pairs: Pairs, kept: Tensor) -> None:
         """Warn where an anchor has no negatives left; looked at where it is free, and in calls 1, 2, 4, 8, ..."""
-        self._calls += 1
-        due = on_host(kept) or self._calls & (self._calls - 1) == 0
-        if due and _NONE_LEFT not in self._warned and spans(kept)[0][0] == 0:
+        diary = self._diary
+        diary.calls += 1
+        due = on_host(kept) or diary.calls & (diary.calls - 1) == 0
+        if due and _NONE_LEFT not in diary.warned and has_zero(kept.detach()):
             ids = pairs.candidate_ids
             if ids is None or bool((ids >= 0).any()):  # else it is the first step of a queue
                 self._warn(_NONE_LEFT)
@@ -436,33 +434,38 @@ class Objective(LossModule, ABC):
             raise ValueError(f"ids are missing: {who} must know which sample is which, give dataset indices (B,)")
         return own_numbers(len(z1), z1)
 
-    def check_views(self, lengths: Tensor, pairs: Pairs, closed: bool) -> None:
+    def check_views(self, measured: Sequence[Measured], ids: Tensor, rows: Tensor | None = None) -> Seen:
         """Refuse ids and embeddings that make no sense, and warn of odd ones; everything in one read.
 
         Args:
-            lengths: Those of both views before they were normalised.
-            pairs: What they became.
-            closed: Whether they are all that is compared.
+            measured: The views, together or one after the other.
+            ids: (B,) identities of the samples.
+            rows: (B,) where they stand in tables; None takes the ids.
         """
-        rows = pairs.rows()[0]
-        of_ids = [] if rows is pairs.anchor_ids else [pairs.anchor_ids]
-        (shortest, longest), (lowest, highest), *rest = spans(lengths, rows, *of_ids)
-        lowest_id = rest[0][0] if rest else lowest
+        numbers = [ids] if rows is None else [rows, ids]
+        lengths = [each.span for each in measured if each.span is not None]
+        if lengths and on_host(ids):
+            of_ids = [span_on_host(each) for each in numbers]
+        else:  # on a device, where it is worth reading everything together
+            found = spans(*(each.length for each in measured), *numbers)
+            lengths, of_ids = [each[:2] for each in found[: len(measured)]], found[len(measured) :]
+        (lowest, highest, _), (lowest_id, _, distinct) = of_ids[0], of_ids[-1]
         if lowest_id < 0:
             raise ValueError(f"ids must be at least 0, got {lowest_id:.0f}: they are dataset indices")
-        if not math.isfinite(longest):
+        if not all(math.isfinite(longest) for _, longest in lengths):
             raise NotFinite(_NOT_FINITE)
+        shortest, count = min(lengths)[0], ids.shape[0]
         if shortest == 0:
             self._warn("some embeddings are zero vectors: their similarities are 0 and they get no gradient")
-        if closed:
-            pairs.remember(Extent(1.0, float(shortest > 0), 1.0, float(lowest_id)), (int(lowest), int(highest)))
-        local = self.learning and lowest == 0 < highest and self._table_rows() >= 10 * len(lengths) // 2
-        self._local_ids = self._local_ids + 1 if local and highest == len(lengths) // 2 - 1 else 0
-        if self._local_ids == _PATIENCE:
+        local = self.learning and lowest == 0 < highest and self._table_rows() >= 10 * count
+        diary = self._diary
+        diary.local_ids = diary.local_ids + 1 if local and highest == count - 1 else 0
+        if diary.local_ids == _PATIENCE:
             self._warn(
                 f"ids were 0..{highest} in {_PATIENCE} calls in a row, with tables of {self._table_rows()} rows: "
                 "they must be positions in the dataset, not in the batch"
             )
+        return Seen(shortest, lowest_id, (int(lowest), int(highest)), distinct)
 
     def _check_positives(
         self, weights: Tensor | None, of_candidates: Tensor | None, candidates: Tensor | None, count: int
@@ -486,11 +489,3 @@ _ONE_SIDED = (
     "a logQ correction is meant for both"
 )
 _NONE_LEFT = "some anchors have no negatives left: nothing pushes them"
-
-
-def check_refinery(tau_prime: float, *mu: float) -> None:
-    """Refuse numbers with which labels cannot be refined."""
-    if not 0 < tau_prime <= 1:
-        raise ValueError(f"tau_prime must be in (0, 1], got {tau_prime}: it sharpens the refined labels")
-    if not all(0 <= confidence < math.inf for confidence in mu):
-        raise ValueError(f"mu must be at least 0 and finite, got {mu}: it is the confidence in refined labels")

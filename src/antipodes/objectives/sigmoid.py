@@ -114,7 +114,7 @@ class Sigmoid(Objective):
     def value(self, step: Step, sums: Sums) -> Tensor:
         """The loss per rule and anchor, (R, A)."""
         bias = averaged_over_ranks(self.bias)
-        self._numbers["bias"] = self.bias.detach()
+        self._diary.numbers["bias"] = self.bias.detach()
         loss = F.softplus(-(step.pairs.positives / step.temperature + bias)) + sums.log_sum
         if self.treatment == "refine":  # q softplus(-z) + (1 - q) softplus(z) is softplus(z) - q z
             return loss - (sums.pulled_sum / step.temperature + bias * sums.pulled)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from antipodes.functional.soft import SoftCrossEntropy, soft_cross_entropy
 from antipodes.objectives.base import LossModule
-from antipodes.objectives.objective import check_refinery
 from antipodes.objectives.observation import RefinedLabels
+from antipodes.objectives.refinery import check_refinery
 from antipodes.pairs import Pairs
 from antipodes.schedules import cosine
 

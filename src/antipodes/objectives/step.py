@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from antipodes.functional.sums import Sums
+from antipodes.functional.batch_softmax import Views
 from antipodes.negatives import cone
 from antipodes.negatives.policy import Numbers
 from antipodes.pairs import Pairs, Rule
@@ -34,6 +34,10 @@ class Step:
     rules: Sequence[Rule]
     extra_rules: Sequence[Rule]
 
+    def linked(self, views: Views) -> Step:
+        """The same step with pairs whose gradients reach these views."""
+        return replace(self, pairs=self.pairs.linked(views.linked()))
+
     @property
     def all_rules(self) -> list[Rule]:
         """The rules in the order in which the kernel's sums come."""
@@ -47,30 +51,48 @@ class Step:
         return logits if weights is None else logits + weights.to(logits)
 
 
-def statistics(pairs: Pairs, sums: Sums, rules: Sequence[Rule]) -> Callable[[], Numbers]:
+def statistics(
+    pairs: Pairs, rules: Sequence[Rule], kept: Tensor | None, pulled: Tensor | None = None
+) -> Callable[[], Numbers]:
     """What a log shows of one call; flagged are the candidates that the rules dropped or pull as false negatives.
+
+    Args:
+        pairs: What was compared.
+        rules: What the policy said.
+        kept: How many candidates are, by rule and anchor; None if all of other samples are.
+        pulled: Likewise; None if none is.
 
     Returns:
         A function that works the numbers out, for whoever reads them. It holds no graph, and does not look at a queue,
         whose ids will have changed by then.
     """
-    kept, pulled, positives = sums.kept.detach(), sums.pulled.detach(), pairs.positives.detach()
-    similarity = cone.later(pairs)
+    if pairs.candidates is None and not pairs.anchors.requires_grad:  # holds nothing of either: all of it can wait
+        return lambda: _snapshot(pairs, rules, kept, pulled)()
+    return _snapshot(pairs, rules, kept, pulled)
+
+
+def _snapshot(pairs: Pairs, rules: Sequence[Rule], kept: Tensor | None, pulled: Tensor | None) -> Callable[[], Numbers]:
+    """Take out of the pairs what the statistics need."""
+    positives, similarity = pairs.positives.detach(), cone.later(pairs)
     flags = not any(rule.ignores for rule in rules)
     same_sample = pairs.same_sample  # of a batch: not the pairs, whose embeddings hold on to the graph
-    available = same_sample.available if flags and pairs.candidates is not None else None
+    of_queue = pairs.candidates is not None and (flags or kept is None)
+    available = same_sample.available if of_queue else None
 
     def numbers() -> Numbers:
+        offered = (same_sample.available if available is None else available).float()
+        of_anchor = offered if kept is None else kept.detach().float()
+        pulled_mean = of_anchor.new_zeros(()) if pulled is None else pulled.detach().float().mean()
         found: Numbers = {
             "positive_similarity": positives.mean(),
             "negative_similarity": similarity().nan_to_num(0.0),  # one NaN would spoil the mean of an epoch
-            "kept_per_anchor": kept.float().mean(),
-            "pulled_per_anchor": pulled.float().mean(),
-            "without_negatives": (kept == 0).float().mean(),
+            "kept_per_anchor": of_anchor.mean(),
+            "pulled_per_anchor": pulled_mean,
+            "without_negatives": (of_anchor == 0).float().mean(),
         }
         if flags:
-            mean = (same_sample.available if available is None else available).float().mean()
-            share = (mean - kept.float().mean() + pulled.float().mean()) / mean.clamp(min=1e-9)
+            mean = offered.mean()
+            share = (mean - of_anchor.mean() + pulled_mean) / mean.clamp(min=1e-9)
             found["flagged_share"] = torch.where(mean > 0, share, 0.0)
         return found
 

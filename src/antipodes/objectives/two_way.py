@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from antipodes.candidates.cross import cross_pairs
 from antipodes.distributed import world_size
 from antipodes.functional._compiling import outside_graphs
-from antipodes.functional.normalise import measured
+from antipodes.functional.normalise import link, measure
 from antipodes.negatives.policy import Policy
 from antipodes.objectives.base import LossModule
 from antipodes.objectives.inputs import (
@@ -104,14 +104,16 @@ class TwoWay(LossModule):
             check_weights("log_weights", each, len(first))
         check_shares(first, second, numbers)
         seen = view_guide(guide, len(first))
-        (first, first_lengths), (second, second_lengths) = measured(first), measured(second)
+        measured = measure(first), measure(second)
+        known = one.check_views(measured, numbers, places).known()
+        first, second = link(first, measured[0]), link(second, measured[1])
         to_second, to_first = (None, None) if log_weights is None else (log_weights[1], log_weights[0])
         back = None if seen is None else (seen[1], seen[0])
         there_pairs = cross_pairs(first, second, numbers, places, seen, to_second)
         back_pairs = cross_pairs(second, first, numbers, places, back, to_first)
-        one.check_views(torch.cat((first_lengths, second_lengths)), there_pairs, closed=world_size() == 1)
         if world_size() == 1:
-            back_pairs.remember(there_pairs.extent, there_pairs.row_span)
+            for pairs in (there_pairs, back_pairs):
+                pairs.remember(*known)
         for objective in (one, other):
             objective.observer = self.observer or objective.observer
         step, step_back = one.begin(there_pairs, progress), other.begin(back_pairs, progress)

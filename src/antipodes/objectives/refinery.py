@@ -1,0 +1,51 @@
+"""`Refine`: the treatment that pulls a false negative as much as a teacher resembles it, with its numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Refine:
+    """The treatment `refine` with its numbers; the defaults are those of SANE on CIFAR.
+
+    The label of an anchor is y = (1 - a) onehot + a p, with p the teacher's softmax over the positive and what the
+    policy flags; the teacher's similarity to the positive is that to itself, 1.
+
+    Args:
+        mu: Confidence in what the teacher says, a = mu max p / (1 + mu max p); 0 pulls the positive alone.
+        tau_prime: Sharpens what it says: its softmax has the temperature tau * tau'.
+        space: Who the teacher is: the positive's own embedding (with a queue the momentum network's key), or the anchor
+            as a guide sees it.
+        share: In the place of mu, the same a for every anchor: 1 makes p itself the target (X-CLR, SoftCLIP), 0.3 mixes
+            it with the one-hot label.
+        positive: False leaves the positive out of the label and of the sum, so that an anchor agrees with its teacher
+            about the candidates alone (ReSSL); with a share of 1.
+    """
+
+    mu: float = 1.0
+    tau_prime: float = 0.8
+    space: Literal["own", "guide"] = "own"
+    share: float | None = None
+    positive: bool = True
+
+    def __post_init__(self) -> None:
+        if self.share is not None and not 0 <= self.share <= 1:
+            raise ValueError(f"share must be in [0, 1], got {self.share}: it is the part of a label that is refined")
+        if self.share is not None and self.mu != Refine.mu:
+            raise ValueError("share takes the place of mu: leave mu out")
+        if not self.positive and self.share != 1:
+            raise ValueError("without the positive a label is the teacher's alone: give share=1.0 with positive=False")
+        if self.space not in ("own", "guide"):
+            raise ValueError(f"space must be own or guide, got {self.space!r}: it is where candidates are weighed")
+        check_refinery(self.tau_prime, self.mu)
+
+
+def check_refinery(tau_prime: float, *mu: float) -> None:
+    """Refuse numbers with which labels cannot be refined."""
+    if not 0 < tau_prime <= 1:
+        raise ValueError(f"tau_prime must be in (0, 1], got {tau_prime}: it sharpens the refined labels")
+    if not all(0 <= confidence < math.inf for confidence in mu):
+        raise ValueError(f"mu must be at least 0 and finite, got {mu}: it is the confidence in refined labels")
