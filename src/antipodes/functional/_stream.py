@@ -16,8 +16,9 @@ dot product of anchor i and its gradient.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from torch.autograd.function import once_differentiable
 from antipodes.functional._masks import Block, Mask, keep_mask, pull_mask
 from antipodes.functional._task import Direction, Task
 from antipodes.functional._tiles import Buffers, Sliced, Tile
+from antipodes.functional._workers import share_out
 
 FAR = 1e30  # below all logits by so much that its exponential is zero, and still a number: zero times it is zero
 VANISHED, TINY = -60.0, 1e-26  # logits so far below a peak count as zero: exponentials that underflow are slow
@@ -42,6 +44,12 @@ class Walk:
         self.scaled = Sliced(anchors / (temperature if temperature.ndim == 0 else temperature[:, None]))
         self.buffers = Buffers(task.cells, anchors)
         self.guided = any(mask.guided for direction in task.directions for mask in direction.masks)
+
+    def beside(self) -> Self:
+        """The same walk with buffers of its own, for another worker."""
+        other = copy.copy(self)
+        other.buffers = Buffers(self.task.cells, self.anchors.tensor)
+        return other
 
     def logits(self, tile: Tile, name: str = "logits") -> Tensor:
         """Return the tile's logits, far below all others where a pair never counts."""
@@ -120,6 +128,22 @@ class Totals:
             self.drawn[rule, where].mul_(fade[:, None]).addmm_(values, walk.candidates(tile.columns))
         before.copy_(peak)
 
+    def join(self, other: Totals) -> None:
+        """Add what another worker has summed up, its exponentials relative to its own peak."""
+        peak = torch.maximum(self.peak, other.peak)
+        for each in (self, other):
+            fade = (each.peak - peak).exp_()
+            each.total *= fade
+            if each.drawn is not None:
+                each.drawn *= fade[..., None]
+        self.peak = peak
+        for mine, theirs in zip(self._sums(), other._sums(), strict=True):
+            mine += theirs
+
+    def _sums(self) -> list[Tensor]:
+        every = (self.total, self.kept, self.pulled_sum, self.pulled, self.drawn, self.pulled_drawn)
+        return [each for each in every if each is not None]
+
 
 def add_sums(totals: Tensor, tile: Tile, sides: tuple[bool, ...], values: Tensor, weights: Tensor) -> None:
     """Add a tile's weighted row sums to its rows' totals and, for the mirror image, its column sums to its columns'."""
@@ -145,37 +169,22 @@ class Stream(torch.autograd.Function):
             task: the rest.
         """
         along = task.rows_need_grad and not task.columns_need_grad and len(task.directions) == 1
-        sums = [Totals(each, anchors, along, along and task.pulls) for each in task.directions]
         walk = Walk(task, anchors, candidates, temperature)
         ones = anchors.new_ones(max(len(anchors), len(candidates)))
         weights = ones if task.offsets is None else task.offsets.exp()  # of the candidates, where there is no shift
         weighted = candidates if task.offsets is None or not along else candidates * weights[:, None]
-        ctx.retained = []
-        for tile in task.tiles:
-            logits, values = walk.exponentials(tile) if task.warm else (walk.logits(tile),) * 2
-            if task.retained:
-                ctx.retained.append(values.clone())
-            block = walk.block(tile, values)
-            for place, number, mask, sides in walk.reads(tile, tile.mirrored):
-                each, keep = sums[place], None
-                if not mask.trivial:
-                    keep = keep_mask(mask, block, sides[0], "keep", walk.buffers)
-                    if mask.kept is None:
-                        add_sums(each.kept[number], tile, sides, keep, ones)
-                if keep is not None and mask.pulls:
-                    pull = pull_mask(mask, block, sides[0], keep, walk.buffers)
-                    add_sums(each.pulled[number], tile, sides, pull, ones)
-                    if each.pulled_drawn is not None:
-                        each.pulled_drawn[number, tile.rows].addmm_(pull, candidates[tile.columns])
-                    add_sums(each.pulled_sum[number], tile, sides, pull.mul_(logits), ones)
-                if task.warm:
-                    kept = values if keep is None else keep.mul_(values)
-                    add_sums(each.total[number], tile, sides, kept, weights)
-                    if each.drawn is not None:
-                        each.drawn[number, tile.rows].addmm_(kept, weighted[tile.columns])
-                else:
-                    for mirror in sides:
-                        each.add_shifted(number, tile, mirror, logits, keep, walk, ones)
+        retained: dict[int, Tensor] = {}
+
+        def part(tiles: Sequence[Tile]) -> list[Totals]:
+            sums = [Totals(each, anchors, along, along and task.pulls) for each in task.directions]
+            _add_sums(walk.beside(), tiles, sums, ones, weights, weighted, retained)
+            return sums
+
+        sums, *rest = share_out(task.tiles, anchors.device, part)
+        for other in rest:
+            for mine, theirs in zip(sums, other, strict=True):
+                mine.join(theirs)
+        ctx.retained = retained
         outputs: list[Tensor] = []
         saved: list[Tensor | None] = [anchors, candidates, temperature]
         for each, direction in zip(sums, task.directions, strict=True):
@@ -218,10 +227,19 @@ class Stream(torch.autograd.Function):
             if pulled_drawn is not None:
                 grad_anchors += torch.einsum("ra,rad->ad", handed[0][1], pulled_drawn)
         else:
-            grad_anchors = torch.zeros_like(anchors)
-            grad_candidates = grad_anchors if task.halved else torch.zeros_like(candidates)
             walk = Walk(task, anchors, candidates, temperature)
-            _add_gradients(walk, ctx.retained, handed, grad_anchors, grad_candidates)
+
+            def part(tiles: Sequence[Tile]) -> tuple[Tensor, Tensor]:
+                to_anchors = torch.zeros_like(anchors)
+                to_candidates = to_anchors if task.halved else torch.zeros_like(candidates)
+                _add_gradients(walk.beside(), tiles, ctx.retained, handed, to_anchors, to_candidates)
+                return to_anchors, to_candidates
+
+            (grad_anchors, grad_candidates), *rest = share_out(task.tiles, anchors.device, part)
+            for to_anchors, to_candidates in rest:
+                grad_anchors += to_anchors
+                if not task.halved:
+                    grad_candidates += to_candidates
         grad_temperature: Tensor | None = None
         if ctx.needs_input_grad[2]:
             # Where a tile stands for its mirror image, a pair's share appears at both of its ends.
@@ -235,19 +253,68 @@ def like_temperature(shares: Tensor, temperature: Tensor) -> Tensor:
     return shares.sum() if temperature.ndim == 0 else shares.sum(0) if shares.ndim == 2 else shares
 
 
+def _add_sums(
+    walk: Walk,
+    tiles: Sequence[Tile],
+    sums: Sequence[Totals],
+    ones: Tensor,
+    weights: Tensor,
+    weighted: Tensor,
+    retained: dict[int, Tensor],
+) -> None:
+    """Walk some of the tiles and add up what the rules keep and pull.
+
+    Args:
+        walk: where to.
+        tiles: which.
+        sums: of each direction.
+        ones: as many as there are rows or columns.
+        weights: (C,) of the candidates.
+        weighted: (C, D) the candidates, times their weights where their gradient is taken along.
+        retained: takes the tiles that the backward pass will want again, by number.
+    """
+    task = walk.task
+    for tile in tiles:
+        logits, values = walk.exponentials(tile) if task.warm else (walk.logits(tile),) * 2
+        if task.retained:
+            retained[tile.number] = values.clone()
+        block = walk.block(tile, values)
+        for place, number, mask, sides in walk.reads(tile, tile.mirrored):
+            each, keep = sums[place], None
+            if not mask.trivial:
+                keep = keep_mask(mask, block, sides[0], "keep", walk.buffers)
+                if mask.kept is None:
+                    add_sums(each.kept[number], tile, sides, keep, ones)
+            if keep is not None and mask.pulls:
+                pull = pull_mask(mask, block, sides[0], keep, walk.buffers)
+                add_sums(each.pulled[number], tile, sides, pull, ones)
+                if each.pulled_drawn is not None:
+                    each.pulled_drawn[number, tile.rows].addmm_(pull, walk.candidates(tile.columns))
+                add_sums(each.pulled_sum[number], tile, sides, pull.mul_(logits), ones)
+            if task.warm:
+                kept = values if keep is None else keep.mul_(values)
+                add_sums(each.total[number], tile, sides, kept, weights)
+                if each.drawn is not None:
+                    each.drawn[number, tile.rows].addmm_(kept, weighted[tile.columns])
+            else:
+                for mirror in sides:
+                    each.add_shifted(number, tile, mirror, logits, keep, walk, ones)
+
+
 def _add_gradients(
     walk: Walk,
-    retained: list[Tensor],
+    tiles: Sequence[Tile],
+    retained: dict[int, Tensor],
     handed: list[tuple[Tensor, Tensor, Tensor]],
     grad_anchors: Tensor,
     grad_candidates: Tensor,
 ) -> None:
-    """Walk the tiles once more and add up the gradients of anchors and candidates."""
+    """Walk some of the tiles once more and add up the gradients of anchors and candidates."""
     task, buffers = walk.task, walk.buffers
     weights = None if task.offsets is None else task.offsets.exp()
     to_rows, to_columns = Sliced(grad_anchors), Sliced(grad_candidates)
     shares = [[tuple(Sliced(each[number]) for each in parts) for number in range(len(parts[0]))] for parts in handed]
-    for tile in task.tiles:
+    for tile in tiles:
         if retained:
             values = retained[tile.number]
         else:

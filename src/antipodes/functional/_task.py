@@ -21,7 +21,7 @@ from antipodes.functional._arguments import (
 )
 from antipodes.functional._masks import Factor, Mask, compile_rule
 from antipodes.functional._reading import on_host
-from antipodes.functional._tiles import BLOCK, WIDE, Listing, Tile, cut
+from antipodes.functional._tiles import BLOCK, Listing, Tile, cut
 from antipodes.functional.errors import NotFinite
 from antipodes.functional.ranks import bounded
 from antipodes.functional.rule import Rule
@@ -58,6 +58,7 @@ class Task:
         direct: whether there is one tile of all pairs, which is small enough to be kept.
         retained: whether tiles are kept for the backward pass instead of being computed again.
         warm: whether exponentials need no shift; bounds are then compared with exponentials, otherwise with logits.
+        reach: the largest |logit| that there can be.
         guide: the guide's vectors of rows and columns, if a mask asks for them.
         offsets: (C,) what is added to the logits of every candidate, or None.
         rows_need_grad: whether the anchors' gradient will be asked for, by themselves or by the temperature.
@@ -72,6 +73,7 @@ class Task:
     direct: bool
     retained: bool
     warm: bool
+    reach: float
     guide: tuple[Tensor, Tensor] | None
     offsets: Tensor | None
     rows_need_grad: bool
@@ -190,10 +192,8 @@ def prepare(
         pairs = _same_sample_pairs(same, limit=8 * (anchors.shape[0] + keys.shape[0]))
         others = None if pairs is None else _others(pairs, anchors.shape[0], keys.shape[0])
         listing = None if pairs is None or not pairs[0].shape[0] else Listing(*pairs)
-        several = anchors.device.type == "cpu" and torch.get_num_threads() > 1
-        height = block or (BLOCK if anchors.device.type == "cpu" else 4096)
-        width = height * (WIDE if several and block is None else 1)
-        tiles = cut(anchors.shape[0], keys.shape[0], height, width, halved, listing)
+        edge = block or (BLOCK if anchors.device.type == "cpu" else 4096)
+        tiles = cut(anchors.shape[0], keys.shape[0], edge, halved, listing)
     with_grad, fixed = torch.is_grad_enabled(), None if direct else tau.detach()
     own = same.numbers(dtype) if others is None else None
     sizes, slots = (len(anchor_ids), len(key_ids)), (anchor_ids, key_ids) if empty else None
@@ -209,6 +209,7 @@ def prepare(
         direct=direct,
         retained=with_grad and keys.requires_grad and anchors.shape[0] * keys.shape[0] <= RETAINED_PAIRS,
         warm=warm,
+        reach=reach,
         guide=guides if needed else None,
         offsets=offsets,
         rows_need_grad=rows_need_grad,

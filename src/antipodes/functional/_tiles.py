@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-BLOCK = 320  # the edge of a tile on a CPU, where three of them then fit into a core's cache
-WIDE = 4  # so many times as wide are tiles where several threads share each: fewer regions to wait for each other in
+BLOCK = 448  # the edge of a tile on a CPU, where three of them then fit into a core's cache
 
 
 class Tile(NamedTuple):
@@ -59,16 +58,13 @@ class Listing:
         return torch.from_numpy(flat).to(self.device), torch.from_numpy(self.order[start:stop][inside]).to(self.device)
 
 
-def cut(
-    anchors: int, candidates: int, block: int, wide: int, symmetric: bool, excluded: Listing | None
-) -> tuple[Tile, ...]:
+def cut(anchors: int, candidates: int, block: int, symmetric: bool, excluded: Listing | None) -> tuple[Tile, ...]:
     """Cut all pairs into tiles; when the anchors are the candidates, only those on and above the diagonal.
 
     Args:
         anchors: the number of anchors.
         candidates: the number of candidates.
-        block: how many anchors are in a tile.
-        wide: how many times as many candidates.
+        block: how many anchors are in a tile, and how many candidates.
         symmetric: whether the candidates are the anchors themselves.
         excluded: pairs that never count.
     """
@@ -79,7 +75,7 @@ def cut(
         edges = []
         if symmetric:
             edges, first = [(start, rows.stop)], rows.stop
-        edges += [(left, min(left + wide * block, candidates)) for left in range(first, candidates, wide * block)]
+        edges += [(left, min(left + block, candidates)) for left in range(first, candidates, block)]
         for left, right in edges:
             columns = slice(left, right)
             inside = None if excluded is None else excluded.within(rows, columns)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,8 @@ from antipodes.functional._compiling import full_precision
 from antipodes.functional._masks import Block, keep_mask
 from antipodes.functional._stream import Walk, add_sums
 from antipodes.functional._task import prepare
-from antipodes.functional._tiles import Buffers
+from antipodes.functional._tiles import Buffers, Tile
+from antipodes.functional._workers import share_out
 from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
 
@@ -80,10 +83,18 @@ def count_above(
             similarities = torch.mm(anchors, candidates.T)
             block_of_all, buffers = Block(task.tiles[0], similarities, None), Buffers(task.cells, similarities)
             return keep_mask(mask, block_of_all, False, "keep", buffers).sum(1)
-        counts, walk = anchors.new_zeros(len(anchors)), Walk(task, anchors, candidates, tau)
+        walk = Walk(task, anchors, candidates, tau)
         ones = anchors.new_ones(max(len(anchors), len(candidates)))
-        for tile in task.tiles:
-            seen = walk.block(tile, walk.logits(tile))
-            for _, _, each, sides in walk.reads(tile, tile.mirrored):
-                add_sums(counts, tile, sides, keep_mask(each, seen, sides[0], "keep", walk.buffers), ones)
+
+        def part(tiles: Sequence[Tile]) -> Tensor:
+            counts, own = anchors.new_zeros(len(anchors)), walk.beside()
+            for tile in tiles:
+                seen = own.block(tile, own.logits(tile))
+                for _, _, each, sides in own.reads(tile, tile.mirrored):
+                    add_sums(counts, tile, sides, keep_mask(each, seen, sides[0], "keep", own.buffers), ones)
+            return counts
+
+        counts, *rest = share_out(task.tiles, anchors.device, part)
+        for others in rest:
+            counts += others
     return counts

@@ -26,6 +26,7 @@ from antipodes.functional._masks import keep_mask, pull_mask
 from antipodes.functional._stream import Walk
 from antipodes.functional._task import Task, prepare
 from antipodes.functional._tiles import Sliced, Tile
+from antipodes.functional._workers import share_out
 from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
 
@@ -137,14 +138,23 @@ class _Function(torch.autograd.Function):
         teacher_temperature: float,
         task: Task,
     ) -> tuple[Tensor, Tensor]:
-        weight = anchors.new_zeros(len(task.directions[0].masks), len(anchors))
-        drawn = anchors.new_zeros(*weight.shape, anchors.shape[1])  # (R, A, D) the weighted sum of candidates
         walk = _Walk(task, anchors, candidates, temperature, teachers, teacher_keys, teacher_temperature)
         ones = anchors.new_ones(len(candidates))
-        for tile in walk.tiles():
-            for number, pull in walk.pulls(tile):
-                weight[number, tile.rows].addmv_(pull, ones[tile.columns])
-                drawn[number, tile.rows].addmm_(pull, candidates[tile.columns])
+
+        def part(tiles: Sequence[Tile]) -> tuple[Tensor, Tensor]:
+            weight = anchors.new_zeros(len(task.directions[0].masks), len(anchors))
+            drawn = anchors.new_zeros(*weight.shape, anchors.shape[1])  # (R, A, D) the weighted sum of candidates
+            own = walk.beside()
+            for tile in tiles:
+                for number, pull in own.pulls(tile):
+                    weight[number, tile.rows].addmv_(pull, ones[tile.columns])
+                    drawn[number, tile.rows].addmm_(pull, candidates[tile.columns])
+            return weight, drawn
+
+        (weight, drawn), *rest = share_out(walk.tiles(), anchors.device, part)
+        for their_weight, their_drawn in rest:
+            weight += their_weight
+            drawn += their_drawn
         ctx.task, ctx.teacher_temperature = task, teacher_temperature
         ctx.save_for_backward(anchors, candidates, teachers, teacher_keys, temperature, drawn)
         ctx.mark_non_differentiable(weight)
@@ -157,12 +167,19 @@ class _Function(torch.autograd.Function):
         on_anchors = torch.einsum("ra,rad->ad", on_sum, drawn) if ctx.needs_input_grad[0] else None
         on_candidates = None
         if ctx.needs_input_grad[1]:
-            on_candidates = torch.zeros_like(candidates)
             walk = _Walk(ctx.task, anchors, candidates, temperature, teachers, teacher_keys, ctx.teacher_temperature)
-            for tile in walk.tiles():
-                for number, pull in walk.pulls(tile):
-                    pull.mul_(on_sum[number, tile.rows, None])
-                    on_candidates[tile.columns].addmm_(pull.T, anchors[tile.rows])
+
+            def part(tiles: Sequence[Tile]) -> Tensor:
+                total, own = torch.zeros_like(candidates), walk.beside()
+                for tile in tiles:
+                    for number, pull in own.pulls(tile):
+                        pull.mul_(on_sum[number, tile.rows, None])
+                        total[tile.columns].addmm_(pull.T, anchors[tile.rows])
+                return total
+
+            on_candidates, *rest = share_out(walk.tiles(), anchors.device, part)
+            for total in rest:
+                on_candidates += total
         return on_anchors, on_candidates, None, None, None, None, None
 
 

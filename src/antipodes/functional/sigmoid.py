@@ -22,9 +22,12 @@ from torch.autograd.function import once_differentiable
 
 from antipodes.functional._arguments import Extent, Guide
 from antipodes.functional._compiling import full_precision, outside_graphs
-from antipodes.functional._masks import keep_mask, pull_mask
+from antipodes.functional._masks import Block, keep_mask, pull_mask
+from antipodes.functional._reading import on_host
 from antipodes.functional._stream import Walk, add_sums
 from antipodes.functional._task import Task, prepare
+from antipodes.functional._tiles import Tile
+from antipodes.functional._workers import share_out
 from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
 
@@ -159,6 +162,8 @@ def _sums(
         if isinstance(number, Tensor) and number.ndim:
             raise ValueError(f"the sigmoid has one {name} for all pairs, got shape {tuple(number.shape)}")
     dtype = torch.promote_types(anchors.dtype, torch.float32)
+    ways = [*_as_rules(rules), *([] if mirror_rules is None else _as_rules(mirror_rules))]
+    quick = on_host(anchors) and not any(rule.pulls for rule in ways)  # where looking at the bias makes nobody wait
     anchors, keys, tau, task = prepare(
         anchors,
         candidates,
@@ -171,7 +176,7 @@ def _sums(
         guide=guide,
         same_sample=same_sample,
         extent=extent,
-        exponentials=False,
+        exponentials=quick,
         direct=False,
     )
     shift = bias if isinstance(bias, Tensor) else torch.tensor(bias, dtype=dtype, device=anchors.device)
@@ -193,41 +198,32 @@ class _Function(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         walk = Walk(task, anchors, candidates, temperature)
         ones = anchors.new_ones(max(len(anchors), len(candidates)))
-        sums = [[anchors.new_zeros(len(each.masks), each.count) for _ in range(4)] for each in task.directions]
-        ctx.retained = []
-        for tile in task.tiles:
-            logits = walk.logits(tile)
-            if task.retained:
-                ctx.retained.append(logits.clone())
-            block = walk.block(tile, logits)
-            loss, rest = (walk.buffers(name, tile.shape) for name in ("loss", "rest"))
-            # softplus(z) = max(z, 0) + log(1 + e^-|z|), and softplus(-z) has the same rest: nothing overflows
-            torch.abs(torch.add(logits, bias, out=loss), out=rest).neg_().exp_().log1p_()
-            loss.clamp_(min=0.0).add_(rest)
-            for place, number, mask, sides in walk.reads(tile, tile.mirrored):
-                loss_sum, kept, pulled_loss, pulled = (each[number] for each in sums[place])
-                if mask.trivial:
-                    add_sums(loss_sum, tile, sides, loss, ones)
-                    continue
-                keep = keep_mask(mask, block, sides[0], "keep", walk.buffers)
-                if mask.pulls:
-                    pull = pull_mask(mask, block, sides[0], keep, walk.buffers)
-                    add_sums(pulled, tile, sides, pull, ones)
-                    if not soft:
-                        keep.sub_(pull)
-                        opposite = torch.add(logits, bias, out=walk.buffers("opposite", tile.shape)).neg_()
-                        opposite.clamp_(min=0.0).add_(rest)
-                        add_sums(pulled_loss, tile, sides, pull.mul_(opposite), ones)
-                if mask.kept is None or mask.pulls:
-                    add_sums(kept, tile, sides, keep, ones)
-                add_sums(loss_sum, tile, sides, keep.mul_(loss), ones)
+        retained: dict[int, Tensor] = {}
+        folds = _folds(task, bias) if task.warm else 0
+
+        def part(tiles: Sequence[Tile]) -> list[list[Tensor]]:
+            sums = [[anchors.new_zeros(len(each.masks), each.count) for _ in range(4)] for each in task.directions]
+            own = walk.beside()
+            for tile in tiles:
+                if folds:
+                    _add_folded(own, tile, sums, ones, bias, folds, retained)
+                else:
+                    _add_losses(own, tile, sums, ones, bias, soft, retained)
+            return sums
+
+        sums, *rest = share_out(task.tiles, anchors.device, part)
+        for other in rest:
+            for mine, theirs in zip(sums, other, strict=True):
+                for number, each in enumerate(theirs):
+                    mine[number] += each
+        ctx.retained, ctx.quick = retained, folds > 0
         outputs: list[Tensor] = []
-        for each, direction in zip(sums, task.directions, strict=True):
+        for totals, direction in zip(sums, task.directions, strict=True):
             for number, mask in enumerate(direction.masks):
                 if mask.kept is not None and not mask.pulls:
-                    each[1][number] = mask.kept
-            ctx.mark_non_differentiable(each[1], each[3])
-            outputs += each
+                    totals[1][number] = mask.kept
+            ctx.mark_non_differentiable(totals[1], totals[3])
+            outputs += totals
         ctx.task, ctx.soft = task, soft
         ctx.save_for_backward(anchors, candidates, temperature, bias)
         return tuple(outputs)
@@ -237,38 +233,153 @@ class _Function(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         task: Task = ctx.task
         anchors, candidates, temperature, bias = ctx.saved_tensors
-        on_anchors = torch.zeros_like(anchors)
-        on_candidates = on_anchors if task.halved else torch.zeros_like(candidates)
-        on_bias = torch.zeros_like(bias)
         walk = Walk(task, anchors, candidates, temperature)
-        for tile in task.tiles:
-            logits = ctx.retained[tile.number] if ctx.retained else walk.logits(tile)
-            block = walk.block(tile, logits)
-            slope = torch.add(logits, bias, out=walk.buffers("loss", tile.shape)).sigmoid_()
-            weight = walk.buffers("weight", tile.shape).zero_()
-            for place, number, mask, sides in walk.reads(tile, task.halved):  # also on the diagonal: one product
-                on_loss, on_pulled = grads[4 * place][number], grads[4 * place + 2][number]
-                keep = pull = None
-                if not mask.trivial:
-                    keep = keep_mask(mask, block, sides[0], "keep", walk.buffers)
-                if keep is not None and mask.pulls and not ctx.soft:
-                    pull = pull_mask(mask, block, sides[0], keep, walk.buffers)
-                    keep.sub_(pull)
-                    pull.mul_(torch.sub(slope, 1.0, out=walk.buffers("opposite", tile.shape)))
-                values = slope if keep is None else keep.mul_(slope)
-                for mirror in sides:
-                    where = tile.columns if mirror else (tile.rows, None)
-                    weight.addcmul_(values, on_loss[where])
-                    if pull is not None:
-                        weight.addcmul_(pull, on_pulled[where])
-            # on the diagonal a pair is there twice, and so is its share
-            on_bias += weight.sum() * (0.5 if task.halved and not tile.mirrored else 1.0)
-            on_anchors[tile.rows].addmm_(weight, candidates[tile.columns])
-            if tile.mirrored or not task.halved:
-                on_candidates[tile.columns].addmm_(weight.T, anchors[tile.rows])
+        given = [(grads[4 * place], grads[4 * place + 2]) for place in range(len(task.directions))]
+
+        def part(tiles: Sequence[Tile]) -> tuple[Tensor, Tensor, Tensor]:
+            to_anchors, to_bias = torch.zeros_like(anchors), torch.zeros_like(bias)
+            to_candidates = to_anchors if task.halved else torch.zeros_like(candidates)
+            own = walk.beside()
+            for tile in tiles:
+                values = ctx.retained[tile.number] if ctx.retained else None
+                if ctx.quick:
+                    block, slope = _quick_slope(own, tile, bias, values)
+                else:
+                    block, slope = _slope(own, tile, bias, values)
+                weight = _weight(own, block, slope, given, ctx.soft)
+                # on the diagonal a pair is there twice, and so is its share
+                to_bias += weight.sum() * (0.5 if task.halved and not tile.mirrored else 1.0)
+                to_anchors[tile.rows].addmm_(weight, candidates[tile.columns])
+                if tile.mirrored or not task.halved:
+                    to_candidates[tile.columns].addmm_(weight.T, anchors[tile.rows])
+            return to_anchors, to_candidates, to_bias
+
+        (on_anchors, on_candidates, on_bias), *rest = share_out(task.tiles, anchors.device, part)
+        for to_anchors, to_candidates, to_bias in rest:
+            on_anchors += to_anchors
+            on_bias += to_bias
+            if not task.halved:
+                on_candidates += to_candidates
         on_anchors /= temperature
         if not task.halved:
             on_candidates /= temperature
         # where a tile stands for its mirror image, a pair's share appears at both of its ends
         on_temperature = -(anchors * on_anchors).sum() * (0.5 if task.halved else 1.0) / temperature
         return on_anchors, None if task.halved else on_candidates, on_temperature, on_bias, None, None
+
+
+Sums = list[list[Tensor]]  # of each direction: loss_sum, kept, pulled_loss and pulled
+
+
+def _as_rules(rules: Rule | Sequence[Rule]) -> Sequence[Rule]:
+    return (rules,) if isinstance(rules, Rule) else rules
+
+
+def _folds(task: Task, bias: Tensor) -> int:
+    """How many factors 1 + e^z can be multiplied without overflowing, 1 to 8; 0 if e^z alone may."""
+    room = 80.0 if bias.dtype is torch.float32 else 700.0  # and what is left is more than a row of factors of 2
+    top = max(task.reach + float(bias.detach().numpy()), 1.0)
+    return next((folds for folds in (8, 4, 2, 1) if folds * top <= room), 0)
+
+
+def _add_losses(
+    walk: Walk, tile: Tile, sums: Sums, ones: Tensor, bias: Tensor, soft: bool, retained: dict[int, Tensor]
+) -> None:
+    """Add a tile's losses at any temperature, and of pairs that are pulled as well."""
+    logits = walk.logits(tile)
+    if walk.task.retained:
+        retained[tile.number] = logits.clone()
+    block = walk.block(tile, logits)
+    loss, rest = (walk.buffers(name, tile.shape) for name in ("loss", "rest"))
+    # softplus(z) = max(z, 0) + log(1 + e^-|z|), and softplus(-z) has the same rest: nothing overflows
+    torch.abs(torch.add(logits, bias, out=loss), out=rest).neg_().exp_().log1p_()
+    loss.clamp_(min=0.0).add_(rest)
+    for place, number, mask, sides in walk.reads(tile, tile.mirrored):
+        loss_sum, kept, pulled_loss, pulled = (each[number] for each in sums[place])
+        if mask.trivial:
+            add_sums(loss_sum, tile, sides, loss, ones)
+            continue
+        keep = keep_mask(mask, block, sides[0], "keep", walk.buffers)
+        if mask.pulls:
+            pull = pull_mask(mask, block, sides[0], keep, walk.buffers)
+            add_sums(pulled, tile, sides, pull, ones)
+            if not soft:
+                keep.sub_(pull)
+                opposite = torch.add(logits, bias, out=walk.buffers("opposite", tile.shape)).neg_()
+                opposite.clamp_(min=0.0).add_(rest)
+                add_sums(pulled_loss, tile, sides, pull.mul_(opposite), ones)
+        if mask.kept is None or mask.pulls:
+            add_sums(kept, tile, sides, keep, ones)
+        add_sums(loss_sum, tile, sides, keep.mul_(loss), ones)
+
+
+def _add_folded(
+    walk: Walk, tile: Tile, sums: Sums, ones: Tensor, bias: Tensor, folds: int, retained: dict[int, Tensor]
+) -> None:
+    """Add a tile's losses where e^z = x cannot overflow: the sum of log(1 + x) is the log of a product.
+
+    Logarithms cost most here, so factors are multiplied first, as (1 + x)(1 + y) = 1 + (x + y + x y), in which small x
+    and y lose no digits.
+    """
+    values = walk.exponentials(tile)[1]  # of the logits, which bounds are compared with
+    if walk.task.retained:
+        retained[tile.number] = values.clone()
+    block, factor = walk.block(tile, values), bias.exp()
+    for place, number, mask, sides in walk.reads(tile, tile.mirrored):
+        loss_sum, kept = sums[place][0][number], sums[place][1][number]
+        keep = None
+        if not mask.trivial:
+            keep = keep_mask(mask, block, sides[0], "keep", walk.buffers)
+            if mask.kept is None:
+                add_sums(kept, tile, sides, keep, ones)
+            keep.mul_(values)
+        for mirror in sides:
+            odds = torch.mul(values if keep is None else keep, factor, out=walk.buffers("loss", tile.shape))
+            odds = odds.T if mirror else odds
+            width = 1
+            while width < folds and odds.shape[1] % 2 == 0:
+                left, right = odds.chunk(2, 1)
+                odds, width = left.addcmul_(left, right).add_(right), 2 * width
+            where = tile.columns if mirror else tile.rows
+            loss_sum[where].addmv_(odds.log1p_(), ones[: odds.shape[1]])
+
+
+def _slope(walk: Walk, tile: Tile, bias: Tensor, logits: Tensor | None) -> tuple[Block, Tensor]:
+    """Return what masks look at, and sigmoid(z)."""
+    logits = walk.logits(tile) if logits is None else logits
+    block = walk.block(tile, logits)
+    return block, torch.add(logits, bias, out=walk.buffers("loss", tile.shape)).sigmoid_()
+
+
+def _quick_slope(walk: Walk, tile: Tile, bias: Tensor, values: Tensor | None) -> tuple[Block, Tensor]:
+    """Return the same from exponentials of logits, as x / (1 + x)."""
+    values = walk.exponentials(tile)[1] if values is None else values
+    odds = torch.mul(values, bias.exp(), out=walk.buffers("loss", tile.shape))
+    return walk.block(tile, values), odds.div_(torch.add(odds, 1.0, out=walk.buffers("rest", tile.shape)))
+
+
+def _weight(walk: Walk, block: Block, slope: Tensor, given: Sequence[tuple[Tensor, Tensor]], soft: bool) -> Tensor:
+    """Return what the logits of a tile receive, from what the sums have been given."""
+    tile = block.tile
+    weight = walk.buffers("weight", tile.shape)
+    fresh = True
+    for place, number, mask, sides in walk.reads(tile, walk.task.halved):  # also on the diagonal: one product
+        on_loss, on_pulled = (each[number] for each in given[place])
+        keep = pull = None
+        if not mask.trivial:
+            keep = keep_mask(mask, block, sides[0], "keep", walk.buffers)
+        if keep is not None and mask.pulls and not soft:
+            pull = pull_mask(mask, block, sides[0], keep, walk.buffers)
+            keep.sub_(pull)
+            pull.mul_(torch.sub(slope, 1.0, out=walk.buffers("opposite", tile.shape)))
+        values = slope if keep is None else keep.mul_(slope)
+        for mirror in sides:
+            where = tile.columns if mirror else (tile.rows, None)
+            if fresh:
+                torch.mul(values, on_loss[where], out=weight)
+                fresh = False
+            else:
+                weight.addcmul_(values, on_loss[where])
+            if pull is not None:
+                weight.addcmul_(pull, on_pulled[where])
+    return weight
