@@ -389,3 +389,20 @@ def test_refuses_clearly(change: dict[str, object], message: str) -> None:
     arguments = {"anchors": torch.ones(4, 2) / 2, "anchor_ids": torch.arange(4), "temperature": 0.1} | change
     with pytest.raises(ValueError, match=message):
         contrast(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("block", [None, 8], ids=["one tile", "tiles"])
+@pytest.mark.parametrize("temperature", [0.01, 0.02])
+def test_gradients_of_a_loss_near_zero_do_not_underflow(temperature: float, block: int | None) -> None:
+    generator = torch.Generator().manual_seed(5)
+    samples = torch.randn(24, 64, generator=generator)
+    views = torch.nn.functional.normalize(samples.repeat(2, 1) + 0.05 * torch.randn(48, 64, generator=generator))
+    ids, grads = torch.arange(24).repeat(2), []
+    for dtype in (torch.float32, torch.float64):
+        leaf = views.to(dtype).requires_grad_()
+        sums = contrast(leaf, anchor_ids=ids, temperature=temperature, block=block)
+        loss = torch.nn.functional.softplus(sums.log_sum - 0.99 / temperature, threshold=1e3).mean()
+        assert float(loss.detach()) < 1e-6
+        grads.append(torch.autograd.grad(loss, leaf)[0].double())
+    ours, exact = grads
+    assert float((ours - exact).norm() / exact.norm()) < 1e-4

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from antipodes.functional._masks import Block, Mask, keep_mask, pull_mask
-from antipodes.functional._stream import FAR, LOWEST, TINY, VANISHED
+from antipodes.functional._stream import FAINT, FAR, LOWEST, TINY, VANISHED, largest
 from antipodes.functional._task import Task
 from antipodes.functional._tiles import Buffers
 
@@ -76,29 +76,40 @@ class OneTile(torch.autograd.Function):
         gradient: Tensor | None = None  # of the similarities, by the sums of kept pairs
         pulling: Tensor | None = None  # by those of pulled pairs
         kept = iter(ctx.kept)
+        # only where it is cold are there exponentials so small that they would underflow
+        top = None if task.warm or all(each is None for each in grads) else largest(grads)
         for number, direction in enumerate(task.directions):
             on_log_sum, _, on_pulled, _ = grads[4 * number : 4 * number + 4]
             for rule in range(len(direction.masks)):
                 weights, total, pull = next(kept)
                 if on_log_sum is not None:
-                    # nothing goes where nothing is kept
-                    share = torch.where(total > 0, on_log_sum[rule] * ctx.inverse / total, 0.0)
+                    given, present = on_log_sum[rule], total > 0  # nothing goes where nothing is kept
+                    if top is not None:
+                        given, present = given / top, present & (given.abs() > FAINT * top)
+                    share = torch.where(present, given * ctx.inverse / total, 0.0)
                     gradient = _add(gradient, weights, _spread(share, direction.mirror, even))
                 if on_pulled is not None and pull is not None:
-                    pulling = _add(pulling, pull, _spread(on_pulled[rule], direction.mirror, even))
+                    given = on_pulled[rule] if top is None else on_pulled[rule] / top
+                    pulling = _add(pulling, pull, _spread(given, direction.mirror, even))
         on_temperature: Tensor | None = None
         if ctx.needs_input_grad[2] and gradient is not None:
             shares = (gradient * ctx.own).sum(1) * (-0.5 if even else -1.0)
-            on_temperature = (shares if ctx.inverse.ndim else shares.sum()) * ctx.inverse
+            on_temperature = _back((shares if ctx.inverse.ndim else shares.sum()) * ctx.inverse, top)
         if pulling is not None:
             gradient = pulling if gradient is None else gradient.add_(pulling)
         if gradient is None:
             return None, None, None, None
         if task.shared:
-            return torch.mm(gradient if even else gradient + gradient.T, anchors), None, on_temperature, None
-        on_anchors = torch.mm(gradient, candidates) if ctx.needs_input_grad[0] else None
-        on_candidates = torch.mm(gradient.T, anchors) if ctx.needs_input_grad[1] else None
+            on_views = _back(torch.mm(gradient if even else gradient + gradient.T, anchors), top)
+            return on_views, None, on_temperature, None
+        on_anchors = _back(torch.mm(gradient, candidates), top) if ctx.needs_input_grad[0] else None
+        on_candidates = _back(torch.mm(gradient.T, anchors), top) if ctx.needs_input_grad[1] else None
         return on_anchors, on_candidates, on_temperature, None
+
+
+def _back(gradient: Tensor, top: Tensor | None) -> Tensor:
+    """Return a gradient that was made relative to the largest one as it is."""
+    return gradient if top is None else gradient.mul_(top)
 
 
 def _weigh(

@@ -30,7 +30,8 @@ from antipodes.functional._tiles import Buffers, Sliced, Tile
 from antipodes.functional._workers import share_out
 
 FAR = 1e30  # below all logits by so much that its exponential is zero, and still a number: zero times it is zero
-VANISHED, TINY = -60.0, 1e-26  # logits so far below a peak count as zero: exponentials that underflow are slow
+FAINT = 1e-11  # gradients so much smaller than the largest count as zero: times exponentials they would underflow
+VANISHED, TINY = -60.0, 1e-26  # no logit is further below a peak than this: exponentials that underflow are slow
 LOWEST = -1e29  # a peak where nothing was kept: below all logits, and above what is FAR below
 
 
@@ -117,7 +118,7 @@ class Totals:
         before, total = self.peak[rule, where], self.total[rule, where]
         peak = torch.maximum(before, logits.amax(0 if mirror else 1))
         torch.sub(logits, peak if mirror else peak[:, None], out=values)
-        torch.threshold_(values.clamp_(min=VANISHED).exp_(), TINY, 0.0)
+        values.clamp_(min=VANISHED).exp_()
         fade = before.sub_(peak).exp_()
         total.mul_(fade)
         if mirror:
@@ -192,6 +193,8 @@ class Stream(torch.autograd.Function):
                 if mask.kept is not None:
                     each.kept[number] = mask.kept
             each.pulled_sum *= temperature
+            if not task.warm:  # what vanishes adds nothing to a sum that has its peak in it; by itself it is nothing
+                each.total.masked_fill_(each.peak <= LOWEST, 0.0)
             log_sum = each.total.log() if task.warm else each.total.log().add_(each.peak)
             outputs += [log_sum, each.kept, each.pulled_sum, each.pulled]
             saved += [each.total, each.peak, each.pulled_sum, each.drawn, each.pulled_drawn]
@@ -207,18 +210,20 @@ class Stream(torch.autograd.Function):
         task: Task = ctx.task
         anchors, candidates, temperature, *saved = ctx.saved_tensors
         pulled_part = torch.zeros_like(temperature)
+        top = largest(grads)
         handed: list[tuple[Tensor, Tensor, Tensor]] = []  # per direction: to kept pairs, to pulled pairs, log sums
         for place in range(len(task.directions)):
             total, peak, pulled_sum, _, _ = saved[5 * place : 5 * place + 5]
             grad_log_sum, _, grad_pulled_sum, _ = grads[4 * place : 4 * place + 4]
-            present = total > 0  # nothing goes where nothing is kept
+            present = (total > 0) & (grad_log_sum.abs() > FAINT * top)  # nothing goes where nothing is kept
+            grad_log_sum, grad_pulled_sum = grad_log_sum / top, grad_pulled_sum / top
             if task.warm:
                 push = torch.where(present, grad_log_sum / (total * temperature), 0.0)
             else:
                 push = torch.where(present, grad_log_sum / temperature, 0.0)
             log_sum = torch.where(present, total.log() + peak, 0.0)
             handed.append((push, grad_pulled_sum, log_sum))
-            pulled_part = pulled_part + like_temperature(grad_pulled_sum * pulled_sum, temperature)
+            pulled_part = pulled_part + top * like_temperature(grad_pulled_sum * pulled_sum, temperature)
         grad_candidates: Tensor | None = None
         drawn, pulled_drawn = saved[3], saved[4]
         if drawn is not None:
@@ -240,12 +245,25 @@ class Stream(torch.autograd.Function):
                 grad_anchors += to_anchors
                 if not task.halved:
                     grad_candidates += to_candidates
+        grad_anchors *= top
+        if grad_candidates is not None and not task.halved:
+            grad_candidates *= top
         grad_temperature: Tensor | None = None
         if ctx.needs_input_grad[2]:
             # Where a tile stands for its mirror image, a pair's share appears at both of its ends.
             share = (anchors * grad_anchors).sum(1) * (0.5 if task.halved else 1.0)
             grad_temperature = (pulled_part - like_temperature(share, temperature)) / temperature
         return grad_anchors, None if task.halved else grad_candidates, grad_temperature, None
+
+
+def largest(grads: Sequence[Tensor | None]) -> Tensor:
+    """Return the largest of these gradients, or 1 if all are zero.
+
+    Pairs are weighed relative to it: times an exponential, the gradients of a loss near zero would underflow, and
+    numbers that do are slow.
+    """
+    top = torch.stack([each.abs().max() for each in grads if each is not None and each.numel()]).max()
+    return torch.where(top > 0, top, 1.0)
 
 
 def like_temperature(shares: Tensor, temperature: Tensor) -> Tensor:
@@ -345,7 +363,6 @@ def _add_gradients(
                 if task.offsets is not None:
                     out.add_(task.offsets[tile.columns])
                 out.clamp_(VANISHED, 0.0).exp_()  # no kept pair exceeds the sum of all
-                torch.threshold_(out, TINY, 0.0)
                 out.mul_(_of_anchors(push, tile, mirror))
                 if keep is not None:
                     out.mul_(keep)

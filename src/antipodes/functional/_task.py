@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -192,8 +193,7 @@ def prepare(
         pairs = _same_sample_pairs(same, limit=8 * (anchors.shape[0] + keys.shape[0]))
         others = None if pairs is None else _others(pairs, anchors.shape[0], keys.shape[0])
         listing = None if pairs is None or not pairs[0].shape[0] else Listing(*pairs)
-        edge = block or (BLOCK if anchors.device.type == "cpu" else 4096)
-        tiles = cut(anchors.shape[0], keys.shape[0], edge, halved, listing)
+        tiles = cut(anchors.shape[0], keys.shape[0], *_edges(anchors, keys, block), halved, listing)
     with_grad, fixed = torch.is_grad_enabled(), None if direct else tau.detach()
     own = same.numbers(dtype) if others is None else None
     sizes, slots = (len(anchor_ids), len(key_ids)), (anchor_ids, key_ids) if empty else None
@@ -217,6 +217,18 @@ def prepare(
         product=product if direct else None,
     )
     return anchors, keys, tau, task
+
+
+def _edges(anchors: Tensor, keys: Tensor, block: int | None) -> tuple[int, int]:
+    """The height and the width of tiles: as asked for, all of few pairs, or such that no tile is a narrow rest."""
+    counts = (anchors.shape[0], keys.shape[0])
+    if block is not None:
+        return block, block
+    if few_pairs(*counts):
+        return counts
+    most = BLOCK if anchors.device.type == "cpu" else 4096
+    height, width = (8 * math.ceil(count / math.ceil(count / most) / 8) if count else 1 for count in counts)
+    return height, width
 
 
 def few_pairs(anchors: int, candidates: int) -> bool:

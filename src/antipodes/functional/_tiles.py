@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-BLOCK = 448  # the edge of a tile on a CPU, where three of them then fit into a core's cache
+BLOCK = 448  # at most, the edge of a tile on a CPU, where a few of them then fit into a core's cache
 
 
 class Tile(NamedTuple):
@@ -58,24 +58,27 @@ class Listing:
         return torch.from_numpy(flat).to(self.device), torch.from_numpy(self.order[start:stop][inside]).to(self.device)
 
 
-def cut(anchors: int, candidates: int, block: int, symmetric: bool, excluded: Listing | None) -> tuple[Tile, ...]:
+def cut(
+    anchors: int, candidates: int, height: int, width: int, symmetric: bool, excluded: Listing | None
+) -> tuple[Tile, ...]:
     """Cut all pairs into tiles; when the anchors are the candidates, only those on and above the diagonal.
 
     Args:
         anchors: the number of anchors.
         candidates: the number of candidates.
-        block: how many anchors are in a tile, and how many candidates.
+        height: how many anchors are in a tile.
+        width: how many candidates; as many, where they are the anchors.
         symmetric: whether the candidates are the anchors themselves.
         excluded: pairs that never count.
     """
     tiles: list[Tile] = []
-    for start in range(0, anchors, block):
-        rows = slice(start, min(start + block, anchors))
+    for start in range(0, anchors, height):
+        rows = slice(start, min(start + height, anchors))
         first = 0
         edges = []
         if symmetric:
             edges, first = [(start, rows.stop)], rows.stop
-        edges += [(left, min(left + block, candidates)) for left in range(first, candidates, block)]
+        edges += [(left, min(left + width, candidates)) for left in range(first, candidates, width)]
         for left, right in edges:
             columns = slice(left, right)
             inside = None if excluded is None else excluded.within(rows, columns)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
 import torch
@@ -46,9 +46,9 @@ def share_out(tiles: Sequence[Tile], device: torch.device, part: Callable[[Seque
     try:
         first = part(own)
     finally:
-        results = [other.result() for other in others]
-        torch.set_num_threads(threads)
-    return [first, *results]
+        wait(others)
+        torch.set_num_threads(threads)  # also for threads that do not exist yet, which the workers have spoken for
+    return [first, *(other.result() for other in others)]
 
 
 def _even(tiles: Sequence[Tile], count: int) -> list[list[Tile]]:

@@ -68,8 +68,8 @@ def contrast(
         same_sample: which candidates are of the anchors' own samples, for callers who ask more than once a step.
         extent: what there is to know about the numbers, likewise.
         product: (A, C) the similarities, likewise; they are made use of where there are few pairs.
-        block: the edge of the square blocks in which pairs are visited. None: one block for few pairs, otherwise 320 on
-            a CPU, where three blocks then fit into a core's cache, and 4096 elsewhere.
+        block: the edge of the square blocks in which pairs are visited. None: one block for few pairs, otherwise up to
+            448 on a CPU, where a few blocks then fit into a core's cache, and 4096 elsewhere.
 
     Returns:
         The sums, (R, A) each, in the dtype of the anchors or, when that is half precision, in float32.

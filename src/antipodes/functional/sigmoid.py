@@ -247,8 +247,8 @@ class _Function(torch.autograd.Function):
                 else:
                     block, slope = _slope(own, tile, bias, values)
                 weight = _weight(own, block, slope, given, ctx.soft)
-                # on the diagonal a pair is there twice, and so is its share
-                to_bias += weight.sum() * (0.5 if task.halved and not tile.mirrored else 1.0)
+                if ctx.needs_input_grad[3]:  # on the diagonal a pair is there twice, and so is its share
+                    to_bias += weight.sum() * (0.5 if task.halved and not tile.mirrored else 1.0)
                 to_anchors[tile.rows].addmm_(weight, candidates[tile.columns])
                 if tile.mirrored or not task.halved:
                     to_candidates[tile.columns].addmm_(weight.T, anchors[tile.rows])
@@ -324,7 +324,7 @@ def _add_folded(
     values = walk.exponentials(tile)[1]  # of the logits, which bounds are compared with
     if walk.task.retained:
         retained[tile.number] = values.clone()
-    block, factor = walk.block(tile, values), bias.exp()
+    block, factor, once = walk.block(tile, values), bias.exp(), _read_once(walk.task, tile.mirrored)
     for place, number, mask, sides in walk.reads(tile, tile.mirrored):
         loss_sum, kept = sums[place][0][number], sums[place][1][number]
         keep = None
@@ -334,7 +334,8 @@ def _add_folded(
                 add_sums(kept, tile, sides, keep, ones)
             keep.mul_(values)
         for mirror in sides:
-            odds = torch.mul(values if keep is None else keep, factor, out=walk.buffers("loss", tile.shape))
+            seen = values if keep is None else keep
+            odds = torch.mul(seen, factor, out=seen if once else walk.buffers("loss", tile.shape))
             odds = odds.T if mirror else odds
             width = 1
             while width < folds and odds.shape[1] % 2 == 0:
@@ -353,9 +354,16 @@ def _slope(walk: Walk, tile: Tile, bias: Tensor, logits: Tensor | None) -> tuple
 
 def _quick_slope(walk: Walk, tile: Tile, bias: Tensor, values: Tensor | None) -> tuple[Block, Tensor]:
     """Return the same from exponentials of logits, as x / (1 + x)."""
+    fresh = values is None
     values = walk.exponentials(tile)[1] if values is None else values
-    odds = torch.mul(values, bias.exp(), out=walk.buffers("loss", tile.shape))
+    apart = not fresh or any(not mask.trivial for each in walk.task.directions for mask in each.masks)
+    odds = torch.mul(values, bias.exp(), out=walk.buffers("loss", tile.shape) if apart else values)
     return walk.block(tile, values), odds.div_(torch.add(odds, 1.0, out=walk.buffers("rest", tile.shape)))
+
+
+def _read_once(task: Task, both: bool) -> bool:
+    """Whether every buffer of a tile is read for one side of one rule, so that it may be overwritten."""
+    return not both and len(task.directions) == 1 and len(task.directions[0].masks) == 1
 
 
 def _weight(walk: Walk, block: Block, slope: Tensor, given: Sequence[tuple[Tensor, Tensor]], soft: bool) -> Tensor:
@@ -363,6 +371,7 @@ def _weight(walk: Walk, block: Block, slope: Tensor, given: Sequence[tuple[Tenso
     tile = block.tile
     weight = walk.buffers("weight", tile.shape)
     fresh = True
+    once = _read_once(walk.task, walk.task.halved)
     for place, number, mask, sides in walk.reads(tile, walk.task.halved):  # also on the diagonal: one product
         on_loss, on_pulled = (each[number] for each in given[place])
         keep = pull = None
@@ -375,6 +384,8 @@ def _weight(walk: Walk, block: Block, slope: Tensor, given: Sequence[tuple[Tenso
         values = slope if keep is None else keep.mul_(slope)
         for mirror in sides:
             where = tile.columns if mirror else (tile.rows, None)
+            if once and pull is None:
+                return values.mul_(on_loss[where])
             if fresh:
                 torch.mul(values, on_loss[where], out=weight)
                 fresh = False
