@@ -46,9 +46,12 @@ class GlobalContrastive(Objective):
         rho: Of a temperature that learns: how far from even the weights of negatives may be; FastCLIP takes 6.5. More
             makes the temperature smaller.
         per_view: A running mean for each of the two views of a batch, as in the code of SogCLR's authors.
+        restart: Forget every u when the policy starts to flag. What it has summed until then has the false negatives in
+            it, which are the largest; g / u, and with it the push, is too small until that has faded.
     """
 
     sums_positives = False
+    restarted: Tensor
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class GlobalContrastive(Objective):
         total_steps: int | None = None,
         rho: float = 0.0,
         per_view: bool = False,
+        restart: bool = False,
     ) -> None:
         super().__init__(temperature, negatives, treatment, reduction, total_steps)
         num_samples = sample_count(num_samples)
@@ -75,6 +79,9 @@ class GlobalContrastive(Objective):
         self.num_samples, self.gamma, self.gamma_until, self.rho, self.per_view = (
             num_samples, gamma, gamma_until, rho, per_view,
         )  # fmt: skip
+        self.restart = restart
+        if restart:
+            self.register_buffer("restarted", torch.zeros((), dtype=torch.bool))
         self.log_u = SampleTable(num_samples * (2 if per_view else 1), fill=-math.inf, folder=folder)  # u = 0: unseen
 
     @property
@@ -88,6 +95,9 @@ class GlobalContrastive(Objective):
         fixed = tau.detach() if isinstance(tau, Tensor) else tau
         count = sums.kept.clamp(min=1).log()
         log_g = sums.log_sum - count
+        if self.restart and step.learn and not bool(self.restarted) and self._flags(step.progress):
+            self.log_u.rows.fill_(-math.inf)
+            self.restarted.fill_(True)
         log_u = self._update(self._places(pairs), log_g.detach(), step)
         present = sums.kept > 0
         ratio = torch.where(present, (log_g.where(present, log_u) - log_u).exp(), 0.0)
@@ -99,6 +109,11 @@ class GlobalContrastive(Objective):
             value = -target + fixed * torch.where(present, log_u + count, 0.0)
             self._diary.numbers["value"] = value.mean()
         return loss
+
+    def _flags(self, progress: float) -> bool:
+        """Whether a policy that waits for its start has begun."""
+        starts = [getattr(policy, "start", 0.0) for policy in self.policies()]
+        return any(0 < start <= progress for start in starts)
 
     def _places(self, pairs: Pairs) -> Tensor:
         """Where the anchors' u stand in the table, (A,)."""
