@@ -15,7 +15,7 @@ from antipodes.functional._compiling import full_precision
 from antipodes.functional._reading import read
 from antipodes.functional._task import few_pairs
 from antipodes.functional.contrast import contrast
-from antipodes.functional.counts import count_above
+from antipodes.functional.counts import count_above, count_in
 from antipodes.functional.normalise import normalise
 from antipodes.functional.positives import paired_similarity
 from antipodes.functional.ranks import bounded
@@ -117,6 +117,8 @@ class Pairs:
 
     def count_above(self, thresholds: Tensor) -> Tensor:
         """How many candidates of other samples are more similar to every anchor than its threshold, (A,)."""
+        if self.product is not None:
+            return count_in(self.product, thresholds, self.same_sample)
         return count_above(
             self.anchors.detach(),
             None if self.candidates is None else self.candidates.detach(),
@@ -125,7 +127,6 @@ class Pairs:
             candidate_ids=self.candidate_ids,
             same_sample=self.same_sample,
             extent=self.extent,
-            product=self.product,
         )
 
     def sigmoid(

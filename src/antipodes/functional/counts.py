@@ -18,6 +18,18 @@ from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
 
 
+def count_in(product: Tensor, thresholds: Tensor, same_sample: SameSample) -> Tensor:
+    """Count the same in the similarities (A, C) of few pairs, which somebody has already.
+
+    Example:
+        >>> count_in(torch.eye(3), torch.tensor([-0.5, 0.0, 0.5]), SameSample(torch.arange(3)))
+        tensor([2., 0., 0.])
+    """
+    bound = _binding(thresholds).to(product.dtype)
+    above = torch.gt(product, bound[:, None], out=torch.empty_like(product))
+    return same_sample.blank(above).sum(1)
+
+
 @torch.no_grad()
 def count_above(
     anchors: Tensor,
@@ -28,7 +40,6 @@ def count_above(
     candidate_ids: Tensor | None = None,
     same_sample: SameSample | None = None,
     extent: Extent | None = None,
-    product: Tensor | None = None,
     block: int | None = None,
 ) -> Tensor:
     """Count the candidates of other samples whose similarity to an anchor exceeds its threshold.
@@ -41,7 +52,6 @@ def count_above(
         candidate_ids: (C,) dataset ids; only with candidates.
         same_sample: as in `contrast`.
         extent: as in `contrast`.
-        product: as in `contrast`.
         block: as in `contrast`.
 
     Returns:
@@ -57,11 +67,7 @@ def count_above(
     if thresholds.shape != anchors.shape[:1]:
         raise ValueError(f"thresholds must be one per anchor, ({len(anchors)},), got {tuple(thresholds.shape)}")
     dtype = torch.promote_types(anchors.dtype, torch.float32)
-    thresholds = torch.where(thresholds < 1, thresholds, torch.inf).to(dtype)
-    if product is not None and block is None:  # few pairs, which their owner has looked at already
-        same = SameSample(anchor_ids, candidate_ids) if same_sample is None else same_sample
-        above = torch.gt(product, thresholds[:, None], out=torch.empty_like(product))
-        return same.blank(above).sum(1)
+    thresholds = _binding(thresholds).to(dtype)
     # what is above a threshold is what a band keeps whose lower end is the next number
     rule = Rule(low=thresholds.nextafter(torch.full_like(thresholds, torch.inf)))
     anchors, candidates, tau, task = prepare(
@@ -98,3 +104,8 @@ def count_above(
         for others in rest:
             counts += others
     return counts
+
+
+def _binding(thresholds: Tensor) -> Tensor:
+    """The same thresholds, but infinite from 1 on: nothing exceeds those, whatever the rounding."""
+    return torch.where(thresholds < 1, thresholds, torch.inf)

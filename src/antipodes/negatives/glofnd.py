@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from antipodes.distributed import gather
+from antipodes.functional._reading import on_host
 from antipodes.functional.select import top_share
 from antipodes.functional.threshold import Moments, adam_step, quantile_gradient
 from antipodes.negatives.policy import Alpha, Numbers, Policy, check_shares
@@ -120,22 +121,14 @@ class GloFND(Policy):
             (A,) the thresholds of our anchors, moved.
         """
         halves = pairs.same_sample.halves and pairs.anchor_rows is None and not self.shared
-        visits: _Visits | _TwoViews = _TwoViews(rows) if halves else _Visits(rows)
-        state = self._table.read_checked(visits.samples)
+        visits: _Visits | _TwoViews = _TwoViews(rows) if halves and on_host(self._table.rows) else _Visits(rows)
+        state = visits.read(self._table)
         if self.initial == "quantile":
             state = self._first_quantile(pairs, visits, state)
         above, total = visits.counts(pairs, state[:, 0])
-        alpha = self._of(visits.samples)
         rate = self.lr * (1 - 0.9 * self._done(progress) if self.decay else 1.0)
-        after: Tensor
-        if isinstance(total, Tensor):  # where it is 0 there is nothing to learn: an empty queue
-            moved = self._step(state, quantile_gradient(above, total, alpha), rate)
-            after = torch.where(total[:, None] > 0, torch.stack(moved, dim=1), state)
-        else:
-            share = alpha.numpy() if isinstance(alpha, Tensor) else alpha
-            moved = self._step(state.numpy(), quantile_gradient(above.numpy(), total, share), rate)
-            after = torch.from_numpy(np.stack(moved, 1))
-        self._table.write_gathered(visits.samples, after, distinct=True)
+        gradient = quantile_gradient(above, total, visits.known(self._of(visits.samples)))
+        after = visits.write(self._table, self._step(state, gradient, rate), state, total)
         return visits.spread(after[:, 0])
 
     def _step(self, state: Any, gradient: Any, rate: float) -> tuple[Any, ...]:
@@ -148,7 +141,7 @@ class GloFND(Policy):
             start, moments = (start - rate * gradient).clip(-1, 1), moments._replace(steps=moments.steps + 1)
         return start, *moments
 
-    def _first_quantile(self, pairs: Pairs, visits: _Visits | _TwoViews, state: Tensor) -> Tensor:
+    def _first_quantile(self, pairs: Pairs, visits: _Visits | _TwoViews, state: Any) -> Any:
         """The state with thresholds of unvisited samples replaced by the mean batch quantile of their anchors.
 
         The mean is over the anchors of all ranks: with one threshold for all samples every rank holds some of them.
@@ -160,10 +153,8 @@ class GloFND(Policy):
         quantile = top_share(
             pairs.anchors.detach(), keys.detach(), pairs.anchor_ids, key_ids, self._of(pairs.rows()[0])
         )
-        quantile = quantile.clamp(max=1.0).to(state.dtype)
-        mean = visits.mean(quantile)
-        first = torch.where(fresh, mean, state[:, 0])
-        return torch.cat((first[:, None], state[:, 1:]), dim=1)
+        state[fresh, 0] = visits.known(visits.mean(quantile.clamp(max=1.0).float()))[fresh]
+        return state
 
     def _of(self, rows: Tensor) -> Alpha:
         """The share of all samples, or those of these rows."""
@@ -185,13 +176,28 @@ class _Visits:
         samples, owner = gather(rows).unique(return_inverse=True)
         self.samples: Tensor = samples
         self._owner: Tensor = owner
-        self._ours = self._owner if len(self._owner) == len(rows) else torch.searchsorted(self.samples, rows)
+        self._ours = owner if len(owner) == len(rows) else torch.searchsorted(samples, rows)
 
-    def spread(self, values: Tensor) -> Tensor:
+    def read(self, table: SampleTable) -> Any:
+        """A copy of the samples' rows of the table, (S, 4)."""
+        return table.read_checked(self.samples)
+
+    def write(self, table: SampleTable, columns: tuple[Any, ...], before: Any, total: Any) -> Any:
+        """Put new columns into the table, but where there was nothing to learn from (an empty queue); returns them."""
+        after = torch.where(total[:, None] > 0, torch.stack(columns, dim=1).to(before.dtype), before)
+        table.write_gathered(self.samples, after, distinct=True)
+        return after
+
+    def known(self, values: Any) -> Any:
+        """Values by sample in the kind that `read` returns."""
+        return values
+
+    def spread(self, values: Any) -> Tensor:
         """What our anchors get of values by sample, (A,)."""
-        return values[self._ours]
+        mine: Tensor = values[self._ours]
+        return mine
 
-    def counts(self, pairs: Pairs, thresholds: Tensor) -> tuple[Tensor, Tensor | float]:
+    def counts(self, pairs: Pairs, thresholds: Any) -> tuple[Any, Any]:
         """How many candidates of a sample's anchors exceed its threshold (S,), and how many there are."""
         above = pairs.count_above(self.spread(thresholds))
         sums = self._total(torch.stack((above, pairs.available().to(above.dtype)), dim=1))
@@ -207,19 +213,37 @@ class _Visits:
 
 
 class _TwoViews:
-    """The same where the anchors are two views of different samples, all first views before all second ones."""
+    """The same where the anchors are two views of different samples, all first views before all second ones.
+
+    It works with arrays of NumPy, which take less time than tensors where they are small.
+    """
 
     def __init__(self, rows: Tensor) -> None:
-        self.samples = rows[: len(rows) // 2]
+        self.samples = rows[: rows.shape[0] // 2]
+        self._places = self.samples.numpy()
 
-    def spread(self, values: Tensor) -> Tensor:
+    def read(self, table: SampleTable) -> Any:
+        """A copy of the samples' rows of the table, (S, 4)."""
+        return table.rows.numpy()[self._places]
+
+    def write(self, table: SampleTable, columns: tuple[Any, ...], before: Any, total: Any) -> Any:
+        """Put new columns into the table; returns them."""
+        after = np.array(columns, dtype=before.dtype).T
+        table.rows.numpy()[self._places] = after
+        return after
+
+    def known(self, values: Any) -> Any:
+        """Values by sample in the kind that `read` returns."""
+        return values.numpy() if isinstance(values, Tensor) else values
+
+    def spread(self, values: Any) -> Tensor:
         """What our anchors get of values by sample, (A,)."""
-        return torch.cat((values, values))
+        return torch.from_numpy(np.concatenate((values, values)))
 
-    def counts(self, pairs: Pairs, thresholds: Tensor) -> tuple[Tensor, Tensor | float]:
+    def counts(self, pairs: Pairs, thresholds: Any) -> tuple[Any, Any]:
         """How many candidates of a sample's anchors exceed its threshold (S,), and how many there are."""
-        half = len(self.samples)
-        above = pairs.count_above(self.spread(thresholds))
+        half = len(self._places)
+        above = pairs.count_above(self.spread(thresholds)).numpy()
         return above[:half] + above[half:], 2.0 * (2 * half - 2)
 
     def mean(self, values: Tensor) -> Tensor:

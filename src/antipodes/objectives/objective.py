@@ -197,7 +197,8 @@ class Objective(LossModule, ABC):
         vectors = view_guide(guide, len(z1))
         if candidates is None or candidate_ids is None:
             check_shares(z1, z2, numbers)
-            small = world_size() == 1 and candidate_log_weights is None and self.goes_direct(views.measured.unit)
+            plain = world_size() == 1 and candidate_log_weights is None and self.ask_guide is None
+            small = plain and self.goes_direct(views.measured.unit)
             if small:
                 pairs = small_batch(views.measured.unit, numbers, seen.distinct, places, vectors)
             else:
