@@ -8,7 +8,8 @@ from torch.nn.functional import normalize
 
 from antipodes.functional import contrast
 from antipodes.functional._arguments import Extent
-from antipodes.functional.counts import count_above
+from antipodes.functional.counts import count_above, count_in
+from antipodes.functional.same_sample import SameSample
 
 
 def scene(symmetric: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
@@ -52,13 +53,12 @@ def test_what_the_caller_knows_changes_nothing() -> None:
     assert candidate_ids is not None
     ids = {"anchor_ids": anchor_ids, "candidate_ids": candidate_ids}
     numbers = Extent.numbers(anchors, candidates, anchor_ids, candidate_ids)
-    known = {"extent": Extent(*(float(each) for each in numbers)), "product": anchors @ candidates.T}
+    extent, product = Extent(*(float(each) for each in numbers)), anchors @ candidates.T
+    known = {"extent": extent, "product": product}
     thresholds = torch.full((30,), 0.1, dtype=torch.float64)
-    plain, told = (
-        count_above(anchors, candidates, thresholds, **ids),
-        count_above(anchors, candidates, thresholds, **ids, **known),
-    )
-    assert torch.equal(plain, told)
+    plain = count_above(anchors, candidates, thresholds, **ids)
+    assert torch.equal(plain, count_above(anchors, candidates, thresholds, **ids, extent=extent))
+    assert torch.equal(plain, count_in(product, thresholds, SameSample(anchor_ids, candidate_ids)))
     gradients = []
     for more in ({}, known):
         leaf = anchors.clone().requires_grad_()
