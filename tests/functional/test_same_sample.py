@@ -20,3 +20,14 @@ def test_own_equals_a_comparison_of_all_pairs(anchors: list[int], candidates: li
     assert torch.equal(own.count, same.sum(1))
     for rows in (slice(None), slice(start, start + 4)):
         assert torch.equal(torch.stack(own.pairs(rows), 1), same[rows].nonzero())
+
+
+def test_two_views_of_different_samples_are_found_without_looking() -> None:
+    ids = torch.tensor([7, 3, 9]).repeat(2)
+    known, found = SameSample(ids, halves=True), SameSample(ids)
+    for rows in (slice(None), slice(2, 5)):
+        for ours, theirs in zip(known.pairs(rows), found.pairs(rows), strict=True):
+            assert torch.equal(ours, theirs)
+    assert torch.equal(known.count, found.count)
+    assert torch.equal(known.available, found.available)
+    assert torch.equal(known.blank(torch.ones(6, 6)), found.blank(torch.ones(6, 6)))

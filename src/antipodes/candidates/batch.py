@@ -19,6 +19,7 @@ def batch_pairs(
     guide: tuple[Tensor, Tensor] | None = None,
     log_weights: Tensor | None = None,
     teachers: bool = True,
+    distinct: bool = False,
 ) -> Pairs:
     """Compare both views of every sample with all views of the global batch.
 
@@ -29,6 +30,7 @@ def batch_pairs(
         guide: A guide's normalised vectors (b, G) of both views.
         log_weights: (b,) by which the logits of a sample's views are raised, as candidates and as positives.
         teachers: Whether somebody will ask for the embeddings of the positives.
+        distinct: Whether no two ids are known to be equal.
 
     Returns:
         Pairs with the 2b views as anchors; candidates are the views of all ranks.
@@ -40,10 +42,12 @@ def batch_pairs(
     seen = None if guide is None else view_guides(guide)
     weights = None if log_weights is None else log_weights.repeat(2)
     if world_size() == 1:
-        return Pairs(
+        pairs = Pairs(
             views, anchor_ids, positives, teachers=others, anchor_rows=anchor_rows, guide=seen,
             log_weights=weights, positive_log_weights=weights,
         )  # fmt: skip
+        pairs.__dict__["same_sample"] = _of_batch(anchor_ids, distinct)
+        return pairs
     if guide is not None and seen is not None:
         seen = Guide(seen.anchors, seen.positives, _gather_views(*guide))
     return Pairs(
@@ -88,9 +92,13 @@ def small_batch(
         anchor_rows=None if rows is None else torch.cat((rows, rows)),
         guide=None if guide is None else view_guides(guide),
     )
-    same_sample = SameSample(pairs.anchor_ids, halves=distinct and half > 1)
-    pairs.__dict__.update(product=product, same_sample=same_sample)
+    pairs.__dict__.update(product=product, same_sample=_of_batch(pairs.anchor_ids, distinct))
     return pairs
+
+
+def _of_batch(anchor_ids: Tensor, distinct: bool) -> SameSample:
+    """Which views of a batch are of one sample, by their ids (2b,)."""
+    return SameSample(anchor_ids, halves=distinct and anchor_ids.shape[0] > 2)
 
 
 def view_guides(guide: tuple[Tensor, Tensor]) -> Guide:

@@ -76,6 +76,10 @@ class SameSample:
     @cached_property
     def _found(self) -> tuple[Tensor, Tensor, Tensor]:
         """How many candidates of its id every anchor has, where they start in a list, and that list of columns."""
+        if self.halves:  # every anchor has itself and the other view: columns 0, b, 1, b + 1, ...
+            both = torch.arange(len(self.anchor_ids), device=self.anchor_ids.device).view(2, -1)
+            sample = torch.arange(both.shape[1], device=both.device).repeat(2)
+            return torch.full_like(sample, 2), 2 * sample, both.T.flatten()
         anchor_ids, candidate_ids = self.anchor_ids.long(), self.candidate_ids.long().contiguous()
         samples, sample = anchor_ids.unique(return_inverse=True)
         place = torch.searchsorted(samples, candidate_ids)

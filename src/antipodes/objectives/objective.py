@@ -203,7 +203,9 @@ class Objective(LossModule, ABC):
                 pairs = small_batch(views.measured.unit, numbers, seen.distinct, places, vectors)
             else:
                 teachers = self.treatment == "refine" or self.ask_guide is not None
-                pairs = batch_pairs(views.linked(), numbers, places, vectors, candidate_log_weights, teachers)
+                pairs = batch_pairs(
+                    views.linked(), numbers, places, vectors, candidate_log_weights, teachers, seen.distinct
+                )
         else:
             first, second = views.linked().chunk(2)
             key_ids = whole_numbers(candidate_ids, z1, "candidate_ids")
