@@ -153,7 +153,8 @@ class GloFND(Policy):
         quantile = top_share(
             pairs.anchors.detach(), keys.detach(), pairs.anchor_ids, key_ids, self._of(pairs.rows()[0])
         )
-        state[fresh, 0] = visits.known(visits.mean(quantile.clamp(max=1.0).float()))[fresh]
+        mean = visits.mean(quantile.clamp(max=1.0).to(self._table.rows.dtype))
+        state[fresh, 0] = visits.known(mean)[fresh]
         return state
 
     def _of(self, rows: Tensor) -> Alpha:
