@@ -18,7 +18,7 @@ from antipodes.functional._tiles import Tile
 
 Result = TypeVar("Result")
 
-MOST = 8  # each has sums and gradients of its own, so more of them would take memory
+MOST = 8  # each has sums and gradients of its own: more of them would take memory, so they get more threads instead
 
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 
@@ -40,9 +40,10 @@ def share_out(tiles: Sequence[Tile], device: torch.device, part: Callable[[Seque
     if count == 1:
         return [part(tiles)]
     threads, pool = torch.get_num_threads(), _pool(count - 1)
+    each = max(1, threads // count)
     own, *rest = _even(tiles, count)
-    others = [pool.submit(_alone, part, theirs) for theirs in rest]
-    torch.set_num_threads(1)
+    others = [pool.submit(_alone, part, theirs, each) for theirs in rest]
+    torch.set_num_threads(each)
     try:
         first = part(own)
     finally:
@@ -62,15 +63,16 @@ def _even(tiles: Sequence[Tile], count: int) -> list[list[Tile]]:
     return shares
 
 
-def _alone(part: Callable[[Sequence[Tile]], Result], tiles: Sequence[Tile]) -> Result:
-    """Do a part in a thread that is not torch's: gradients are switched off for each thread by itself."""
+def _alone(part: Callable[[Sequence[Tile]], Result], tiles: Sequence[Tile], threads: int) -> Result:
+    """Do a part in a worker: threads are counted, and gradients switched off, for each by itself."""
+    torch.set_num_threads(threads)
     with torch.no_grad():
         return part(tiles)
 
 
 def _pool(count: int) -> ThreadPoolExecutor:
-    """So many threads that use one core each; a forked process has none of its parent's."""
+    """So many workers; a forked process has none of its parent's."""
     key = os.getpid(), count
     if key not in _pools:
-        _pools[key] = ThreadPoolExecutor(count, "antipodes", initializer=torch.set_num_threads, initargs=(1,))
+        _pools[key] = ThreadPoolExecutor(count, "antipodes")
     return _pools[key]
