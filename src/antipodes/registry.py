@@ -286,6 +286,25 @@ PRESETS: dict[str, Preset] = {
             "epochs": 40,
         },
     ),
+    "cold-sigmoid": Preset(
+        "image and text: SigLIP's heads on locked EfficientNet-Lite0 and MiniLM, so cold and with such a bias that only "
+        "pairs above a similarity of .9 are pushed",
+        "docs/evidence/image-text.md",
+        {
+            "method": "clip",
+            "encoder": "efficientnet-lite0",
+            "encoders": {"text": "minilm"},
+            "freeze": ("image", "text"),
+            "augmentation": "plain",
+            "objective": {"name": "sigmoid", "temperature": 0.03, "bias": -30.0},
+            "temperature": {"learnable": True},
+            "optimizer": "adamw",
+            "learning_rate": 5e-4,
+            "weight_decay": 0.01,
+            "batch_size": 512,
+            "epochs": 40,
+        },
+    ),
     "ring-bank": Preset(
         "images: instance discrimination on a bank with a centred head, negatives from a ring of useful difficulty",
         "docs/evidence/ring.md",
