@@ -287,8 +287,8 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "cold-sigmoid": Preset(
-        "image and text: SigLIP's heads on locked EfficientNet-Lite0 and MiniLM, so cold and with such a bias that only "
-        "pairs above a similarity of .9 are pushed",
+        "image and text: SigLIP's heads on locked EfficientNet-Lite0 and MiniLM, so cold and with such a bias that "
+        "only pairs above a similarity of .9 are pushed",
         "docs/evidence/image-text.md",
         {
             "method": "clip",
