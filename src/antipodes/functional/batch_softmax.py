@@ -71,6 +71,7 @@ def batch_softmax(
         rule: no more than a ceiling above which pairs are dropped.
 
     Example:
+        >>> from antipodes.functional.normalise import measure
         >>> first, ids = torch.eye(2), torch.arange(2).repeat(2)
         >>> views = Views(first, first, measure(first.repeat(2, 1)))
         >>> batch_softmax(views, torch.eye(2).repeat(2, 2), SameSample(ids), 1.0, Rule()).losses
