@@ -265,25 +265,29 @@ NAMES: dict[Kind, dict[str, Entry]] = {
     "augmentation": _AUGMENTATIONS,
 }
 
+_LOCKED_TOWERS: dict[str, Any] = {
+    "method": "clip",
+    "encoder": "efficientnet-lite0",
+    "encoders": {"text": "minilm"},
+    "freeze": ("image", "text"),
+    "augmentation": "plain",
+    "optimizer": "adamw",
+    "learning_rate": 5e-4,
+    "weight_decay": 0.01,
+    "batch_size": 512,
+    "epochs": 40,
+}
+
 PRESETS: dict[str, Preset] = {
     "clean-pairs": Preset(
         "image and text: CLIP's heads on locked EfficientNet-Lite0 and MiniLM, without the 5 % most similar pairs of "
         "every anchor from 30 % of training on",
         "docs/evidence/image-text.md",
         {
-            "method": "clip",
-            "encoder": "efficientnet-lite0",
-            "encoders": {"text": "minilm"},
-            "freeze": ("image", "text"),
-            "augmentation": "plain",
+            **_LOCKED_TOWERS,
             "objective": {"temperature": 0.03},
             "temperature": {"learnable": False},
             "negatives": {"name": "glofnd", "alpha": 0.05, "start": 0.3, "initial": "quantile", "decay": True},
-            "optimizer": "adamw",
-            "learning_rate": 5e-4,
-            "weight_decay": 0.01,
-            "batch_size": 512,
-            "epochs": 40,
         },
     ),
     "cold-sigmoid": Preset(
@@ -291,18 +295,9 @@ PRESETS: dict[str, Preset] = {
         "only pairs above a similarity of .9 are pushed",
         "docs/evidence/image-text.md",
         {
-            "method": "clip",
-            "encoder": "efficientnet-lite0",
-            "encoders": {"text": "minilm"},
-            "freeze": ("image", "text"),
-            "augmentation": "plain",
+            **_LOCKED_TOWERS,
             "objective": {"name": "sigmoid", "temperature": 0.03, "bias": -30.0},
             "temperature": {"learnable": True},
-            "optimizer": "adamw",
-            "learning_rate": 5e-4,
-            "weight_decay": 0.01,
-            "batch_size": 512,
-            "epochs": 40,
         },
     ),
     "ring-bank": Preset(

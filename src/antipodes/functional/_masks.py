@@ -15,7 +15,7 @@ from torch import Tensor
 
 from antipodes.functional._reading import on_host
 from antipodes.functional._tiles import Buffers, Listing, Tile
-from antipodes.functional.rule import Bounds, Group, Rule
+from antipodes.functional.rule import Bounds, Group, Rule, binding
 
 
 class Factor(NamedTuple):
@@ -137,7 +137,7 @@ def _compare_bounds(
         if name == "low":
             limit = torch.where(bound > -1, bound, -torch.inf)
         else:
-            limit = torch.where(bound < 1, bound, torch.inf)
+            limit = binding(bound)
         factors = free if name == "ceiling" and bounds.above == "pull" else keep
         factors.append(Factor(torch.ge if name == "low" else torch.le, source, None, scale(limit)))
 

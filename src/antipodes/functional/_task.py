@@ -141,7 +141,7 @@ def prepare(
     Returns:
         Anchors and candidates in the dtype of the sums, the temperature, () or (A,), and the task.
     """
-    ways = [_as_tuple(rules)] + ([] if mirror_rules is None else [_as_tuple(mirror_rules)])
+    ways = [as_rules(rules)] + ([] if mirror_rules is None else [as_rules(mirror_rules)])
     if (candidates is None) != (candidate_ids is None):
         raise ValueError("candidates and candidate_ids go together: give both or neither")
     if block is not None and block < 1:
@@ -241,7 +241,8 @@ def as_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor if tensor.dtype is dtype else tensor.to(dtype)
 
 
-def _as_tuple(rules: Rule | Sequence[Rule]) -> tuple[Rule, ...]:
+def as_rules(rules: Rule | Sequence[Rule]) -> tuple[Rule, ...]:
+    """Return one rule or several as several."""
     return (rules,) if isinstance(rules, Rule) else tuple(rules)
 
 

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from antipodes.functional._compiling import full_precision
 from antipodes.functional._task import WARM_REACH, few_pairs
 from antipodes.functional.normalise import Measured, link, unlinked
-from antipodes.functional.rule import Rule
+from antipodes.functional.rule import Rule, binding
 from antipodes.functional.same_sample import SameSample
 
 _NOTHING = {torch.float32: 1e-26, torch.float64: 1e-270}  # below every sum of something, and far from overflowing
@@ -78,9 +78,8 @@ def batch_softmax(
         tensor([0.5514, 0.5514, 0.5514, 0.5514])
     """
     weights = torch.mul(product, 1.0 / temperature).exp_()
-    if rule.ceiling is not None:  # from 1 on nothing exceeds it, whatever the rounding
-        bound = rule.ceiling.detach().to(product.dtype)
-        ceiling = torch.where(bound < 1, bound, torch.inf)
+    if rule.ceiling is not None:
+        ceiling = binding(rule.ceiling.detach().to(product.dtype))
         keep = same_sample.blank(torch.le(product, ceiling[:, None], out=torch.empty_like(product)))
         weights.mul_(keep)
         kept: Tensor | None = keep.sum(1)

@@ -14,7 +14,7 @@ from antipodes.functional._stream import Walk, add_sums
 from antipodes.functional._task import prepare
 from antipodes.functional._tiles import Buffers, Tile
 from antipodes.functional._workers import share_out
-from antipodes.functional.rule import Rule
+from antipodes.functional.rule import Rule, binding
 from antipodes.functional.same_sample import SameSample
 
 
@@ -25,7 +25,7 @@ def count_in(product: Tensor, thresholds: Tensor, same_sample: SameSample) -> Te
         >>> count_in(torch.eye(3), torch.tensor([-0.5, 0.0, 0.5]), SameSample(torch.arange(3)))
         tensor([2., 0., 0.])
     """
-    bound = _binding(thresholds).to(product.dtype)
+    bound = binding(thresholds).to(product.dtype)
     above = torch.gt(product, bound[:, None], out=torch.empty_like(product))
     return same_sample.blank(above).sum(1)
 
@@ -67,7 +67,7 @@ def count_above(
     if thresholds.shape != anchors.shape[:1]:
         raise ValueError(f"thresholds must be one per anchor, ({len(anchors)},), got {tuple(thresholds.shape)}")
     dtype = torch.promote_types(anchors.dtype, torch.float32)
-    thresholds = _binding(thresholds).to(dtype)
+    thresholds = binding(thresholds).to(dtype)
     # what is above a threshold is what a band keeps whose lower end is the next number
     rule = Rule(low=thresholds.nextafter(torch.full_like(thresholds, torch.inf)))
     anchors, candidates, tau, task = prepare(
@@ -104,8 +104,3 @@ def count_above(
         for others in rest:
             counts += others
     return counts
-
-
-def _binding(thresholds: Tensor) -> Tensor:
-    """The same thresholds, but infinite from 1 on: nothing exceeds those, whatever the rounding."""
-    return torch.where(thresholds < 1, thresholds, torch.inf)

@@ -264,5 +264,10 @@ class Rule:
         return Rule(ceiling=self.ceiling, above=self.above, groups=groups, lists=self.lists, guide=guide)
 
 
+def binding(limits: Tensor) -> Tensor:
+    """Return upper limits of similarities, infinite from 1 on: nothing exceeds those, whatever the rounding."""
+    return torch.where(limits < 1, limits, torch.inf)
+
+
 def _smaller(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return b if a is None else a if b is None else torch.minimum(a, b)

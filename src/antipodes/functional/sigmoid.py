@@ -25,7 +25,7 @@ from antipodes.functional._compiling import full_precision, outside_graphs
 from antipodes.functional._masks import Block, keep_mask, pull_mask
 from antipodes.functional._reading import on_host
 from antipodes.functional._stream import Walk, add_sums
-from antipodes.functional._task import Task, prepare
+from antipodes.functional._task import Task, as_rules, prepare
 from antipodes.functional._tiles import Tile
 from antipodes.functional._workers import share_out
 from antipodes.functional.rule import Rule
@@ -162,7 +162,7 @@ def _sums(
         if isinstance(number, Tensor) and number.ndim:
             raise ValueError(f"the sigmoid has one {name} for all pairs, got shape {tuple(number.shape)}")
     dtype = torch.promote_types(anchors.dtype, torch.float32)
-    ways = [*_as_rules(rules), *([] if mirror_rules is None else _as_rules(mirror_rules))]
+    ways = [*as_rules(rules), *([] if mirror_rules is None else as_rules(mirror_rules))]
     quick = on_host(anchors) and not any(rule.pulls for rule in ways)  # where looking at the bias makes nobody wait
     anchors, keys, tau, task = prepare(
         anchors,
@@ -269,10 +269,6 @@ class _Function(torch.autograd.Function):
 
 
 Sums = list[list[Tensor]]  # of each direction: loss_sum, kept, pulled_loss and pulled
-
-
-def _as_rules(rules: Rule | Sequence[Rule]) -> Sequence[Rule]:
-    return (rules,) if isinstance(rules, Rule) else rules
 
 
 def _folds(task: Task, bias: Tensor) -> int:
