@@ -12,8 +12,11 @@ from torch import Tensor, nn
 
 from antipodes import InfoNCE
 from antipodes.data import Raw
+from antipodes.data.augment import Plain
+from antipodes.evaluation.judged import judged_embeddings
 from antipodes.methods import CLIP, SANE, Method, Tower, Towers
 from antipodes.objectives import SoftLabel
+from antipodes.pairs import normalise
 from antipodes.runs.locked import LockedFeatures, digest, lookup_locked
 from antipodes.runs.views import Views
 from tests.training.paired import FEATURES, Dense, Paired, Pixels
@@ -156,3 +159,20 @@ def test_a_digest_is_of_weights_tables_and_what_is_said() -> None:
     found.add(digest(layer))
     assert len(found) == 4
     assert digest(nn.Flatten()) != digest(nn.Identity())  # neither has weights
+
+
+def test_what_a_policy_judges_after_training_comes_from_the_kept_features(cache: Path) -> None:
+    method = clip("image", "vector")
+    views, _ = looked_up(method, PLAIN)
+    ids = torch.arange(20)
+    expected = [
+        normalise(method.network[name].head(method.network[name].encoder(views.plain[name](raw))))
+        for name, raw in views.data.inputs(ids).items()
+    ]
+    fresh = clip("image", "vector")
+    fresh.load_state_dict(method.state_dict())
+    for name in ("image", "vector"):
+        fresh.network[name].encoder.register_forward_pre_hook(lambda *_: pytest.fail("embedded once more"))
+    judged = judged_embeddings(fresh, views.data, Plain(views.data.image_size), seed=0)
+    torch.testing.assert_close(judged.anchors, expected[0].detach())
+    torch.testing.assert_close(judged.candidates, expected[1].detach())

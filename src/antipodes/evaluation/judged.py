@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.data import Raw, Samples
-from antipodes.data.augment import Augmentation
+from antipodes.data.augment import Augmentation, Plain
+from antipodes.evaluation.towers import tower_features
 from antipodes.methods import Method
 from antipodes.negatives import Policy
 from antipodes.pairs import Group, Guide, Pairs, Rule, normalise
@@ -77,8 +78,12 @@ def judged_embeddings(
 
     def embedded(network: nn.Module, tower: str, purpose: int) -> Tensor:
         plan = method.network.plans[tower]
+        random = plan.modality == "image" and not isinstance(recipe, Plain | None)
+        if not random and _same(network, method.evaluated(tower, head=True)):
+            return normalise(tower_features(method, data, tower, space="embeddings"))  # a locked one's are kept
         view = plain_view(method, data.image_size, plan.input)
-        if recipe is not None and plan.modality == "image":
+        if random:
+            assert recipe is not None
             view = _random_view(recipe, seed, purpose)
         return normalise(embed(network, data, preprocess=view, input_name=plan.input))
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from antipodes.data import Samples
 from antipodes.evaluation import figures
 
-CAPTION_WIDTH, CAPTION_LINES = 18, 4  # characters and lines of a caption below an image
+CAPTION_WIDTH, CAPTION_LINES = 16, 4  # characters and lines of a caption below an image
 
 
 class Flags(NamedTuple):
