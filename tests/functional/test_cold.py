@@ -21,6 +21,7 @@ from antipodes.functional import (
     sigmoid_sums,
     soft_cross_entropy,
 )
+from antipodes.functional._stream import Totals
 
 COUNT, KEYS, DIMENSIONS = 48, 60, 32
 
@@ -110,8 +111,9 @@ def test_contrast(name: str, kind: str, block: int | None, tau: float) -> None:
     assert_close(both_precisions(loss, leaves))
 
 
+@pytest.mark.parametrize("tau", [0.01, 0.005])
 @pytest.mark.parametrize("block", [16, None])
-def test_both_directions_and_a_learned_temperature(block: int | None) -> None:
+def test_both_directions_and_a_learned_temperature(block: int | None, tau: float) -> None:
     ids = torch.arange(COUNT)
 
     def loss(first: Tensor, second: Tensor, temperature: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -122,8 +124,27 @@ def test_both_directions_and_a_learned_temperature(block: int | None) -> None:
         )  # fmt: skip
         return softplus(one.log_sum).sum() + softplus(other.log_sum).mean(), [*one, *other]
 
-    leaves = {"first": embeddings(COUNT, 0), "second": embeddings(COUNT, 1), "temperature": torch.tensor(0.005)}
+    leaves = {"first": embeddings(COUNT, 0), "second": embeddings(COUNT, 1), "temperature": torch.tensor(tau)}
     assert_close(both_precisions(loss, leaves))
+
+
+@pytest.mark.parametrize("lonely", [False, True], ids=["everybody has a neighbour", "one is opposite to all"])
+def test_one_shift_serves_all_pairs_unless_an_anchor_is_far_from_everything(
+    lonely: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    anchors, peaks = embeddings(COUNT, 0), []
+    if lonely:
+        anchors = normalize(anchors[:1] + 0.05 * anchors, dim=1)
+        anchors[5] = -anchors[5]
+    add_shifted = Totals.add_shifted
+    monkeypatch.setattr(Totals, "add_shifted", lambda *call: (peaks.append(1), add_shifted(*call)))
+
+    def loss(anchors: Tensor) -> tuple[Tensor, list[Tensor]]:
+        sums = contrast(anchors, anchor_ids=torch.arange(COUNT), temperature=0.01, block=16)
+        return sums.log_sum.sum(), list(sums)
+
+    assert_close(both_precisions(loss, {"anchors": anchors}))
+    assert bool(peaks) == lonely
 
 
 def test_the_sigmoid() -> None:

@@ -1,9 +1,11 @@
 """The stream: one pass over the tiles for the sums, and one for the gradient.
 
-Sums. Where exp(s/tau) fits its dtype without a shift (`Task.warm`), sums of a tile simply add up. Where it does not,
-every anchor has a peak, the largest logit that it kept so far; exponentials are taken relative to it, and what was
-added up before fades when it rises. A tile gives its row sums to its rows. It gives its column sums to its columns when
-these are anchors too: in the other direction of two, or above the diagonal when the candidates are the anchors.
+Sums. Where exp(s/tau) fits its dtype without a shift (`Task.warm`), sums of a tile simply add up. Where it is somewhat
+colder (`Task.mild`), one shift serves all pairs, provided that no anchor's sum comes out too small for it, which only
+the sums can tell. Otherwise every anchor has a peak, the largest logit that it kept so far; exponentials are taken
+relative to it, and what was added up before fades when it rises. A tile gives its row sums to its rows. It gives its
+column sums to its columns when these are anchors too: in the other direction of two, or above the diagonal when the
+candidates are the anchors.
 
 Gradient. With g_i the gradient of log_sum_i, the similarities receive G_ik = M_ik exp(s_ik/tau - log_sum_i) g_i / tau,
 the anchors G c and the candidates G^T a. A tile that is read in both directions adds both up before the products. Tiles
@@ -17,6 +19,7 @@ dot product of anchor i and its gradient.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
@@ -33,13 +36,20 @@ FAR = 1e30  # below all logits by so much that its exponential is zero, and stil
 FAINT = 1e-11  # gradients so much smaller than the largest count as zero: times exponentials they would underflow
 VANISHED, TINY = -60.0, 1e-26  # no logit is further below a peak than this: exponentials that underflow are slow
 LOWEST = -1e29  # a peak where nothing was kept: below all logits, and above what is FAR below
+FLOOR, LEAST = -80.0, -64.0  # no shifted logit is below the first; what vanishes there is 1e-7 of a mean of e^LEAST
 
 
 class Walk:
-    """One pass over the tiles: their logits, the guide's similarities, and the buffers."""
+    """One pass over the tiles: their logits, the guide's similarities, and the buffers.
 
-    def __init__(self, task: Task, anchors: Tensor, candidates: Tensor, temperature: Tensor) -> None:
-        self.task = task
+    Attributes:
+        shift: what is subtracted from every logit before its exponential is taken; None where anchors have peaks.
+    """
+
+    def __init__(
+        self, task: Task, anchors: Tensor, candidates: Tensor, temperature: Tensor, shift: float | None = None
+    ) -> None:
+        self.task, self.shift = task, shift
         self.anchors, self.candidates = Sliced(anchors), Sliced(candidates)
         # One operand carries 1/tau, so that the product is the logit.
         self.scaled = Sliced(anchors / (temperature if temperature.ndim == 0 else temperature[:, None]))
@@ -64,6 +74,11 @@ class Walk:
         """Return the tile's logits and their exponentials, in one buffer unless something is pulled."""
         logits = self.logits(tile, "logits" if self.task.pulls else "exponentials")
         return logits, torch.exp(logits, out=self.buffers("exponentials", tile.shape))
+
+    def shifted(self, logits: Tensor, tile: Tile) -> Tensor:
+        """Return the exponentials of the tile's logits less the shift."""
+        values = torch.sub(logits, self.shift, out=self.buffers("exponentials", tile.shape))  # type: ignore[arg-type]
+        return values.clamp_(min=FLOOR).exp_()
 
     def block(self, tile: Tile, values: Tensor) -> Block:
         """Return what masks look at: logits or exponentials, and the guide's similarities."""
@@ -129,6 +144,11 @@ class Totals:
             self.drawn[rule, where].mul_(fade[:, None]).addmm_(values, walk.candidates(tile.columns))
         before.copy_(peak)
 
+    def fades(self, count: int) -> bool:
+        """Whether any sum of at most so many shifted exponentials is too small to be told from what vanishes."""
+        least = count * math.exp(LEAST)
+        return bool(((self.total > 0) & (self.total < least)).any())
+
     def join(self, other: Totals) -> None:
         """Add what another worker has summed up, its exponentials relative to its own peak."""
         peak = torch.maximum(self.peak, other.peak)
@@ -170,22 +190,31 @@ class Stream(torch.autograd.Function):
             task: the rest.
         """
         along = task.rows_need_grad and not task.columns_need_grad and len(task.directions) == 1
-        walk = Walk(task, anchors, candidates, temperature)
         ones = anchors.new_ones(max(len(anchors), len(candidates)))
         weights = ones if task.offsets is None else task.offsets.exp()  # of the candidates, where there is no shift
         weighted = candidates if task.offsets is None or not along else candidates * weights[:, None]
         retained: dict[int, Tensor] = {}
 
-        def part(tiles: Sequence[Tile]) -> list[Totals]:
-            sums = [Totals(each, anchors, along, along and task.pulls) for each in task.directions]
-            _add_sums(walk.beside(), tiles, sums, ones, weights, weighted, retained)
+        def summed(shift: float | None) -> list[Totals]:
+            walk = Walk(task, anchors, candidates, temperature, shift)
+
+            def part(tiles: Sequence[Tile]) -> list[Totals]:
+                sums = [Totals(each, anchors, along, along and task.pulls) for each in task.directions]
+                _add_sums(walk.beside(), tiles, sums, ones, weights, weighted, retained)
+                return sums
+
+            sums, *rest = share_out(task.tiles, anchors.device, part)
+            for other in rest:
+                for mine, theirs in zip(sums, other, strict=True):
+                    mine.join(theirs)
             return sums
 
-        sums, *rest = share_out(task.tiles, anchors.device, part)
-        for other in rest:
-            for mine, theirs in zip(sums, other, strict=True):
-                mine.join(theirs)
-        ctx.retained = retained
+        shift = task.shift
+        sums = summed(shift)
+        if shift and any(each.fades(len(anchors) + len(candidates)) for each in sums):
+            shift = None
+            sums = summed(shift)
+        ctx.retained, ctx.shift = retained, shift
         outputs: list[Tensor] = []
         saved: list[Tensor | None] = [anchors, candidates, temperature]
         for each, direction in zip(sums, task.directions, strict=True):
@@ -193,9 +222,9 @@ class Stream(torch.autograd.Function):
                 if mask.kept is not None:
                     each.kept[number] = mask.kept
             each.pulled_sum *= temperature
-            if not task.warm:  # what vanishes adds nothing to a sum that has its peak in it; by itself it is nothing
+            if shift is None:  # what vanishes adds nothing to a sum that has its peak in it; by itself it is nothing
                 each.total.masked_fill_(each.peak <= LOWEST, 0.0)
-            log_sum = each.total.log() if task.warm else each.total.log().add_(each.peak)
+            log_sum = each.total.log().add_(each.peak if shift is None else shift)
             outputs += [log_sum, each.kept, each.pulled_sum, each.pulled]
             saved += [each.total, each.peak, each.pulled_sum, each.drawn, each.pulled_drawn]
             ctx.mark_non_differentiable(each.kept, each.pulled)
@@ -208,6 +237,7 @@ class Stream(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         """Return the gradients of anchors, candidates and temperature."""
         task: Task = ctx.task
+        shift: float | None = ctx.shift
         anchors, candidates, temperature, *saved = ctx.saved_tensors
         pulled_part = torch.zeros_like(temperature)
         top = largest(grads)
@@ -217,22 +247,21 @@ class Stream(torch.autograd.Function):
             grad_log_sum, _, grad_pulled_sum, _ = grads[4 * place : 4 * place + 4]
             present = (total > 0) & (grad_log_sum.abs() > FAINT * top)  # nothing goes where nothing is kept
             grad_log_sum, grad_pulled_sum = grad_log_sum / top, grad_pulled_sum / top
-            if task.warm:
-                push = torch.where(present, grad_log_sum / (total * temperature), 0.0)
-            else:
-                push = torch.where(present, grad_log_sum / temperature, 0.0)
+            push = torch.where(present, grad_log_sum / temperature, 0.0)
+            if shift is not None:
+                push = torch.where(present, push / total, 0.0)
             log_sum = torch.where(present, total.log() + peak, 0.0)
             handed.append((push, grad_pulled_sum, log_sum))
             pulled_part = pulled_part + top * like_temperature(grad_pulled_sum * pulled_sum, temperature)
         grad_candidates: Tensor | None = None
         drawn, pulled_drawn = saved[3], saved[4]
         if drawn is not None:
-            push = handed[0][0] if task.warm else torch.where(saved[0] > 0, handed[0][0] / saved[0], 0.0)
+            push = handed[0][0] if shift is not None else torch.where(saved[0] > 0, handed[0][0] / saved[0], 0.0)
             grad_anchors = torch.einsum("ra,rad->ad", push, drawn)
             if pulled_drawn is not None:
                 grad_anchors += torch.einsum("ra,rad->ad", handed[0][1], pulled_drawn)
         else:
-            walk = Walk(task, anchors, candidates, temperature)
+            walk = Walk(task, anchors, candidates, temperature, shift)
 
             def part(tiles: Sequence[Tile]) -> tuple[Tensor, Tensor]:
                 to_anchors = torch.zeros_like(anchors)
@@ -293,10 +322,15 @@ def _add_sums(
     """
     task = walk.task
     for tile in tiles:
-        logits, values = walk.exponentials(tile) if task.warm else (walk.logits(tile),) * 2
+        if walk.shift == 0:
+            logits, values = walk.exponentials(tile)
+            seen = values
+        else:
+            logits = seen = walk.logits(tile)
+            values = walk.shifted(logits, tile) if walk.shift else logits
         if task.retained:
-            retained[tile.number] = values.clone()
-        block = walk.block(tile, values)
+            retained[tile.number] = seen.clone()
+        block = walk.block(tile, seen)
         for place, number, mask, sides in walk.reads(tile, tile.mirrored):
             each, keep = sums[place], None
             if not mask.trivial:
@@ -309,7 +343,7 @@ def _add_sums(
                 if each.pulled_drawn is not None:
                     each.pulled_drawn[number, tile.rows].addmm_(pull, walk.candidates(tile.columns))
                 add_sums(each.pulled_sum[number], tile, sides, pull.mul_(logits), ones)
-            if task.warm:
+            if walk.shift is not None:
                 kept = values if keep is None else keep.mul_(values)
                 add_sums(each.total[number], tile, sides, kept, weights)
                 if each.drawn is not None:
@@ -333,12 +367,12 @@ def _add_gradients(
     to_rows, to_columns = Sliced(grad_anchors), Sliced(grad_candidates)
     shares = [[tuple(Sliced(each[number]) for each in parts) for number in range(len(parts[0]))] for parts in handed]
     for tile in tiles:
-        if retained:
-            values = retained[tile.number]
-        else:
-            values = walk.exponentials(tile)[1] if task.warm else walk.logits(tile)
-        block = walk.block(tile, values)
-        weight: Tensor | None = None  # of kept pairs, times their exponentials unless it is warm
+        seen = retained.get(tile.number)
+        if seen is None:
+            seen = walk.exponentials(tile)[1] if walk.shift == 0 else walk.logits(tile)
+        values = walk.shifted(seen, tile) if walk.shift else seen
+        block = walk.block(tile, seen)
+        weight: Tensor | None = None  # of kept pairs, times their exponentials where there are peaks
         pulled: Tensor | None = None
         for place, number, mask, sides in walk.reads(tile, task.halved):  # also on the diagonal: one product
             push, pull_weight, log_sum = shares[place][number]
@@ -349,7 +383,7 @@ def _add_gradients(
                 pull = pull_mask(mask, block, sides[0], keep, buffers)
                 pull.mul_(_spread(pull_weight, tile, sides, buffers("share", tile.shape)))
                 pulled = buffers("pulled", tile.shape).copy_(pull) if pulled is None else pulled.add_(pull)
-            if task.warm:
+            if walk.shift is not None:
                 spread = _spread(push, tile, sides, buffers("share", tile.shape))
                 if weight is None:
                     out = buffers("weight", tile.shape)
@@ -368,7 +402,7 @@ def _add_gradients(
                     out.mul_(keep)
                 weight = out if weight is None else weight.add_(out)
         assert weight is not None  # there is at least one rule
-        if task.warm:
+        if walk.shift is not None:
             weight.mul_(values)
             if weights is not None:
                 weight.mul_(weights[tile.columns])

@@ -30,6 +30,7 @@ from antipodes.functional.same_sample import FEW_PAIRS, SameSample
 
 RETAINED_PAIRS = 2**20  # up to this many pairs the tiles of the forward pass are kept, 4 MB in float32 at most
 WARM_REACH = {torch.float32: 55.0, torch.float64: 600.0}  # |s| / tau whose exponentials and their sums need no shift
+MILD_REACH = 128.0  # in float32: up to here one shift does for all, unless the best of some anchor is far from similar
 
 
 @dataclass
@@ -59,6 +60,7 @@ class Task:
         direct: whether there is one tile of all pairs, which is small enough to be kept.
         retained: whether tiles are kept for the backward pass instead of being computed again.
         warm: whether exponentials need no shift; bounds are then compared with exponentials, otherwise with logits.
+        mild: whether one shift may do for all of them, where somebody may look at the sums.
         reach: the largest |logit| that there can be.
         guide: the guide's vectors of rows and columns, if a mask asks for them.
         offsets: (C,) what is added to the logits of every candidate, or None.
@@ -74,12 +76,18 @@ class Task:
     direct: bool
     retained: bool
     warm: bool
+    mild: bool
     reach: float
     guide: tuple[Tensor, Tensor] | None
     offsets: Tensor | None
     rows_need_grad: bool
     columns_need_grad: bool
     product: Tensor | None = None
+
+    @property
+    def shift(self) -> float | None:
+        """What to subtract from logits before their exponentials are taken; None where it depends on the anchor."""
+        return 0.0 if self.warm else self.reach - WARM_REACH[torch.float32] if self.mild else None
 
     @property
     def cells(self) -> int:
@@ -209,6 +217,7 @@ def prepare(
         direct=direct,
         retained=with_grad and keys.requires_grad and anchors.shape[0] * keys.shape[0] <= RETAINED_PAIRS,
         warm=warm,
+        mild=dtype is torch.float32 and reach <= MILD_REACH and offsets is None and on_host(anchors),
         reach=reach,
         guide=guides if needed else None,
         offsets=offsets,

@@ -13,6 +13,7 @@ With labels q between 0 and 1 a pair has the loss q softplus(-z) + (1 - q) softp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from antipodes.functional._masks import Block, keep_mask, pull_mask
 from antipodes.functional._reading import on_host
 from antipodes.functional._stream import Walk, add_sums
 from antipodes.functional._task import Task, as_rules, prepare
-from antipodes.functional._tiles import Tile
+from antipodes.functional._tiles import Sliced, Tile
 from antipodes.functional._workers import share_out
 from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
@@ -199,14 +200,14 @@ class _Function(torch.autograd.Function):
         walk = Walk(task, anchors, candidates, temperature)
         ones = anchors.new_ones(max(len(anchors), len(candidates)))
         retained: dict[int, Tensor] = {}
-        folds = _folds(task, bias) if task.warm else 0
+        folds, factor = _folds(task, bias) if task.warm else (0, 0.0)
 
         def part(tiles: Sequence[Tile]) -> list[list[Tensor]]:
             sums = [[anchors.new_zeros(len(each.masks), each.count) for _ in range(4)] for each in task.directions]
             own = walk.beside()
             for tile in tiles:
                 if folds:
-                    _add_folded(own, tile, sums, ones, bias, folds, retained)
+                    _add_folded(own, tile, sums, ones, factor, folds, retained)
                 else:
                     _add_losses(own, tile, sums, ones, bias, soft, retained)
             return sums
@@ -216,7 +217,7 @@ class _Function(torch.autograd.Function):
             for mine, theirs in zip(sums, other, strict=True):
                 for number, each in enumerate(theirs):
                     mine[number] += each
-        ctx.retained, ctx.quick = retained, folds > 0
+        ctx.retained, ctx.factor = retained, factor
         outputs: list[Tensor] = []
         for totals, direction in zip(sums, task.directions, strict=True):
             for number, mask in enumerate(direction.masks):
@@ -233,25 +234,27 @@ class _Function(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         task: Task = ctx.task
         anchors, candidates, temperature, bias = ctx.saved_tensors
-        walk = Walk(task, anchors, candidates, temperature)
+        factor: float = ctx.factor
+        plain = factor > 0 and all(mask.trivial for each in task.directions for mask in each.masks)
+        quick = plain and not ctx.retained
+        walk = Walk(task, anchors, candidates, -temperature if quick else temperature)
         given = [(grads[4 * place], grads[4 * place + 2]) for place in range(len(task.directions))]
 
         def part(tiles: Sequence[Tile]) -> tuple[Tensor, Tensor, Tensor]:
             to_anchors, to_bias = torch.zeros_like(anchors), torch.zeros_like(bias)
             to_candidates = to_anchors if task.halved else torch.zeros_like(candidates)
-            own = walk.beside()
+            own, to_rows, to_columns = walk.beside(), Sliced(to_anchors), Sliced(to_candidates)
             for tile in tiles:
-                values = ctx.retained[tile.number] if ctx.retained else None
-                if ctx.quick:
-                    block, slope = _quick_slope(own, tile, bias, values)
+                if quick:
+                    weight = _quick_weight(own, tile, factor, given)
                 else:
-                    block, slope = _slope(own, tile, bias, values)
-                weight = _weight(own, block, slope, given, ctx.soft)
+                    block, slope = _slope(own, tile, bias, factor, ctx.retained.get(tile.number))
+                    weight = _weight(own, block, slope, given, ctx.soft)
                 if ctx.needs_input_grad[3]:  # on the diagonal a pair is there twice, and so is its share
                     to_bias += weight.sum() * (0.5 if task.halved and not tile.mirrored else 1.0)
-                to_anchors[tile.rows].addmm_(weight, candidates[tile.columns])
+                to_rows(tile.rows).addmm_(weight, walk.candidates(tile.columns))
                 if tile.mirrored or not task.halved:
-                    to_candidates[tile.columns].addmm_(weight.T, anchors[tile.rows])
+                    to_columns(tile.columns).addmm_(weight.T, walk.anchors(tile.rows))
             return to_anchors, to_candidates, to_bias
 
         (on_anchors, on_candidates, on_bias), *rest = share_out(task.tiles, anchors.device, part)
@@ -271,11 +274,14 @@ class _Function(torch.autograd.Function):
 Sums = list[list[Tensor]]  # of each direction: loss_sum, kept, pulled_loss and pulled
 
 
-def _folds(task: Task, bias: Tensor) -> int:
-    """How many factors 1 + e^z can be multiplied without overflowing, 1 to 8; 0 if e^z alone may."""
+def _folds(task: Task, bias: Tensor) -> tuple[int, float]:
+    """How many factors 1 + e^z can be multiplied without overflowing, 1 to 8, with e^bias; 0 and 0 if e^z alone may."""
     room = 80.0 if bias.dtype is torch.float32 else 700.0  # and what is left is more than a row of factors of 2
-    top = max(task.reach + float(bias.detach().numpy()), 1.0)
-    return next((folds for folds in (8, 4, 2, 1) if folds * top <= room), 0)
+    shift = float(bias.detach().numpy())
+    top = max(task.reach + shift, 1.0)
+    if top > room or shift < -room:
+        return 0, 0.0
+    return next(folds for folds in (8, 4, 2, 1) if folds == 1 or folds * top - min(shift, 0.0) <= room), math.exp(shift)
 
 
 def _add_losses(
@@ -310,51 +316,63 @@ def _add_losses(
 
 
 def _add_folded(
-    walk: Walk, tile: Tile, sums: Sums, ones: Tensor, bias: Tensor, folds: int, retained: dict[int, Tensor]
+    walk: Walk, tile: Tile, sums: Sums, ones: Tensor, factor: float, folds: int, retained: dict[int, Tensor]
 ) -> None:
-    """Add a tile's losses where e^z = x cannot overflow: the sum of log(1 + x) is the log of a product.
+    """Add a tile's losses where e^z cannot overflow: the sum of log(1 + e^z) is the log of a product.
 
-    Logarithms cost most here, so factors are multiplied first, as (1 + x)(1 + y) = 1 + (x + y + x y), in which small x
-    and y lose no digits.
+    Logarithms cost most here, so factors are multiplied first. With e^z = f x, f = e^bias and x the exponential of a
+    logit, (1 + f x)(1 + f y) = 1 + f (x + y + f x y), in which small x and y lose no digits.
     """
     values = walk.exponentials(tile)[1]  # of the logits, which bounds are compared with
     if walk.task.retained:
         retained[tile.number] = values.clone()
-    block, factor, once = walk.block(tile, values), bias.exp(), _read_once(walk.task, tile.mirrored)
+    block, once = walk.block(tile, values), _read_once(walk.task, tile.mirrored)
     for place, number, mask, sides in walk.reads(tile, tile.mirrored):
         loss_sum, kept = sums[place][0][number], sums[place][1][number]
-        keep = None
+        seen = values
         if not mask.trivial:
-            keep = keep_mask(mask, block, sides[0], "keep", walk.buffers)
+            seen = keep_mask(mask, block, sides[0], "keep", walk.buffers)
             if mask.kept is None:
-                add_sums(kept, tile, sides, keep, ones)
-            keep.mul_(values)
+                add_sums(kept, tile, sides, seen, ones)
+            seen.mul_(values)
         for mirror in sides:
-            seen = values if keep is None else keep
-            odds = torch.mul(seen, factor, out=seen if once else walk.buffers("loss", tile.shape))
-            odds = odds.T if mirror else odds
-            width = 1
-            while width < folds and odds.shape[1] % 2 == 0:
-                left, right = odds.chunk(2, 1)
-                odds, width = left.addcmul_(left, right).add_(right), 2 * width
-            where = tile.columns if mirror else tile.rows
-            loss_sum[where].addmv_(odds.log1p_(), ones[: odds.shape[1]])
+            odds, width, dim = seen, 1, 0 if mirror else 1
+            while width < folds and odds.shape[dim] % 2 == 0:
+                left, right = odds.chunk(2, dim)
+                out = walk.buffers("loss", (left.shape[0], left.shape[1])) if width == 1 and not once else left
+                odds, width = torch.addcmul(left, left, right, value=factor, out=out).add_(right), 2 * width
+            losses = torch.mul(odds, factor, out=walk.buffers("rest", (odds.shape[0], odds.shape[1]))).log1p_()
+            if mirror:
+                loss_sum[tile.columns].addmv_(losses.T, ones[: losses.shape[0]])
+            else:
+                loss_sum[tile.rows].addmv_(losses, ones[: losses.shape[1]])
 
 
-def _slope(walk: Walk, tile: Tile, bias: Tensor, logits: Tensor | None) -> tuple[Block, Tensor]:
-    """Return what masks look at, and sigmoid(z)."""
-    logits = walk.logits(tile) if logits is None else logits
-    block = walk.block(tile, logits)
-    return block, torch.add(logits, bias, out=walk.buffers("loss", tile.shape)).sigmoid_()
+def _slope(walk: Walk, tile: Tile, bias: Tensor, factor: float, retained: Tensor | None) -> tuple[Block, Tensor]:
+    """Return what masks look at, and sigmoid(z): from logits or, where there is a factor, from their exponentials."""
+    out = walk.buffers("loss", tile.shape)
+    if not factor:
+        logits = walk.logits(tile) if retained is None else retained
+        return walk.block(tile, logits), torch.add(logits, bias, out=out).sigmoid_()
+    values = walk.exponentials(tile)[1] if retained is None else retained
+    return walk.block(tile, values), torch.div(values, torch.add(values, 1 / factor, out=out), out=out)
 
 
-def _quick_slope(walk: Walk, tile: Tile, bias: Tensor, values: Tensor | None) -> tuple[Block, Tensor]:
-    """Return the same from exponentials of logits, as x / (1 + x)."""
-    fresh = values is None
-    values = walk.exponentials(tile)[1] if values is None else values
-    apart = not fresh or any(not mask.trivial for each in walk.task.directions for mask in each.masks)
-    odds = torch.mul(values, bias.exp(), out=walk.buffers("loss", tile.shape) if apart else values)
-    return walk.block(tile, values), odds.div_(torch.add(odds, 1.0, out=walk.buffers("rest", tile.shape)))
+def _quick_weight(walk: Walk, tile: Tile, factor: float, given: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Return what the logits of a tile receive where all pairs count: what is given / (1 + e^-z).
+
+    The walk is one whose temperature has the other sign.
+    """
+    opposite = walk.exponentials(tile)[1]
+    if tile.excluded is not None:
+        opposite.view(-1).index_fill_(0, tile.excluded, torch.inf)
+    shares: Tensor | None = None
+    for place, number, _, sides in walk.reads(tile, walk.task.halved):
+        for mirror in sides:
+            share = given[place][0][number][tile.columns if mirror else (tile.rows, None)]
+            shares = share if shares is None else shares + share
+    assert shares is not None  # there is at least one rule
+    return torch.div(shares * factor, opposite.add_(factor), out=opposite)
 
 
 def _read_once(task: Task, both: bool) -> bool:
