@@ -109,6 +109,36 @@ def test_a_changed_study_is_refused(finished: Any) -> None:
     assert kept(folder / "out") == before
 
 
+def test_a_study_goes_on_from_its_report(tmp_path: Path) -> None:
+    few = STUDY["common"] | {"steps": 3}
+    first = here("study", write(tmp_path / "tiny.yaml", common=few, seeds=[0, 1]), "--out", tmp_path / "out")
+    assert first[0] == 0, first[2]
+    before = json.loads((tmp_path / "out" / "tiny.json").read_text())["results"]
+    # on another machine, with one seed more and one variant changed
+    more = write(tmp_path / "tiny.yaml", common=few, seeds=[0, 1, 2], variants={"plain": {}, "refined": {"alpha": 0.5}})
+    call = ("study", more, "--out", tmp_path / "anew", "--evidence", tmp_path / "out", "--extend")
+    code, _, errors = here(*call)
+    assert code == 0, errors
+    assert f"the scores of 2 runs are known from {tmp_path / 'out' / 'tiny.json'}" in errors
+    assert [line.split(":")[0] for line in errors.splitlines()[2:]] == [
+        "3/6  refined, seed 0", "4/6  refined, seed 1", "5/6  plain, seed 2", "6/6  refined, seed 2",
+    ]  # fmt: skip
+    report = json.loads((tmp_path / "out" / "tiny.json").read_text())
+    assert {seed: report["results"]["plain"][seed] for seed in "01"} == before["plain"]
+    assert report["results"]["refined"]["0"] != before["refined"]["0"]
+    unknown = "nobody knows which code it was run with"
+    assert report["stale"] == {"plain, seed 0": unknown, "plain, seed 1": unknown}
+    code, _, errors = here(*call)  # once more: nothing is left to do
+    assert code == 0, errors
+    assert "6 of 6 runs are finished already" in errors
+
+
+def test_there_must_be_a_report_to_go_on_from(tmp_path: Path) -> None:
+    call = ("study", write(tmp_path / "tiny.yaml"), "--out", tmp_path / "out", "--extend")
+    assert "which does not exist: leave it out for the first report" in refused(*call)
+    assert not (tmp_path / "out").exists()
+
+
 def test_without_matplotlib_the_report_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     study = write(tmp_path / "tiny.yaml", common=STUDY["common"] | {"steps": 3}, seeds=[0, 1])

@@ -62,6 +62,11 @@ def main(arguments: list[str]) -> None:
         action="store_true",
         help="Write its page and the figure of its scores anew from its JSON; run nothing.",
     )
+    parser.add_argument(
+        "--extend",
+        action="store_true",
+        help="Go on from its report: runs whose scores are in its JSON, with the same options, are not run again.",
+    )
     parser.add_argument("--status", action="store_true", help="Say how far it is, with early numbers; run nothing.")
     call = parser.parse_args(arguments)
     if call.name == "list":
@@ -89,6 +94,7 @@ def main(arguments: list[str]) -> None:
 
 def _run(study: Study, call: Namespace) -> None:
     # what imports torch is imported here, so that listing studies is instant
+    from antipodes.study.extending import keep_reported, read_report
     from antipodes.study.grid import Grid, locked
     from antipodes.study.in_process import InProcess
     from antipodes.study.progress import StudyProgress
@@ -101,6 +107,8 @@ def _run(study: Study, call: Namespace) -> None:
         _status(grid, configurations, out)
         return
     grid.refuse_changes(configurations)
+    reported = (Path(call.evidence) if call.evidence else _evidence(study, out)) / f"{study.label}.json"
+    earlier = read_report(reported, study) if call.extend else None
     facts = (
         _facts(study, configurations, call.parallel, call.data)
         if study.runner is None
@@ -108,6 +116,10 @@ def _run(study: Study, call: Namespace) -> None:
     )
 
     with locked(out) as lock, _stoppable():
+        if earlier is not None:
+            described = {trial: _without_seed(configuration) for trial, configuration in configurations.items()}
+            count = keep_reported(grid, described, earlier)
+            print(f"the scores of {count} runs are known from {reported}", file=sys.stderr)
         for trial, source in grid.share(configurations).items():
             print(f"{trial}: trained already, in {source}", file=sys.stderr)
         with StudyProgress(grid, configurations) as progress:

@@ -96,11 +96,16 @@ class Grid:
                 shared[str(trial)] = source
         return shared
 
+    def keep(self, trial: Trial, scores: Mapping[str, float]) -> None:
+        """Count a trial as finished with scores that an earlier report has; nobody knows which code made them."""
+        _write(trial.folder / "study.json", {"evaluation": self._evaluation(trial), "scores": dict(scores)})
+
     def histories(self) -> Histories:
-        """What every finished trial has logged of its epochs."""
+        """What every finished trial has logged of its epochs, where the folder of its run is there."""
         found: dict[str, dict[int, list[dict[str, float | None]]]] = {}
         for trial in (trial for trial in self.trials if self.scores(trial) is not None):
-            found.setdefault(trial.variant, {})[trial.seed] = read_epochs(trial.folder)
+            if epochs := read_epochs(trial.folder):
+                found.setdefault(trial.variant, {})[trial.seed] = epochs
         return found
 
     def share_done(self, trial: Trial, configuration: Options) -> float:
@@ -182,6 +187,7 @@ class Grid:
 
 
 def _write(file: Path, content: Mapping[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as temporary:
         temporary.write_text(json.dumps(content, indent=2) + "\n")
 

@@ -1,0 +1,56 @@
+"""Going on from a report: runs whose folders are gone count as finished where a study's JSON has their scores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from antipodes.study.definition import Options, Study, Trial, flatten
+from antipodes.study.grid import Grid
+from antipodes.study.in_process import InProcess
+
+
+def read_report(file: Path, study: Study) -> dict[str, Any]:
+    """The report of a study from its JSON.
+
+    Raises:
+        ValueError: if there is none, or it measured in another way than the study does now.
+    """
+    if not file.is_file():
+        raise ValueError(f"--extend goes on from {file}, which does not exist: leave it out for the first report")
+    report: dict[str, Any] = json.loads(file.read_text())
+    for name in ("budget", "protocols", "test_limit", "transfer", "transfer_limit"):
+        now = getattr(study, name)
+        if report.get(name) != now:
+            raise ValueError(f"{file} was made with {name} {report.get(name)}, the study now says {now}: run it anew")
+    return report
+
+
+def keep_reported(grid: Grid | InProcess, described: Mapping[Trial, Options], report: Mapping[str, Any]) -> int:
+    """Put the scores of a report into the folders of its runs, where these have none and the options are the same.
+
+    Args:
+        grid: The runs of the study.
+        described: Their options as a report names them.
+        report: From `read_report`.
+
+    Returns:
+        How many runs were taken over.
+    """
+    kept = 0
+    for trial in grid.trials:
+        scores = report["results"].get(trial.variant, {}).get(str(trial.seed))
+        if scores is None or trial.folder.exists() or not _is_same(report, trial.variant, described[trial]):
+            continue
+        grid.keep(trial, scores)
+        kept += 1
+    return kept
+
+
+def _is_same(report: Mapping[str, Any], variant: str, asked: Options) -> bool:
+    """Whether the report's runs of a variant had these options; one that only one of both knows is let pass."""
+    before = {**report["common"], **report["variants"].get(variant, {})}
+    now = json.loads(json.dumps(flatten(asked), default=str))
+    return all(before[name] == value for name, value in now.items() if name in before)
