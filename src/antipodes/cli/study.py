@@ -118,8 +118,8 @@ def _run(study: Study, call: Namespace) -> None:
     with locked(out) as lock, _stoppable():
         if earlier is not None:
             described = {trial: _without_seed(configuration) for trial, configuration in configurations.items()}
-            count = keep_reported(grid, described, earlier)
-            print(f"the scores of {count} runs are known from {reported}", file=sys.stderr)
+            known = keep_reported(grid, described, earlier)
+            print(f"the scores of {known} runs are known from {reported}", file=sys.stderr)
         for trial, source in grid.share(configurations).items():
             print(f"{trial}: trained already, in {source}", file=sys.stderr)
         with StudyProgress(grid, configurations) as progress:
