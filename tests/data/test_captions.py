@@ -86,6 +86,20 @@ def test_captions_of_one_image_as_strangers(folder):
         Captions(str(folder), rows="text")
 
 
+@pytest.mark.parametrize("rows", ["caption", "separate"])
+def test_rows_of_one_image_are_known_to_show_it(folder, rows):
+    data = Captions(str(folder), rows=rows)
+    repeated = data.repeated("image")
+    assert repeated is not None
+    first, shown = repeated
+    every = torch.arange(len(data))
+    assert torch.equal(data.fetch(first[shown]), data.fetch(every))
+    assert torch.equal(first[shown] == every, torch.isin(every, first))
+    assert len(first) < len(data)
+    assert data.repeated("text") is None
+    assert Captions(str(folder)).repeated("image") is None
+
+
 def test_captions_are_drawn_from_the_draw_and_the_row_alone(folder):
     data = Captions(str(folder))
     for epoch in range(20):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.data import Raw
-from antipodes.runs.embedding import embed
+from antipodes.runs.embedding import embed, embed_different
 from tests.training.paired import FEATURES, Paired
 
 
@@ -46,6 +46,29 @@ def test_texts_are_given_as_they_are() -> None:
 
     features = embed(nn.Identity(), Texts(5), preprocess=lambda texts: torch.tensor([[float(len(t))] for t in texts]))
     assert features[:, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_an_input_that_rows_share_is_embedded_once() -> None:
+    class Shared(Paired):
+        def repeated(self, name: str) -> tuple[Tensor, Tensor] | None:
+            return (torch.tensor([0, 4]), torch.tensor([0, 0, 0, 0, 1, 1])) if name == "image" else None
+
+        def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
+            return super().inputs(torch.tensor([0, 0, 0, 0, 4, 4])[rows], draw)
+
+    seen: list[int] = []
+
+    class Counted(nn.Flatten):
+        def forward(self, inputs: Tensor) -> Tensor:
+            seen.append(len(inputs))
+            return super().forward(inputs)
+
+    options = {"preprocess": scaled, "input_name": "image"}
+    once = embed_different(Counted(), Shared(6), **options)
+    assert sum(seen) == 2
+    torch.testing.assert_close(once, embed(Counted(), Shared(6), **options))
+    assert embed_different(Counted(), Paired(6), **options).shape == once.shape
+    assert sum(seen) == 2 + 6 + 6
 
 
 def test_every_part_is_back_in_its_mode() -> None:

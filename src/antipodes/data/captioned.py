@@ -138,6 +138,13 @@ class CaptionedImages(Samples):
         """Return the images that these rows show."""
         return self.row_images[rows]
 
+    def repeated(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """Return where rows show the same image: the first row of each, and which of these every row shows."""
+        if name != "image" or self.rows == "image":
+            return None
+        counts = torch.from_numpy(self._counts)
+        return counts.cumsum(0) - counts, self.row_images
+
     def corpus(self, name: str) -> list[str]:
         """Return every caption that a row can show, each once."""
         return list(dict.fromkeys(text for texts in self._texts for text in texts))

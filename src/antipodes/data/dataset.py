@@ -111,6 +111,13 @@ class Samples(Described, ABC):
         """Return the images that these rows show: their samples, but where one image is several samples."""
         return self.sample_ids(rows)
 
+    def repeated(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """Return where rows share the input of that name: the first row of each, and which of these every row shows.
+
+        None where every row has one of its own.
+        """
+        return None
+
     def keys(self) -> Tensor | None:
         """Return digests of every row's name and content, (n, 2) int64; None where rows have no names.
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from antipodes.data import Raw, Samples
 from antipodes.methods import Method
 from antipodes.methods.towers import Joined
-from antipodes.runs.embedding import embed
+from antipodes.runs.embedding import embed, embed_different
 from antipodes.runs.locked import kept_features
 from antipodes.runs.views import plain_view
 
@@ -90,7 +90,7 @@ def tower_features(
     preprocess = view or plain_view(method, size or data.image_size, input_name)
 
     def embedded(module: nn.Module) -> Tensor:
-        return embed(
+        return (embed_different if view is None else embed)(
             module,
             data,
             preprocess=preprocess,

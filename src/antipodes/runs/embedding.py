@@ -1,11 +1,12 @@
 """Features of a whole dataset under a frozen encoder."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from antipodes.data.dataset import Raw, Samples
+from antipodes.data.dataset import Raw, Samples, subset
 from antipodes.data.loader import batches
 
 
@@ -68,3 +69,18 @@ def embed(
             module.training = training
     assert features is not None
     return features
+
+
+def embed_different(encoder: nn.Module, dataset: Samples, *, input_name: str, **options: Any) -> Tensor:
+    """`embed` where `preprocess` is not random: an input that several rows share is embedded once.
+
+    Args:
+        encoder: as in `embed`.
+        dataset: the samples; five captions of an image may be five rows of it.
+        input_name: which input.
+        **options: of `embed`.
+    """
+    if (repeated := dataset.repeated(input_name)) is None:
+        return embed(encoder, dataset, input_name=input_name, **options)
+    first, shown = repeated
+    return embed(encoder, subset(dataset, first), input_name=input_name, **options)[shown]

@@ -15,7 +15,7 @@ from antipodes.data import Raw, Samples
 from antipodes.data.download import cache_root
 from antipodes.files import replacing
 from antipodes.methods import Method
-from antipodes.runs.embedding import embed
+from antipodes.runs.embedding import embed_different
 from antipodes.runs.fingerprint import fingerprint
 from antipodes.runs.views import Views
 
@@ -124,7 +124,7 @@ def digest(module: nn.Module, *also: str) -> str:
 def _embed(method: Method, data: Samples, views: Views, name: str, texts: list[str] | None) -> Tensor:
     plan, encoder = method.network.plans[name], method.network[name].encoder
     if texts is None:
-        return embed(
+        return embed_different(
             encoder,
             data,
             preprocess=views.plain[plan.input],
