@@ -6,7 +6,7 @@ This is the one place in evaluation that knows where a method keeps its encoders
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +14,13 @@ from torch import Tensor, nn
 from antipodes.data import Raw, Samples
 from antipodes.methods import Method
 from antipodes.methods.towers import Joined
-from antipodes.runs.embedding import embed, embed_different
-from antipodes.runs.locked import kept_features
+from antipodes.runs.embedding import embed, embed_different, embed_texts, in_evaluation
+from antipodes.runs.locked import described_inputs, described_texts, kept_features
 from antipodes.runs.views import plain_view
 
 Space = Literal["features", "embeddings"]
 """What comes out of an encoder, or out of its projection head, where the loss compares."""
 Progress = Callable[[int, int], None]
-TEXTS_AT_ONCE = 256
 
 
 def first_input(method: Method) -> str:
@@ -103,7 +102,7 @@ def tower_features(
     if view is not None or name not in method.network.names() or not method.network[name].frozen:
         return embedded(network)
     encoder = method.evaluated(name).to(device)
-    seen = repr((data.fingerprint, input_name, size or data.image_size, sorted(method.pixels.items())))
+    seen = described_inputs(method, data, input_name, size or data.image_size)
     features = kept_features(encoder, seen, lambda: embedded(encoder))
     return features if space == "features" else _run(method.network[name].head.to(device), features.to(device))
 
@@ -124,25 +123,11 @@ def text_features(
     if not method.network[tower].frozen:
         return embed_texts(network, texts, device)
     encoder = method.network[tower].encoder.to(device)
-    features = kept_features(encoder, "\0".join(texts), lambda: embed_texts(encoder, texts, device))
+    features = kept_features(encoder, described_texts(texts), lambda: embed_texts(encoder, texts, device))
     return features if space == "features" else _run(method.network[tower].head.to(device), features.to(device))
 
 
-def embed_texts(network: nn.Module, texts: Sequence[str], device: torch.device | str = "cpu") -> Tensor:
-    """Features (n, F) float32 of texts under a tower whose encoder has `tokenize`."""
-    tokenizers = [module for module in network.modules() if hasattr(module, "tokenize")]
-    tokenize = cast(Callable[[list[str]], Tensor], tokenizers[0].tokenize)
-    chunks = [list(texts[start : start + TEXTS_AT_ONCE]) for start in range(0, len(texts), TEXTS_AT_ONCE)]
-    return torch.cat([_run(network, tokenize(chunk).to(device)) for chunk in chunks])
-
-
 def _run(network: nn.Module, inputs: Tensor) -> Tensor:
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        with torch.no_grad():
-            outputs: Tensor = network(inputs)
-    finally:
-        for module, training in modes:
-            module.training = training
+    with in_evaluation(network), torch.no_grad():
+        outputs: Tensor = network(inputs)
     return outputs.float().cpu()

@@ -1,13 +1,16 @@
 """Features of a whole dataset under a frozen encoder."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from antipodes.data.dataset import Raw, Samples, subset
 from antipodes.data.loader import batches
+
+TEXTS_AT_ONCE = 256
 
 
 def embed(
@@ -43,9 +46,7 @@ def embed(
     name = input_name or next(iter(dataset.modalities))
     features: Tensor | None = None
     done = 0
-    modes = [(module, module.training) for module in encoder.modules()]
-    encoder.eval()
-    try:
+    with in_evaluation(encoder):
         for rows, raw in batches(dataset, batch_size, workers):
             given = raw[name]
             with torch.inference_mode():
@@ -64,9 +65,6 @@ def embed(
             done += len(rows)
             if progress is not None:
                 progress(done, len(dataset))
-    finally:
-        for module, training in modes:
-            module.training = training
     assert features is not None
     return features
 
@@ -84,3 +82,36 @@ def embed_different(encoder: nn.Module, dataset: Samples, *, input_name: str, **
         return embed(encoder, dataset, input_name=input_name, **options)
     first, shown = repeated
     return embed(encoder, subset(dataset, first), input_name=input_name, **options)[shown]
+
+
+@torch.no_grad()
+def embed_texts(network: nn.Module, texts: Sequence[str], device: torch.device | str = "cpu") -> Tensor:
+    """Features (n, F) of texts under a tower whose encoder has `tokenize`, float32 on the CPU.
+
+    Texts of like length share a batch, which is padded to its longest.
+    """
+    tokenizers = [module for module in network.modules() if hasattr(module, "tokenize")]
+    tokenize = cast(Callable[[list[str]], Tensor], tokenizers[0].tokenize)
+    order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+    features: Tensor | None = None
+    with in_evaluation(network):
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            places = order[start : start + TEXTS_AT_ONCE]
+            outputs = network(tokenize([texts[place] for place in places]).to(device)).float().cpu()
+            if features is None:
+                features = torch.empty(len(texts), outputs.shape[1])
+            features[places] = outputs
+    assert features is not None
+    return features
+
+
+@contextmanager
+def in_evaluation(network: nn.Module) -> Iterator[None]:
+    """Every part of a network in evaluation mode, and afterwards back in the mode that it came in."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from antipodes.data import Raw, Samples
 from antipodes.data.download import cache_root
 from antipodes.files import replacing
 from antipodes.methods import Method
-from antipodes.runs.embedding import embed_different
+from antipodes.runs.embedding import embed_different, embed_texts
 from antipodes.runs.fingerprint import fingerprint
 from antipodes.runs.views import Views
 
@@ -63,8 +63,10 @@ def lookup_locked(
         if not method.network[name].frozen or method.mixes or random or shared:
             continue
         texts = data.corpus(plan.input) if plan.modality == "text" else None
-        seen = repr((data.fingerprint, plan.input, data.image_size, sorted(method.pixels.items())))
-        count = len(data) if texts is None else len(texts)
+        if texts is None:
+            count, seen = len(data), described_inputs(method, data, plan.input, data.image_size)
+        else:  # the same for all data that shows these texts
+            count, seen = len(texts), described_texts(texts)
         known = kept_features(
             method.network[name].encoder,
             seen,
@@ -75,6 +77,16 @@ def lookup_locked(
         views.locked[plan.input] = LockedFeatures(known, places)
         for tower in method.copies(name):
             tower.cached = True
+
+
+def described_inputs(method: Method, data: Samples, input_name: str, size: int) -> str:
+    """Words that tell an input of a dataset, as a method's towers see it at this size, from everything else."""
+    return repr((data.fingerprint, input_name, size, sorted(method.pixels.items())))
+
+
+def described_texts(texts: Sequence[str]) -> str:
+    """Words that tell these texts from everything else."""
+    return "\0".join(texts)
 
 
 def kept_features(
@@ -132,8 +144,4 @@ def _embed(method: Method, data: Samples, views: Views, name: str, texts: list[s
             device=views.device,
             batch_size=BATCH,
         )
-    parts = []
-    for start in range(0, len(texts), BATCH):
-        tokens = views.plain[plan.input](texts[start : start + BATCH]).to(views.device)
-        parts.append(encoder(tokens).float().cpu())
-    return torch.cat(parts)
+    return embed_texts(encoder, texts, views.device)
