@@ -17,8 +17,8 @@ from antipodes.evaluation.judged import judged_embeddings
 from antipodes.methods import CLIP, SANE, Method, Tower, Towers
 from antipodes.objectives import SoftLabel
 from antipodes.pairs import normalise
-from antipodes.runs.locked import LockedFeatures, digest, lookup_locked
-from antipodes.runs.views import Views
+from antipodes.runs.locked import digest, lookup_locked
+from antipodes.runs.views import LockedFeatures, Views
 from tests.training.paired import FEATURES, Dense, Paired, Pixels
 
 PLAIN: dict[str, Any] = {"augmentation": {"name": "plain"}}

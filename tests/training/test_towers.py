@@ -15,7 +15,7 @@ from torch import Tensor
 
 from antipodes.cli.train import parse
 from antipodes.methods import CLIP
-from antipodes.runs import locked
+from antipodes.runs import views
 from antipodes.runs.build import build_data
 from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.runs.opening import open_method
@@ -23,6 +23,7 @@ from antipodes.runs.records import read_records
 from antipodes.training import prepare
 from antipodes.training.loop import train
 from tests.cli.command import COMMAND, ENVIRONMENT, antipodes
+from tests.training.paired import Paired
 from tests.training.test_resume import equal
 
 PAIRED = ["--method", "clip", "--data", "tests.training.paired.Paired", "--encoder", "tests.training.paired.Pixels"]
@@ -172,9 +173,9 @@ def test_two_processes_train_one_run(options: list[object], tmp_path: Path) -> N
 
 def test_a_frozen_tower_is_looked_up_and_does_not_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    original = locked.LockedFeatures.__call__
+    original = views.LockedFeatures.__call__
     monkeypatch.setattr(
-        locked.LockedFeatures, "__call__", lambda self, rows, raw: looked.append(len(rows)) or original(self, rows, raw)
+        views.LockedFeatures, "__call__", lambda self, rows, raw: looked.append(len(rows)) or original(self, rows, raw)
     )
     with_look_up = run(tmp_path / "a", *FROZEN)
     assert looked == [16] * 12
@@ -194,11 +195,38 @@ def test_a_frozen_tower_is_looked_up_and_does_not_move(tmp_path: Path, monkeypat
     assert moved == {"towers.image.head", "towers.vector.encoder", "towers.vector.head"} | learned
 
 
+def test_what_is_frozen_is_written_once(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", *FROZEN)
+    every = weights(folder)
+    written = torch.load(folder.last, weights_only=True)["model"]
+    once = load_checkpoint(folder.last.with_name("frozen.pt"))["model"]
+    assert {name for name in every if name.startswith("network.towers.image.encoder.")} == set(once)
+    assert set(every) - set(written) == set(once)
+    method = open_method(folder)[0]
+    assert list(method.state_dict()) == list(every)
+    assert all(torch.equal(weight, every[name]) for name, weight in method.state_dict().items())
+    folder.last.with_name("frozen.pt").unlink()
+    with pytest.raises(ValueError, match=r"frozen.pt does not exist"):
+        load_checkpoint(folder.last)
+
+
+def test_images_whose_features_are_known_are_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[frozenset[str]] = []
+    original = Paired.inputs_without
+    monkeypatch.setattr(
+        Paired,
+        "inputs_without",
+        lambda self, names, *rest: asked.append(names) or original(self, names, *rest),
+    )
+    run(tmp_path / "a", *FROZEN)
+    assert asked == [frozenset({"image"})] * 12
+
+
 def test_a_frozen_tower_with_random_views_is_not_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("views of the image are random")
 
-    monkeypatch.setattr(locked.LockedFeatures, "__call__", refuse)
+    monkeypatch.setattr(views.LockedFeatures, "__call__", refuse)
     folder = run(tmp_path / "a", "--freeze", "image", "--epochs", 1)
     assert len(losses(folder.folder)) == 4
 

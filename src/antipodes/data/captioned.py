@@ -114,12 +114,17 @@ class CaptionedImages(Samples):
         Where a row is an image, its caption is drawn by ``draw`` and the row alone, so that every order of the rows,
         every rank and every resumed run reads the same; without ``draw`` it is the first.
         """
-        if "text" not in self.modalities:
-            return {"image": self.fetch(rows)}
-        images = self.row_images[rows].tolist()
-        which = self._which(rows.numpy(), draw)
-        text = [self._texts[image][k] for image, k in zip(images, which.tolist(), strict=True)]
-        return {"image": self.fetch(rows), "text": text}
+        return self.inputs_without(frozenset(), rows, draw)
+
+    def inputs_without(
+        self, names: frozenset[str], rows: Tensor, draw: tuple[int, ...] | None = None
+    ) -> dict[str, Raw]:
+        """Return the inputs of these rows but for some that nobody looks at: images that are not decoded then."""
+        found: dict[str, Raw] = {} if "image" in names else {"image": self.fetch(rows)}
+        if "text" in self.modalities and "text" not in names:
+            images, which = self.row_images[rows].tolist(), self._which(rows.numpy(), draw).tolist()
+            found["text"] = [self._texts[image][k] for image, k in zip(images, which, strict=True)]
+        return found
 
     def fetch(self, ids: Tensor) -> Tensor:
         """Return the images of these rows, (b,) int64 -> (b, 3, H, W) uint8.

@@ -80,6 +80,12 @@ class Samples(Described, ABC):
             Of an image (b, 3, H, W) uint8, of a text a list of b strings, of a vector (b, F) float32.
         """
 
+    def inputs_without(
+        self, names: frozenset[str], rows: Tensor, draw: tuple[int, ...] | None = None
+    ) -> dict[str, Raw]:
+        """Return the inputs of these rows but for some that nobody looks at, which are not fetched where that costs."""
+        return {name: raw for name, raw in self.inputs(rows, draw).items() if name not in names}
+
     def fetch(self, ids: Tensor) -> Tensor:
         """Return the images of these rows, (b,) int64 -> (b, 3, H, W) uint8.
 
@@ -294,6 +300,12 @@ class SomeRows(Samples):
     def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
         """Return the inputs of these rows, as the whole dataset has them."""
         return self.dataset.inputs(self.rows[rows], draw)
+
+    def inputs_without(
+        self, names: frozenset[str], rows: Tensor, draw: tuple[int, ...] | None = None
+    ) -> dict[str, Raw]:
+        """Return the inputs of these rows but for some, as the whole dataset has them."""
+        return self.dataset.inputs_without(names, self.rows[rows], draw)
 
     def captions(self, row: int) -> list[str]:
         """Return all captions of the image that a row shows, as the whole dataset has them."""

@@ -28,6 +28,9 @@ class Loader:
         world_size: number of slices; divides ``batch_size``.
         workers: processes that decode when the dataset is not in memory.
 
+    Attributes:
+        unread: names of inputs that nobody looks at, as their features are known: they are not fetched.
+
     Raises:
         ValueError: if the dataset has less than two samples or less than a batch, or the batch cannot be shared out.
 
@@ -55,6 +58,7 @@ class Loader:
         require_trainable(dataset, batch_size)
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
         self.rank, self.world_size, self.workers = rank, world_size, workers
+        self.unread: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
@@ -74,7 +78,7 @@ class Loader:
         if not 0 <= start <= len(self):
             raise ValueError(f"start must be in 0..{len(self)}, the batches of an epoch, got {start}")
         share = self.order(epoch)[start:].chunk(self.world_size, dim=1)[self.rank]
-        return _stream(self.dataset, share.unbind(), self.workers, (self.seed, epoch))
+        return _stream(self.dataset, share.unbind(), self.workers, (self.seed, epoch), self.unread)
 
 
 def batches(dataset: Samples, batch_size: int, workers: int = 0) -> Iterator[Loaded]:
@@ -83,14 +87,19 @@ def batches(dataset: Samples, batch_size: int, workers: int = 0) -> Iterator[Loa
 
 
 def _stream(
-    dataset: Samples, row_batches: Sequence[Tensor], workers: int, draw: tuple[int, ...] | None
+    dataset: Samples,
+    row_batches: Sequence[Tensor],
+    workers: int,
+    draw: tuple[int, ...] | None,
+    unread: frozenset[str] = frozenset(),
 ) -> Iterator[Loaded]:
+    loaded = _Batches(dataset, row_batches, draw, unread)
     if dataset.in_memory or not workers:
-        return ((rows, dataset.inputs(rows, draw)) for rows in row_batches)
+        return (loaded[i] for i in range(len(loaded)))
     # A generator of its own, as DataLoader would otherwise draw its workers' seed from the global one.
     return iter(
         DataLoader(
-            _Batches(dataset, row_batches, draw),
+            loaded,
             batch_size=None,
             num_workers=workers,
             generator=torch.Generator().manual_seed(0),
@@ -101,11 +110,16 @@ def _stream(
 class _Batches(Dataset[Loaded]):
     """One item per batch of rows, so that a worker decodes a whole batch."""
 
-    def __init__(self, dataset: Samples, row_batches: Sequence[Tensor], draw: tuple[int, ...] | None) -> None:
-        self.dataset, self.row_batches, self.draw = dataset, row_batches, draw
+    def __init__(
+        self, dataset: Samples, row_batches: Sequence[Tensor], draw: tuple[int, ...] | None, unread: frozenset[str]
+    ) -> None:
+        self.dataset, self.row_batches, self.draw, self.unread = dataset, row_batches, draw, unread
 
     def __len__(self) -> int:
         return len(self.row_batches)
 
     def __getitem__(self, i: int) -> Loaded:
-        return self.row_batches[i], self.dataset.inputs(self.row_batches[i], self.draw)
+        rows = self.row_batches[i]
+        if self.unread:
+            return rows, self.dataset.inputs_without(self.unread, rows, self.draw)
+        return rows, self.dataset.inputs(rows, self.draw)

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 import yaml
+from torch import Tensor
 
 from antipodes.files import replacing
 from antipodes.registry import NAMES
@@ -24,6 +25,7 @@ if sys.platform != "win32":
 
 CHECKPOINT_FORMAT = 1
 LOCK = ".lock"
+FROZEN = "frozen.pt"  # beside the checkpoints
 WRITTEN = (
     "config.yaml",
     "metrics.jsonl",
@@ -176,19 +178,34 @@ def absolute(data: str) -> str:
     return str(path.absolute()) if data not in NAMES["data"] and path.exists() else data
 
 
-def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+def save_checkpoint(path: Path, state: dict[str, Any], frozen: Collection[str] = ()) -> None:
     """Write a checkpoint: the old one stays whole until the new one is on disk.
+
+    Args:
+        path: Where to.
+        state: What it holds.
+        frozen: Which of the weights under `model` never change: they are not written again and again, but stand once
+            in a file beside it, from `save_frozen`.
 
     Raises:
         OSError: if it cannot be written, such as on a full disk.
     """
     try:
         with replacing(path) as file:
+            if frozen:
+                model = state["model"]
+                moving = {name: weight for name, weight in model.items() if name not in frozen}
+                state = state | {"model": moving, "weights": list(model)}
             torch.save({"format": CHECKPOINT_FORMAT} | state, file)
     except (RuntimeError, OSError) as error:  # torch's writer says RuntimeError where the disk is full
         free = shutil.disk_usage(path.parent).free
         kept = "; the one before it is whole" if path.exists() else ""
         raise OSError(f"the checkpoint {path} cannot be written, the disk has {free:,} bytes free{kept}") from error
+
+
+def save_frozen(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """Write the weights that no step changes into the folder of checkpoints, before the first of these."""
+    save_checkpoint(folder / FROZEN, {"model": dict(weights)})
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -205,6 +222,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} cannot be read as a checkpoint ({type(error).__name__}): it is damaged") from error
     if not isinstance(state, dict) or state.get("format") != CHECKPOINT_FORMAT:
         raise ValueError(f"{path} is not a checkpoint of this version of antipodes")
+    if (names := state.pop("weights", None)) is not None:
+        model = state["model"] | load_checkpoint(path.with_name(FROZEN))["model"]
+        state["model"] = {name: model[name] for name in names}
     return cast(dict[str, Any], state)
 
 

@@ -11,33 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from antipodes.data import Raw, Samples
+from antipodes.data import Samples
 from antipodes.data.download import cache_root
 from antipodes.files import replacing
 from antipodes.methods import Method
 from antipodes.runs.embedding import embed_different, embed_texts
 from antipodes.runs.fingerprint import fingerprint
-from antipodes.runs.views import Views
+from antipodes.runs.views import LockedFeatures, Views
 
 BATCH = 256
-
-
-class LockedFeatures:
-    """What a frozen encoder makes of an input, by row, or by text where a row has several.
-
-    Args:
-        features: (m, F), memory-mapped.
-        places: Text -> its row of `features`; None where it is the row of the dataset.
-    """
-
-    def __init__(self, features: Tensor, places: Mapping[str, int] | None = None) -> None:
-        self.features, self.places = features, places
-
-    def __call__(self, rows: Tensor, raw: Raw) -> Tensor:
-        """The features (b, F) of some rows, given what the dataset has of them."""
-        if self.places is not None:
-            rows = torch.tensor([self.places[text] for text in raw])
-        return self.features[rows.cpu()]
 
 
 def lookup_locked(

@@ -35,6 +35,30 @@ class Recipes:
     second: str | None = None
 
 
+class LockedFeatures:
+    """What a frozen encoder makes of an input, by row, or by text where a row has several.
+
+    Args:
+        features: (m, F), memory-mapped.
+        places: Text -> its row of `features`; None where it is the row of the dataset.
+    """
+
+    def __init__(self, features: Tensor, places: Mapping[str, int] | None = None) -> None:
+        self.features, self.places = features, places
+
+    @property
+    def by_row(self) -> bool:
+        """Whether the row alone tells its features, whatever the dataset has of it."""
+        return self.places is None
+
+    def __call__(self, rows: Tensor, raw: Raw | None) -> Tensor:
+        """The features (b, F) of some rows, given what the dataset has of them."""
+        if self.places is not None:
+            assert raw is not None
+            rows = torch.tensor([self.places[text] for text in raw])
+        return self.features[rows.cpu()]
+
+
 class Views:
     """Makes the batches of a run.
 
@@ -63,7 +87,7 @@ class Views:
         self.rank, self.world_size = rank, world_size
         self.inputs = list(dict.fromkeys(plan.input for plan in method.network.plans.values() if plan.input))
         self.plain = {name: plain_view(method, data.image_size, name) for name in self.inputs}
-        self.locked: dict[str, Callable[[Tensor, Raw], Tensor]] = {}  # inputs whose features are known already
+        self.locked: dict[str, LockedFeatures] = {}  # inputs whose features are known already
         self._recipe: Augmentation | None = None
         self._second: Augmentation | None = None
         self._crops: list[Augmentation] = []
@@ -79,14 +103,19 @@ class Views:
 
     def batch(self, rows: Tensor, raw: Mapping[str, Raw], seeds: tuple[int, ...]) -> Batch:
         """The batch of some rows; what is random follows from the seeds alone."""
-        inputs = {name: self._see(name, rows, raw[name], seeds) for name in self.inputs}
+        unread = self.unread()
+        inputs = {name: self._see(name, rows, None if name in unread else raw[name], seeds) for name in self.inputs}
         return Batch(self.data.sample_ids(rows).to(self.device), inputs, rows.to(self.device))
 
-    def _see(self, name: str, rows: Tensor, raw: Raw, seeds: tuple[int, ...]) -> Inputs:
+    def unread(self) -> frozenset[str]:
+        """The inputs that nobody has to fetch: what their encoders make of them is known by row."""
+        return frozenset(name for name, known in self.locked.items() if known.by_row)
+
+    def _see(self, name: str, rows: Tensor, raw: Raw | None, seeds: tuple[int, ...]) -> Inputs:
         count, supports = self.method.views, self.method.supports
         raw = raw.to(self.device) if isinstance(raw, Tensor) else raw
         if name in self.locked or self.data.modalities[name] != "image":
-            seen = self.locked[name](rows, raw) if name in self.locked else self.plain[name](raw)
+            seen = self.locked[name](rows, raw) if name in self.locked else self.plain[name](raw)  # type: ignore[arg-type]
             seen = seen.to(self.device)
             return Inputs([seen] * count, [seen] * supports, plain=seen if self.method.plain else None)
         assert isinstance(raw, Tensor)

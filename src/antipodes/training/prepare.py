@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from antipodes.data import Loader, Samples
@@ -24,7 +24,7 @@ from antipodes.methods import Method
 from antipodes.objectives import Temperature
 from antipodes.runs.boards import BOARDS, require
 from antipodes.runs.build import build_method
-from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint
+from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint, save_frozen
 from antipodes.runs.growth import described, grown_optimizer, growth_since, open_data
 from antipodes.runs.locked import lookup_locked
 from antipodes.runs.opening import load_model
@@ -82,6 +82,16 @@ class Training:
         return self.done / self.calendar.total(self.settings.epochs)
 
     @cached_property
+    def frozen(self) -> frozenset[str]:
+        """The names of weights that no step changes; asked for the first time, they are written down."""
+        towers = [self.method.network[name] for name in self.method.network.names()]
+        fixed = {id(each) for tower in towers if tower.frozen for each in _weights(tower.encoder).values()}
+        found = {name: weight for name, weight in _weights(self.method).items() if id(weight) in fixed}
+        if found:
+            save_frozen(self.run.last.parent, {name: weight.detach() for name, weight in found.items()})
+        return frozenset(found)
+
+    @cached_property
     def rows(self) -> dict[str, Any]:
         """What checkpoints hold of the data, so that its rows are known again when it has grown."""
         return described(self.data)
@@ -117,8 +127,8 @@ class Training:
             "totals": self.totals.state(),
         }
         if is_best:  # first, as the last checkpoint says that it is there
-            save_checkpoint(self.run.best, state)
-        save_checkpoint(self.run.last, state)
+            save_checkpoint(self.run.best, state, self.frozen)
+        save_checkpoint(self.run.last, state, self.frozen)
 
 
 def prepare(
@@ -214,6 +224,7 @@ def prepare(
         discard_snapshots(run, calendar.epoch(done) if growth is None else -1)  # they go by rows
     bar = TrainingProgress(calendar.total(settings.epochs), done, enabled=fabric.is_global_zero)
     lookup_locked(views, method, data, config, bar.say)
+    loader.unread = views.unread()
     return Training(
         config,
         settings,
@@ -234,6 +245,11 @@ def prepare(
         best,
         totals,
     )
+
+
+def _weights(module: nn.Module) -> dict[str, Tensor]:
+    """The weights and tables of a module by name, the very tensors."""
+    return dict(module.state_dict(keep_vars=True))
 
 
 def launch(settings: Settings) -> Fabric:
