@@ -27,14 +27,14 @@ from antipodes.evaluation.protocols.transfer import Transfer, custom_metric, lab
 from antipodes.evaluation.protocols.transfer_fine_tune import TransferFineTune
 from antipodes.evaluation.protocols.transfer_linear_sgd import TransferLinearSGD
 from antipodes.evaluation.protocols.zero_shot import ZeroShot, class_vectors
-from antipodes.evaluation.subject import PairedFeatures, Subject
+from antipodes.evaluation.subject import Subject
 from antipodes.evaluation.tiles import caption_lines, tile
-from antipodes.evaluation.towers import tower_features, tower_network
 from antipodes.methods import CLIP, Tower, TowerPlan, Towers
 from antipodes.negatives import FNC, IFND, GloFND
 from antipodes.objectives import InfoNCE
 from antipodes.pairs import normalise
 from antipodes.runs.build import build_method
+from antipodes.runs.towers import PairedFeatures, tower_features, tower_network
 from tests.cli.command import here, refused
 from tests.methods.tiny import SIZE, build
 from tests.reference.flags import rates_of_flags

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 import subprocess
 import tarfile
@@ -137,6 +138,34 @@ def test_an_oracle_of_sibling_captions_knows_what_the_data_knows(tmp_path: Path)
         losses[name] = step_losses(tmp_path / name)
     assert losses["known"] == pytest.approx(losses["one"], rel=1e-5)
     assert losses["apart"][0] > losses["one"][0]  # more negatives
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_best_epoch_is_told_by_pairs_that_are_not_trained_on(tmp_path: Path, frozen: bool) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    lines = ["image,caption"]
+    for number in range(24):
+        (folder / f"{number}.png").write_bytes(picture(COLOURS[number % 4], number))
+        lines += [f"{number}.png,{word} {COLOURS[number % 4]} picture {number}" for word in ("a", "the", "one")]
+    (folder / "captions.csv").write_text("\n".join(lines))
+    for split, numbers in {"train": range(8), "val": range(8, 16), "test": range(16, 24)}.items():
+        (folder / f"{split}.txt").write_text("\n".join(f"{number}.png" for number in numbers))
+    call = [*CLIP, "--data", folder, "--epochs", 5, "--knn_every", 2, "--learning_rate", 5, "--out", tmp_path / "run"]
+    call += ["--freeze", "image,text", "--augmentation", "plain"] if frozen else []
+    code, _, errors = here("train", *call)
+    assert code == 0, errors
+    rows = {line["epoch"]: line["recall"] for line in read_records(tmp_path / "run") if "recall" in line}
+    assert list(rows) == [2, 4, 5]
+    assert f"recall {rows[5]:.1f} %" in errors
+    best = max(rows, key=lambda epoch: rows[epoch])  # the first of equals
+    assert load_checkpoint(Run(tmp_path / "run").best)["step"] == best
+    # what it was judged by is the validation split, as the protocol would
+    (folder / "test.txt").write_text((folder / "val.txt").read_text())
+    (folder / "val.txt").unlink()
+    code, out, errors = here("evaluate", tmp_path / "run", "--protocol", "retrieval", "--json")
+    assert code == 0, errors
+    assert json.loads(out)["run"]["retrieval mean"] == pytest.approx(rows[5], abs=1e-3)
 
 
 def step_losses(folder: Path) -> list[float]:

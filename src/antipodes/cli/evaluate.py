@@ -24,12 +24,12 @@ from antipodes.evaluation.protocols.transfer import open_at_size, open_others
 from antipodes.evaluation.report import Row, results_dictionary, scores_table
 from antipodes.evaluation.scores import keep_scores
 from antipodes.evaluation.subject import Subject
-from antipodes.evaluation.towers import Progress
 from antipodes.methods import Method
 from antipodes.runs.fingerprint import fingerprint
 from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.runs.open_clip import open_clip_method
 from antipodes.runs.opening import open_method
+from antipodes.runs.towers import Progress
 from antipodes.runs.views import build_augmentation
 from antipodes.seeding import check_seed
 from antipodes.training.calendar import Calendar

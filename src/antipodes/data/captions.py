@@ -100,15 +100,17 @@ class Captions(CaptionedImages):
 
     def held_out(self, limit: int | None = None) -> Captions | None:
         """Return the test split, or the validation split where there is no test; None when neither or this is it."""
-        if self.split != "train":
+        return self._other("test", limit) or self._other("val", limit)
+
+    def validation(self) -> Captions | None:
+        """Return the validation split where there is a test split beside it."""
+        return self._other("val") if "test" in self._splits else None
+
+    def _other(self, split: Literal["test", "val"], limit: int | None = None) -> Captions | None:
+        """Return another split than that of training; None where there is none, or this is no training split."""
+        if self.split != "train" or split not in self._splits:
             return None
-        held_out: tuple[Literal["test", "val"], ...] = ("test", "val")
-        for split in held_out:
-            if split in self._splits:
-                return Captions(
-                    self.path, split, size=self.image_size, decode=self.decode, limit=limit, **self._options
-                )
-        return None
+        return Captions(self.path, split, size=self.image_size, decode=self.decode, limit=limit, **self._options)
 
     def describe(self) -> list[str]:
         """Say what was found, which splits there are, and what was left out."""

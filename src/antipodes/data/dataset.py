@@ -135,6 +135,10 @@ class Samples(Described, ABC):
         """Return the test split that belongs to this dataset, None when there is none or this is it."""
         return None
 
+    def validation(self) -> Samples | None:
+        """Return the split to choose by while training, where the dataset has one apart from the test split."""
+        return None
+
 
 class ImageDataset(Samples, Dataset[tuple[int, Tensor, int]]):
     """Square uint8 RGB images with stable ids 0..n-1; also a map-style torch dataset of ``(id, image, label)``."""
@@ -323,6 +327,10 @@ class SomeRows(Samples):
     def held_out(self, limit: int | None = None) -> Samples | None:
         """Return the test split of the dataset this was taken from."""
         return self.dataset.held_out(limit)
+
+    def validation(self) -> Samples | None:
+        """Return the validation split of the dataset this was taken from."""
+        return self.dataset.validation()
 
 
 @overload

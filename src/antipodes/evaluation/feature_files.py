@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antipodes.evaluation.subject import ClassifiedFeatures, PairedFeatures
+from antipodes.evaluation.subject import ClassifiedFeatures
+from antipodes.runs.towers import PairedFeatures
 
 
 def read_pairs(images: str, texts: str, owners: str | None = None) -> PairedFeatures:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from antipodes.data import Raw, Samples
 from antipodes.data.augment import Augmentation, Plain
-from antipodes.evaluation.towers import tower_features
 from antipodes.methods import Method
 from antipodes.negatives import Policy
 from antipodes.pairs import Group, Guide, Pairs, Rule, normalise
 from antipodes.runs.embedding import embed
+from antipodes.runs.towers import tower_features
 from antipodes.runs.views import plain_view
 from antipodes.seeding import generator
 

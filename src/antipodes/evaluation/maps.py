@@ -12,11 +12,11 @@ from antipodes.data import Samples
 from antipodes.data.dataset import subset
 from antipodes.evaluation import map_figures
 from antipodes.evaluation.map_figures import Column, Panel
-from antipodes.evaluation.towers import tower_features
 from antipodes.methods import Method
 from antipodes.pairs import normalise
 from antipodes.runs.folder import Run
 from antipodes.runs.snapshots import Snapshot, load_snapshots, pseudo_labels, sample
+from antipodes.runs.towers import tower_features
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

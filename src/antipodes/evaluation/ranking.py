@@ -1,8 +1,6 @@
-"""Retrieval between two sets of vectors, and how vectors lie on the sphere."""
+"""How vectors lie on the sphere, and whether two views of a sample find each other."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,48 +8,6 @@ from torch import Tensor
 from antipodes.pairs import normalise
 
 BLOCK_ELEMENTS = 2**22
-
-
-def first_ranks(queries: Tensor, keys: Tensor, query_groups: Tensor, key_groups: Tensor) -> Tensor:
-    """The rank of every query's most similar right key, (n,) int64: 0 if nothing else is more similar.
-
-    A key is right if it is of the query's group, so with several captions an image any of them counts. A wrong key that
-    ties with the best right one comes before it: what cannot be told apart is no find.
-
-    Args:
-        queries: (n, D); need not be normalised.
-        keys: (m, D).
-        query_groups: (n,) int64.
-        key_groups: (m,) int64; every query's group has a key.
-
-    Raises:
-        ValueError: if a query has no right key at all.
-    """
-    queries, keys = normalise(queries), normalise(keys)
-    alone = ~torch.isin(query_groups, key_groups)
-    if bool(alone.any()):
-        raise ValueError(
-            f"{int(alone.sum())} of {len(queries)} queries have nothing to find, first number {int(alone.nonzero()[0])}"
-        )
-    ranks = []
-    rows = max(1, BLOCK_ELEMENTS // len(keys))
-    for start in range(0, len(queries), rows):
-        part = slice(start, start + rows)
-        similarity = queries[part] @ keys.T
-        right = query_groups[part, None] == key_groups
-        best = similarity.masked_fill(~right, -torch.inf).amax(1, keepdim=True)
-        ranks.append(((similarity >= best) & ~right).sum(1))
-    return torch.cat(ranks)
-
-
-def recalls(ranks: Tensor, cutoffs: Sequence[int] = (1, 5, 10)) -> dict[int, float]:
-    """The share of ranks (n,) below each cutoff, in [0, 1].
-
-    Example:
-        >>> recalls(torch.tensor([0, 3, 20, 0]), (1, 5))
-        {1: 0.5, 5: 0.75}
-    """
-    return {cutoff: float((ranks < cutoff).double().mean()) for cutoff in cutoffs}
 
 
 def duplicate_recall(first: Tensor, second: Tensor, k: int = 5) -> float:

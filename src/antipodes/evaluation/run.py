@@ -8,8 +8,8 @@ from antipodes.data import Samples
 from antipodes.data.augment import Augmentation
 from antipodes.evaluation.protocol import Protocol, evaluate, make_protocols
 from antipodes.evaluation.subject import Subject
-from antipodes.evaluation.towers import Progress
 from antipodes.methods import Method
+from antipodes.runs.towers import Progress
 
 
 def score(

@@ -14,21 +14,12 @@ from antipodes.data import Raw, Samples, subset
 from antipodes.data.augment import Augmentation
 from antipodes.evaluation.features import FeatureSet, split_features
 from antipodes.evaluation.splits import stratified_split
-from antipodes.evaluation.towers import Progress, Space, text_tower, tower_features
 from antipodes.methods import Method
 from antipodes.negatives import Policy
+from antipodes.runs.towers import PairedFeatures, Progress, Space, text_tower, tower_features
 from antipodes.runs.views import build_augmentation
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class PairedFeatures:
-    """Features of images (n, D) and of texts (m, D) in one space, and the image (m,) that every text belongs to."""
-
-    images: Tensor
-    texts: Tensor
-    owners: Tensor
 
 
 @dataclass(frozen=True)

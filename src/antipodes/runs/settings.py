@@ -48,7 +48,8 @@ class Settings:
         devices: Number of processes, one per device.
         workers: Processes that decode images, for folders that do not fit in memory.
         threads: CPU threads of each process; none leaves torch's choice.
-        knn_every: Epochs between kNN accuracies on training images, when there are labels; 0 for never.
+        knn_every: Epochs between scores that tell the best epoch: kNN accuracies on training images, where there are
+            labels, or the recall of validation pairs of images and texts; 0 for never.
         checkpoint_steps: Also write a checkpoint every so many steps inside an epoch; 0 for each epoch's end only.
         snapshot_every: Epochs between snapshots of some images' features and pseudo labels, of which antipodes pictures
             draws maps; 0 for none.

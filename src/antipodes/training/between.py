@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
 from antipodes.data import Samples, subset
 from antipodes.functional.knn import knn
+from antipodes.functional.retrieval import recall_both_ways
 from antipodes.guides import RunGuide
 from antipodes.methods import Method
 from antipodes.negatives import Policy
 from antipodes.negatives.policy import Hears, Space
 from antipodes.pairs import normalise
 from antipodes.runs.embedding import embed
+from antipodes.runs.towers import paired_features, tower_features
 from antipodes.runs.views import plain_view
 
 KNN_IMAGES = 4096  # training samples that the kNN accuracy during training looks at
@@ -27,6 +31,13 @@ def online_knn(method: Method, data: Samples, device: torch.device | str = "cpu"
     features = embed(method.backbone(), sample, preprocess=view, input_name=name, device=device)
     assert sample.labels is not None
     return 100 * knn(features, sample.labels, features, sample.labels, leave_one_out=True)
+
+
+def online_recall(method: Method, data: Samples, device: torch.device | str = "cpu") -> float:
+    """Mean recall at 1, 5 and 10 of texts by images and of images by texts, in percent, on a validation split."""
+    embedded = partial(tower_features, method, data, device=device)
+    pairs = paired_features(method, data, lambda tower, space: embedded(tower, space=space), device)
+    return recall_both_ways(pairs.images, pairs.texts, pairs.owners)[2]
 
 
 def listeners(method: Method, hears: Hears) -> list[Policy]:

@@ -30,7 +30,7 @@ from antipodes.runs.folder import Run
 from antipodes.runs.records import Totals
 from antipodes.runs.settings import Settings
 from antipodes.runs.snapshots import save_snapshot, take_snapshot
-from antipodes.training.between import fit_policies, listeners, online_knn, tell
+from antipodes.training.between import fit_policies, listeners, online_knn, online_recall, tell
 from antipodes.training.prepare import Training, launch, prepare, rate_of
 
 ADVICE = "try a lower learning_rate, a longer warmup or a clip_gradient"
@@ -185,16 +185,19 @@ def _end_of_epoch(training: Training, epoch: int, speed: float) -> dict[str, flo
         means = summarise_flags(means, prefix)
     row = {"epoch": epoch, **means, "images_per_second": speed}
     training.totals = Totals()
-    labelled = data.labels is not None and settings.knn_every > 0
-    scored = labelled and (epoch % settings.knn_every == 0 or epoch == settings.epochs)
-    if training.first and scored:
-        row["knn"] = online_knn(method, data, training.fabric.device)
+    judged = training.judged
+    scored = judged is not None and (epoch % settings.knn_every == 0 or epoch == settings.epochs)
+    if training.first and judged == "knn" and scored:
+        row[judged] = online_knn(method, data, training.fabric.device)
+    elif training.first and judged == "recall" and scored:
+        assert training.validation is not None
+        row[judged] = online_recall(method, training.validation, training.fabric.device)
     hearers = listeners(method, "score")
-    if scored and hearers:
-        tell(hearers, training.fabric.broadcast(row.get("knn", math.nan)), training.progress)  # the first rank's
+    if judged is not None and scored and hearers:
+        tell(hearers, training.fabric.broadcast(row.get(judged, math.nan)), training.progress)  # the first rank's
     if training.records is not None:
         training.records.write("epoch", training.done, row)
-    score = row.get("knn", -math.inf) if labelled else -row["loss"]
+    score = -row["loss"] if judged is None else row.get(judged, -math.inf)
     is_best, training.best = score > training.best, max(score, training.best)
     if epoch == settings.epochs:
         fit_policies(method, data, epoch, training.progress, training.fabric)
@@ -212,8 +215,7 @@ def _snapshot(training: Training, epoch: int) -> None:
 
 def _sentence(row: Mapping[str, float], epochs: int) -> str:
     parts = [f"epoch {int(row['epoch'])}/{epochs}", f"loss {row['loss']:.4f}"]
-    if "knn" in row:
-        parts.append(f"knn {row['knn']:.1f} %")
+    parts += [f"{name} {row[name]:.1f} %" for name in ("knn", "recall") if name in row]
     if row.get("flagged_share", 0) > 0:
         parts.append(f"flagged {100 * row['flagged_share']:.2f} %")
     return "  ".join([*parts, f"{row['images_per_second']:,.0f} samples/s"])

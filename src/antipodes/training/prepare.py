@@ -31,6 +31,7 @@ from antipodes.runs.opening import load_model
 from antipodes.runs.records import Records, Totals
 from antipodes.runs.settings import Settings
 from antipodes.runs.snapshots import discard_snapshots
+from antipodes.runs.towers import text_tower
 from antipodes.runs.views import Views, with_statistics
 from antipodes.schedules import learning_rate
 from antipodes.training.between import listeners
@@ -75,6 +76,20 @@ class Training:
     def first(self) -> bool:
         """Whether this process is the one that writes."""
         return bool(self.fabric.is_global_zero)
+
+    @cached_property
+    def validation(self) -> Samples | None:
+        """The split by which a method of images and texts is judged while it trains."""
+        return self.data.validation() if text_tower(self.method) is not None else None
+
+    @property
+    def judged(self) -> str | None:
+        """The name of the score by which the best epoch is told: None goes by the loss."""
+        if self.settings.knn_every == 0:
+            return None
+        if self.data.labels is not None:
+            return "knn"
+        return None if self.validation is None else "recall"
 
     @property
     def progress(self) -> float:

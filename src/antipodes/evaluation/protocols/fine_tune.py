@@ -17,10 +17,10 @@ from antipodes.evaluation.accuracy import Accuracy, accuracy
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.splits import class_balanced_subset, stratified_split, used_share
 from antipodes.evaluation.subject import Subject
-from antipodes.evaluation.towers import tower_network
 from antipodes.functional.checks import number_classes
 from antipodes.methods.towers import Joined
 from antipodes.runs.embedding import embed
+from antipodes.runs.towers import tower_network
 from antipodes.runs.views import build_augmentation
 from antipodes.seeding import generator
 

@@ -13,8 +13,9 @@ from torch import Tensor
 from antipodes.data import Raw, subset
 from antipodes.data.augment import Augmentation
 from antipodes.evaluation.protocol import Protocol
-from antipodes.evaluation.ranking import alignment, duplicate_recall, effective_rank, first_ranks, recalls, uniformity
+from antipodes.evaluation.ranking import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.evaluation.subject import Subject
+from antipodes.functional.retrieval import first_ranks, recalls
 from antipodes.pairs import normalise
 from antipodes.runs.views import build_augmentation
 from antipodes.seeding import generator

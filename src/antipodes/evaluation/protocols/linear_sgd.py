@@ -14,9 +14,9 @@ from antipodes.evaluation.accuracy import Accuracy, accuracy
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.splits import stratified_split
 from antipodes.evaluation.subject import Subject
-from antipodes.evaluation.towers import tower_network
 from antipodes.functional.checks import number_classes
 from antipodes.runs.embedding import embed
+from antipodes.runs.towers import tower_network
 from antipodes.seeding import generator
 
 

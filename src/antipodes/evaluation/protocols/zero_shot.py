@@ -14,9 +14,9 @@ from antipodes.evaluation.accuracy import Accuracy, accuracy
 from antipodes.evaluation.names import LABELS_ARE_NEEDED
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.subject import Subject
-from antipodes.evaluation.towers import text_tower, tower_network
 from antipodes.pairs import normalise
 from antipodes.runs.embedding import embed_texts
+from antipodes.runs.towers import text_tower, tower_network
 
 
 @dataclass(frozen=True)

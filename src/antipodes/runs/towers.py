@@ -1,11 +1,12 @@
-"""The towers of a method, and the features of a dataset under one of them.
+"""The towers of a method, and the features of a dataset under one of them or of both.
 
-This is the one place in evaluation that knows where a method keeps its encoders.
+This is the one place outside of methods that knows where a method keeps its encoders.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -21,6 +22,15 @@ from antipodes.runs.views import plain_view
 Space = Literal["features", "embeddings"]
 """What comes out of an encoder, or out of its projection head, where the loss compares."""
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class PairedFeatures:
+    """Features of images (n, D) and of texts (m, D) in one space, and the image (m,) that every text belongs to."""
+
+    images: Tensor
+    texts: Tensor
+    owners: Tensor
 
 
 def first_input(method: Method) -> str:
@@ -125,6 +135,38 @@ def text_features(
     encoder = method.network[tower].encoder.to(device)
     features = kept_features(encoder, described_texts(texts), lambda: embed_texts(encoder, texts, device))
     return features if space == "features" else _run(method.network[tower].head.to(device), features.to(device))
+
+
+def paired_features(
+    method: Method, data: Samples, embed_tower: Callable[[str, Space], Tensor], device: torch.device | str = "cpu"
+) -> PairedFeatures:
+    """Embeddings of the images of a dataset and of all their texts under a method with a tower for each.
+
+    Args:
+        method: The method.
+        data: Images with texts; an image may be several rows.
+        embed_tower: What the tower of that name makes of every row of the data.
+        device: Where to run.
+    """
+    tower = text_tower(method)
+    assert tower is not None
+    images = embed_tower("image", "embeddings")
+    _, first, owners = _firsts(data.image_ids(torch.arange(len(data))))
+    captions = [data.captions(int(row)) for row in first]  # all of them, whatever a row shows
+    if not all(captions):
+        return PairedFeatures(images[first], embed_tower(tower, "embeddings"), owners)
+    counts = torch.tensor([len(some) for some in captions])
+    texts = text_features(method, tower, [text for some in captions for text in some], device=device)
+    return PairedFeatures(images[first], texts, torch.arange(len(first)).repeat_interleave(counts))
+
+
+def _firsts(samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The different samples, the first row of each, and the place of every row's sample among them."""
+    different, places = samples.unique(return_inverse=True)
+    first = torch.full((len(different),), len(samples)).scatter_reduce_(
+        0, places, torch.arange(len(samples)), reduce="amin"
+    )
+    return different, first, places
 
 
 def _run(network: nn.Module, inputs: Tensor) -> Tensor:
