@@ -23,16 +23,16 @@ def asked(*arguments: str) -> dict[str, Any]:
 
 
 def test_a_preset_brings_its_method_policy_and_options() -> None:
-    config = asked("--preset", "clean-pairs")
+    config = asked("--preset", "locked-clip")
     assert config["method"]["name"] == "clip"
     assert config["objective"]["temperature"] == 0.03
     assert not config["temperature"]["learnable"]
-    policy = {"name": "glofnd", "alpha": 0.05, "start": 0.3, "initial": "quantile", "decay": True}
-    assert policy.items() <= config["negatives"].items()
+    assert config["epochs"] == 10
+    assert asked("--preset", "ring-bank")["negatives"]["name"] == "ring"
     assert "preset" not in config  # what it stands for is written down, and a run is resumed by that
 
 
-@pytest.mark.parametrize(("name", "variant"), [("clean-pairs", "glofnd 5 % .03"), ("cold-sigmoid", "siglip .03")])
+@pytest.mark.parametrize(("name", "variant"), [("locked-clip", "clip .03, 10 epochs"), ("cold-sigmoid", "siglip .03")])
 def test_an_image_text_preset_is_what_was_measured(name: str, variant: str, tmp_path: Path) -> None:
     """Apart from the data it is the variant of the study to which its page points."""
     (trial,) = [trial for trial in load("image-text").trials(tmp_path) if str(trial) == f"{variant}, seed 0"]
@@ -53,28 +53,29 @@ def test_ring_bank_is_what_was_measured(study: str, tmp_path: Path) -> None:
 
 
 def test_what_a_call_says_wins() -> None:
-    config = asked("--preset", "clean-pairs", "--objective.temperature", "0.05", "--negatives.alpha", "0.02")
-    assert (config["objective"]["temperature"], config["negatives"]["alpha"]) == (0.05, 0.02)
-    assert config["negatives"]["start"] == 0.3
-    other = asked("--preset", "clean-pairs", "--negatives", "fnc", "--negatives.alpha", "0.1")
-    assert (other["negatives"]["name"], other["negatives"]["start"]) == ("fnc", 0.0)  # nothing of GloFND's is left
-    open_towers = asked("--preset", "clean-pairs", "--freeze", "[]", "--encoders.text", "bag-of-words", "--epochs", "3")
-    assert (open_towers["freeze"], open_towers["epochs"]) == ((), 3)
+    config = asked("--preset", "locked-clip", "--objective.temperature", "0.05", "--epochs", "3")
+    assert (config["objective"]["temperature"], config["epochs"]) == (0.05, 3)
+    assert config["batch_size"] == 512
+    other = asked("--preset", "ring-bank", "--negatives", "fnc", "--negatives.alpha", "0.1")
+    assert (other["negatives"]["name"], other["negatives"]["start"]) == ("fnc", 0.0)  # nothing of Ring's is left
+    assert other["head"]["centred"]
+    open_towers = asked("--preset", "locked-clip", "--freeze", "[]", "--encoders.text", "bag-of-words")
+    assert open_towers["freeze"] == ()
     assert open_towers["encoders"]["text"]["name"] == "bag-of-words"
 
 
 def test_a_configuration_may_name_a_preset(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text(yaml.safe_dump({"preset": "clean-pairs", "negatives": {"alpha": 0.01}}))
+    file.write_text(yaml.safe_dump({"preset": "ring-bank", "negatives": {"inner": 0.2}}))
     config = asked("--config", str(file))
-    assert config["method"]["name"] == "clip"
-    assert (config["negatives"]["name"], config["negatives"]["alpha"]) == ("glofnd", 0.01)
-    assert config == asked("--preset", "clean-pairs", "--negatives.alpha", "0.01")
+    assert config["method"]["name"] == "instance"
+    assert (config["negatives"]["name"], config["negatives"]["inner"]) == ("ring", 0.2)
+    assert config == asked("--preset", "ring-bank", "--negatives.inner", "0.2")
 
 
 def test_an_unknown_preset_gets_one_sentence(tmp_path: Path) -> None:
     said = refused("train", "--preset", "clean", "--data", "shapes", "--out", tmp_path / "out")
-    assert "unknown preset 'clean': choose one of clean-pairs" in said
+    assert "unknown preset 'clean': choose one of locked-clip" in said
     assert not (tmp_path / "out").exists()
 
 

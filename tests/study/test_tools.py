@@ -12,8 +12,9 @@ import yaml
 
 from antipodes.runs.folder import Run
 from antipodes.study import code
-from antipodes.study.definition import load, shipped
+from antipodes.study.definition import Trial, load, shipped
 from antipodes.study.papers import entries, page
+from antipodes.study.progress import StudyProgress
 from antipodes.study.sharing import find_twin, link_run
 from antipodes.study.status import State, at_work, describe, read_state, write_state
 
@@ -233,3 +234,29 @@ def test_definitions_hold_no_findings() -> None:
 
     for file in SHIPPED.glob("*.yaml"):
         assert "notes" not in yaml.safe_load(file.read_text())
+
+
+def test_time_left_counts_what_waiting_runs_have_behind_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Runs that are taken over from another study are trained already, and wait to be scored."""
+    trials = [Trial(name, 0, {}, tmp_path / name) for name in "abc"]
+    shares = {trials[0]: 0.0, trials[1]: 0.9, trials[2]: 0.9}
+
+    class Some:
+        out, study = tmp_path, None
+
+        def __init__(self) -> None:
+            self.trials, self.done = trials, dict[Trial, dict[str, float]]()
+
+        def scores(self, trial: Trial) -> dict[str, float] | None:
+            return self.done.get(trial)
+
+        def share_done(self, trial: Trial, _: object) -> float:
+            return shares[trial]
+
+    clock = [0.0]
+    monkeypatch.setattr("antipodes.study.progress.time.monotonic", lambda: clock[0])
+    progress = StudyProgress(Some(), {trial: {} for trial in trials})  # type: ignore[arg-type]
+    progress.working(trials[:1])
+    clock[0], shares[trials[0]] = 10.0, 0.5
+    progress.working(trials[:1])
+    assert progress._left() == "0:00:14 left"  # .5 of a run in 10 s, and .7 of one are left

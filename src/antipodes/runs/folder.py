@@ -65,7 +65,7 @@ class Run:
 
     @property
     def best(self) -> Path:
-        """The checkpoint with the best kNN accuracy or recall of validation pairs, or the lowest loss without either."""
+        """The checkpoint of the best kNN accuracy, or recall of validation pairs; of the lowest loss without either."""
         return self.folder / "checkpoints" / "best.pt"
 
     @classmethod

@@ -35,6 +35,7 @@ class StudyProgress:
         unfinished = [trial for trial in grid.trials if grid.scores(trial) is None]
         self._done = len(grid.trials) - len(unfinished)
         self._active: Sequence[Trial] = unfinished
+        self._shares: dict[Trial, float] = {}  # of what is not finished, those that wait as well
         self._started, self._before, self._began = time.monotonic(), self._work(), time.time()
         self._changed = True
         self._bar = Progress(
@@ -61,6 +62,7 @@ class StudyProgress:
         self._done += 1
         self._changed = True
         self._active = [other for other in self._active if other != trial]
+        self._shares.pop(trial, None)
         if failure is None:
             scores = self._grid.scores(trial) or {}
             names = self._grid.study.scores or list(scores)
@@ -82,8 +84,10 @@ class StudyProgress:
             self._bar.update(self._task, completed=self._work(), runs=runs, left=self._left())
 
     def _work(self) -> float:
-        """Runs that are done, those at work by their share of epochs."""
-        return self._done + sum(self._grid.share_done(trial, self._configurations[trial]) for trial in self._active)
+        """Runs that are done, the others by their share of epochs, which only grows in those at work."""
+        for trial in self._active:
+            self._shares[trial] = self._grid.share_done(trial, self._configurations[trial])
+        return self._done + sum(self._shares.values())
 
     def _left(self) -> str:
         work = self._work()
