@@ -265,33 +265,23 @@ NAMES: dict[Kind, dict[str, Entry]] = {
     "augmentation": _AUGMENTATIONS,
 }
 
-_LOCKED_TOWERS: dict[str, Any] = {
-    "method": "clip",
-    "encoder": "efficientnet-lite0",
-    "encoders": {"text": "minilm"},
-    "freeze": ("image", "text"),
-    "augmentation": "plain",
-    "optimizer": "adamw",
-    "learning_rate": 5e-4,
-    "weight_decay": 0.01,
-    "batch_size": 512,
-    "epochs": 40,
-}
-
 PRESETS: dict[str, Preset] = {
     "locked-clip": Preset(
         "image and text: CLIP's heads on locked EfficientNet-Lite0 and MiniLM, for ten epochs: with more they overfit",
         "docs/evidence/image-text.md",
-        {**_LOCKED_TOWERS, "objective": {"temperature": 0.03}, "temperature": {"learnable": False}, "epochs": 10},
-    ),
-    "cold-sigmoid": Preset(
-        "image and text: SigLIP's heads on the same towers, so cold and with such a bias that only pairs above a "
-        "similarity of .9 are pushed, for forty epochs",
-        "docs/evidence/image-text.md",
         {
-            **_LOCKED_TOWERS,
-            "objective": {"name": "sigmoid", "temperature": 0.03, "bias": -30.0},
-            "temperature": {"learnable": True},
+            "method": "clip",
+            "encoder": "efficientnet-lite0",
+            "encoders": {"text": "minilm"},
+            "freeze": ("image", "text"),
+            "augmentation": "plain",
+            "objective": {"temperature": 0.03},
+            "temperature": {"learnable": False},
+            "optimizer": "adamw",
+            "learning_rate": 5e-4,
+            "weight_decay": 0.01,
+            "batch_size": 512,
+            "epochs": 10,
         },
     ),
     "ring-bank": Preset(

@@ -32,11 +32,10 @@ def test_a_preset_brings_its_method_policy_and_options() -> None:
     assert "preset" not in config  # what it stands for is written down, and a run is resumed by that
 
 
-@pytest.mark.parametrize(("name", "variant"), [("locked-clip", "clip .03, 10 epochs"), ("cold-sigmoid", "siglip .03")])
-def test_an_image_text_preset_is_what_was_measured(name: str, variant: str, tmp_path: Path) -> None:
+def test_locked_clip_is_what_was_measured(tmp_path: Path) -> None:
     """Apart from the data it is the variant of the study to which its page points."""
-    (trial,) = [trial for trial in load("image-text").trials(tmp_path) if str(trial) == f"{variant}, seed 0"]
-    measured, preset = complete(trial), json.loads(json.dumps(asked("--preset", name)))
+    (trial,) = [trial for trial in load("image-text").trials(tmp_path) if str(trial) == "clip .03, 10 epochs, seed 0"]
+    measured, preset = complete(trial), json.loads(json.dumps(asked("--preset", "locked-clip")))
     for config in (measured, preset):
         del config["data"], config["out"]
     assert preset == measured

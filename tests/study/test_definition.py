@@ -149,7 +149,7 @@ def test_image_text_has_the_controls_that_its_question_names() -> None:
     trials = load("image-text").trials(Path("out"))
     few = ("siblings apart .03", "siblings known .03", "sogclr cosine .03", "fnc 0.5 %")
     assert all([trial.seed for trial in trials if trial.variant == name] == [0, 1, 2] for name in few)
-    main = ("clip", "glofnd 5 %", "siglip", "siglip fnc 5 %", "sogclr .03", "sogclr glofnd 5 % .03", "ring .03")
+    main = ("clip", "glofnd 5 %", "clip .03", "glofnd 5 % .03", "fnc 5 % .03", "chance 5 % .03", "siglip .03")
     length = ("clip .03, 10 epochs", "glofnd 5 % .03, 10 epochs", "fnc 5 % .03, 10 epochs")
     assert all([trial.seed for trial in trials if trial.variant == name] == list(range(10)) for name in main + length)
     assert {variants[name]["epochs"] for name in length} == {10}
