@@ -155,9 +155,13 @@ def test_the_best_epoch_is_told_by_pairs_that_are_not_trained_on(tmp_path: Path,
     call += ["--freeze", "image,text", "--augmentation", "plain"] if frozen else []
     code, _, errors = here("train", *call)
     assert code == 0, errors
-    rows = {line["epoch"]: line["recall"] for line in read_records(tmp_path / "run") if "recall" in line}
+    rows = {
+        line["epoch"]: line["validation_recall"]
+        for line in read_records(tmp_path / "run")
+        if "validation_recall" in line
+    }
     assert list(rows) == [2, 4, 5]
-    assert f"recall {rows[5]:.1f} %" in errors
+    assert f"validation recall {rows[5]:.1f} %" in errors
     best = max(rows, key=lambda epoch: rows[epoch])  # the first of equals
     assert load_checkpoint(Run(tmp_path / "run").best)["step"] == best
     # what it was judged by is the validation split, as the protocol would

@@ -206,7 +206,7 @@ def test_what_is_frozen_is_written_once(tmp_path: Path) -> None:
     assert list(method.state_dict()) == list(every)
     assert all(torch.equal(weight, every[name]) for name, weight in method.state_dict().items())
     folder.last.with_name("frozen.pt").unlink()
-    with pytest.raises(ValueError, match=r"frozen.pt does not exist"):
+    with pytest.raises(ValueError, match=r"frozen.pt does not hold them: bring it along"):
         load_checkpoint(folder.last)
 
 
@@ -219,7 +219,7 @@ def test_images_whose_features_are_known_are_not_fetched(tmp_path: Path, monkeyp
         lambda self, names, *rest: asked.append(names) or original(self, names, *rest),
     )
     run(tmp_path / "a", *FROZEN)
-    assert asked == [frozenset({"image"})] * 12
+    assert [names for names in asked if names] == [frozenset({"image"})] * 12
 
 
 def test_a_frozen_tower_with_random_views_is_not_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

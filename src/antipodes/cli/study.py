@@ -118,7 +118,7 @@ def _run(study: Study, call: Namespace) -> None:
     with locked(out) as lock, _stoppable():
         if earlier is not None:
             described = {trial: _without_seed(configuration) for trial, configuration in configurations.items()}
-            known = keep_reported(grid, described, earlier)
+            known = keep_reported(grid, configurations, described, earlier)
             print(f"the scores of {known} runs are known from {reported}", file=sys.stderr)
         for trial, source in grid.share(configurations).items():
             print(f"{trial}: trained already, in {source}", file=sys.stderr)
@@ -224,7 +224,9 @@ def _notes(study: Study, folder: Path) -> str:
     return file.read_text().strip() if study.is_own and file.is_file() else ""
 
 
-def _report(study: Study, report: Mapping[str, Any], lines: Sequence[Line], folder: Path, histories: Histories) -> None:
+def _report(
+    study: Study, report: Mapping[str, Any], lines: Sequence[Line], folder: Path, histories: Histories | None
+) -> None:
     """Print the tables, write the figures, the page and the JSON."""
     from antipodes.files import replacing
 
@@ -249,7 +251,7 @@ def _report(study: Study, report: Mapping[str, Any], lines: Sequence[Line], fold
 
 
 def _figures(
-    study: Study, report: Mapping[str, Any], lines: Sequence[Line], histories: Histories, folder: Path
+    study: Study, report: Mapping[str, Any], lines: Sequence[Line], histories: Histories | None, folder: Path
 ) -> dict[str, str]:
     """Draw the study; returns caption -> file.
 

@@ -144,9 +144,15 @@ class HuggingFaceCaptions(_Adapter):
 
     def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
         """Return `image`, (b, 3, H, W) uint8, and `text`, one caption of every row: the first without ``draw``."""
-        images = self.fetch(rows)
+        return self.inputs_without(frozenset(), rows, draw)
+
+    def inputs_without(
+        self, names: frozenset[str], rows: Tensor, draw: tuple[int, ...] | None = None
+    ) -> dict[str, Raw]:
+        """Return the inputs of these rows but for some that nobody looks at: images that are not decoded then."""
+        found: dict[str, Raw] = {} if "image" in names else {"image": self.fetch(rows)}
         which = [0] * len(rows) if draw is None else choices(draw, rows.numpy(), self._counts[rows.numpy()]).tolist()
-        return {"image": images, "text": [self._texts[i][k] for i, k in zip(rows.tolist(), which, strict=True)]}
+        return found | {"text": [self._texts[i][k] for i, k in zip(rows.tolist(), which, strict=True)]}
 
     def captions(self, row: int) -> list[str]:
         """Return all captions of a row."""

@@ -102,11 +102,11 @@ class Captions(CaptionedImages):
         """Return the test split, or the validation split where there is no test; None when neither or this is it."""
         return self._other("test", limit) or self._other("val", limit)
 
-    def validation(self) -> Captions | None:
+    def validation(self, limit: int | None = None) -> Captions | None:
         """Return the validation split where there is a test split beside it."""
-        return self._other("val") if "test" in self._splits else None
+        return self._other("val", limit) if "test" in self._splits else None
 
-    def _other(self, split: Literal["test", "val"], limit: int | None = None) -> Captions | None:
+    def _other(self, split: Literal["test", "val"], limit: int | None) -> Captions | None:
         """Return another split than that of training; None where there is none, or this is no training split."""
         if self.split != "train" or split not in self._splits:
             return None

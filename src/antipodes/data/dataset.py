@@ -135,7 +135,7 @@ class Samples(Described, ABC):
         """Return the test split that belongs to this dataset, None when there is none or this is it."""
         return None
 
-    def validation(self) -> Samples | None:
+    def validation(self, limit: int | None = None) -> Samples | None:
         """Return the split to choose by while training, where the dataset has one apart from the test split."""
         return None
 
@@ -328,9 +328,9 @@ class SomeRows(Samples):
         """Return the test split of the dataset this was taken from."""
         return self.dataset.held_out(limit)
 
-    def validation(self) -> Samples | None:
+    def validation(self, limit: int | None = None) -> Samples | None:
         """Return the validation split of the dataset this was taken from."""
-        return self.dataset.validation()
+        return self.dataset.validation(limit)
 
 
 @overload

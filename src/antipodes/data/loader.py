@@ -120,6 +120,4 @@ class _Batches(Dataset[Loaded]):
 
     def __getitem__(self, i: int) -> Loaded:
         rows = self.row_batches[i]
-        if self.unread:
-            return rows, self.dataset.inputs_without(self.unread, rows, self.draw)
-        return rows, self.dataset.inputs(rows, self.draw)
+        return rows, self.dataset.inputs_without(self.unread, rows, self.draw)

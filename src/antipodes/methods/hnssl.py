@@ -56,6 +56,7 @@ class HNSSL(Method):
         assert isinstance(copied, Tower)
         if target_gradient:  # then it is a part of what is trained; it sees no input of its own
             copied.requires_grad_(True)
+            copied.frozen = False
             plans = {**network.plans, TARGET: TowerPlan("")}
             network = Towers({name: online, TARGET: copied}, plans)
         super().__init__(network, {name: objective})

@@ -6,11 +6,11 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import yaml
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from antipodes.files import replacing
 from antipodes.registry import NAMES
+from antipodes.runs.fingerprint import fingerprint
 from antipodes.runs.yaml_files import read_options
 
 if sys.platform != "win32":
@@ -39,9 +40,17 @@ WRITTEN = (
 """What a run may have written before its first checkpoint."""
 
 
+class Frozen(NamedTuple):
+    """Weights of a run that no step changes: their names and their digest."""
+
+    names: frozenset[str]
+    digest: str
+
+
 @dataclass(frozen=True)
 class Run:
-    """A run folder: config.yaml, metrics.jsonl, metrics.csv, checkpoints/last.pt and best.pt, encoder.safetensors.
+    """A run folder: config.yaml, metrics.jsonl, metrics.csv, checkpoints/last.pt and best.pt (with frozen.pt, where
+    towers are frozen), encoder.safetensors.
 
     And snapshots/epoch-NNN.pt, where the run was asked for them.
 
@@ -178,7 +187,7 @@ def absolute(data: str) -> str:
     return str(path.absolute()) if data not in NAMES["data"] and path.exists() else data
 
 
-def save_checkpoint(path: Path, state: dict[str, Any], frozen: Collection[str] = ()) -> None:
+def save_checkpoint(path: Path, state: dict[str, Any], frozen: Frozen | None = None) -> None:
     """Write a checkpoint: the old one stays whole until the new one is on disk.
 
     Args:
@@ -192,10 +201,10 @@ def save_checkpoint(path: Path, state: dict[str, Any], frozen: Collection[str] =
     """
     try:
         with replacing(path) as file:
-            if frozen:
+            if frozen is not None:
                 model = state["model"]
-                moving = {name: weight for name, weight in model.items() if name not in frozen}
-                state = state | {"model": moving, "weights": list(model)}
+                moving = {name: weight for name, weight in model.items() if name not in frozen.names}
+                state = state | {"model": moving, "weights": list(model), "frozen": frozen.digest}
             torch.save({"format": CHECKPOINT_FORMAT} | state, file)
     except (RuntimeError, OSError) as error:  # torch's writer says RuntimeError where the disk is full
         free = shutil.disk_usage(path.parent).free
@@ -203,9 +212,10 @@ def save_checkpoint(path: Path, state: dict[str, Any], frozen: Collection[str] =
         raise OSError(f"the checkpoint {path} cannot be written, the disk has {free:,} bytes free{kept}") from error
 
 
-def save_frozen(folder: Path, weights: Mapping[str, Tensor]) -> None:
+def save_frozen(folder: Path, weights: Mapping[str, Tensor]) -> Frozen:
     """Write the weights that no step changes into the folder of checkpoints, before the first of these."""
     save_checkpoint(folder / FROZEN, {"model": dict(weights)})
+    return Frozen(frozenset(weights), fingerprint(weights))
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -223,9 +233,19 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or state.get("format") != CHECKPOINT_FORMAT:
         raise ValueError(f"{path} is not a checkpoint of this version of antipodes")
     if (names := state.pop("weights", None)) is not None:
-        model = state["model"] | load_checkpoint(path.with_name(FROZEN))["model"]
-        state["model"] = {name: model[name] for name in names}
+        state["model"] = _with_frozen(path, state["model"], names, state.pop("frozen"))
     return cast(dict[str, Any], state)
+
+
+def _with_frozen(path: Path, moving: Mapping[str, Tensor], names: list[str], digest: str) -> dict[str, Tensor]:
+    """The weights of a checkpoint with those that stand in the file beside it, in their order."""
+    beside = path.with_name(FROZEN)
+    fixed = load_checkpoint(beside)["model"] if beside.is_file() else {}
+    if fingerprint(fixed) != digest:
+        raise ValueError(
+            f"{path} goes with the frozen weights of its run, and {beside} does not hold them: bring it along"
+        )
+    return {name: moving[name] if name in moving else fixed[name] for name in names}
 
 
 def _plain(value: Any) -> Any:

@@ -21,19 +21,25 @@ def read_report(file: Path, study: Study) -> dict[str, Any]:
     if not file.is_file():
         raise ValueError(f"--extend goes on from {file}, which does not exist: leave it out for the first report")
     report: dict[str, Any] = json.loads(file.read_text())
-    for name in ("budget", "protocols", "test_limit", "transfer", "transfer_limit"):
-        now = getattr(study, name)
-        if report.get(name) != now:
-            raise ValueError(f"{file} was made with {name} {report.get(name)}, the study now says {now}: run it anew")
+    for name in ("budget", "protocols", "test_limit", "transfer", "transfer_limit", "transfer_normalise"):
+        now, then = getattr(study, name), report.get(name, "run" if name == "transfer_normalise" else None)
+        if then != now:
+            raise ValueError(f"{file} was made with {name} {then}, the study now says {now}: run it anew")
     return report
 
 
-def keep_reported(grid: Grid | InProcess, described: Mapping[Trial, Options], report: Mapping[str, Any]) -> int:
+def keep_reported(
+    grid: Grid | InProcess,
+    configurations: Mapping[Trial, Options],
+    described: Mapping[Trial, Options],
+    report: Mapping[str, Any],
+) -> int:
     """Put the scores of a report into the folders of its runs, where these have none and the options are the same.
 
     Args:
         grid: The runs of the study.
-        described: Their options as a report names them.
+        configurations: Their options.
+        described: The same as a report names them.
         report: From `read_report`.
 
     Returns:
@@ -42,15 +48,23 @@ def keep_reported(grid: Grid | InProcess, described: Mapping[Trial, Options], re
     kept = 0
     for trial in grid.trials:
         scores = report["results"].get(trial.variant, {}).get(str(trial.seed))
-        if scores is None or trial.folder.exists() or not _is_same(report, trial.variant, described[trial]):
+        if scores is None or trial.folder.exists():
             continue
-        grid.keep(trial, scores)
-        kept += 1
+        before = {**report["common"], **report["variants"].get(trial.variant, {})}
+        if _is_same(before, described[trial], exactly=isinstance(grid, InProcess)):
+            grid.keep(trial, scores, configurations[trial])
+            kept += 1
     return kept
 
 
-def _is_same(report: Mapping[str, Any], variant: str, asked: Options) -> bool:
-    """Whether the report's runs of a variant had these options; one that only one of both knows is let pass."""
-    before = {**report["common"], **report["variants"].get(variant, {})}
+def _is_same(before: Mapping[str, Any], asked: Options, exactly: bool) -> bool:
+    """Whether a run had these options.
+
+    Those of training runs are complete, so that one which only one of both knows came with another version of
+    antipodes and is let pass, unless it names another tower; a runner's are compared exactly.
+    """
     now = json.loads(json.dumps(flatten(asked), default=str))
-    return all(before[name] == value for name, value in now.items() if name in before)
+    if exactly:
+        return bool(before == now)
+    towers = [{name for name in options if name.startswith("encoders.")} for options in (before, now)]
+    return towers[0] == towers[1] and all(before[name] == value for name, value in now.items() if name in before)

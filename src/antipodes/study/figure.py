@@ -27,13 +27,13 @@ LONGEST = 30  # characters of a variant's name
 
 
 def draw(
-    report: Mapping[str, Any], histories: Histories, folder: Path, name: str, curves: Sequence[str] = ()
+    report: Mapping[str, Any], histories: Histories | None, folder: Path, name: str, curves: Sequence[str] = ()
 ) -> dict[str, str]:
     """Write the figures of a study into a folder.
 
     Args:
         report: Of `study_report`.
-        histories: What the runs logged.
+        histories: What the runs logged; None where that of some is gone, so that what was drawn of all of them stays.
         folder: Where to.
         name: Of the study; NAME.png shows its scores, NAME-detection.png its flags, if labels judged any, and
             NAME-curves.png the numbers in `curves`.
@@ -47,6 +47,12 @@ def draw(
     """
     figures.save(scores_figure(report), folder / f"{name}.png", "png")
     written = {"The first scores of every variant, seed by seed": f"{name}.png"}
+    further = {
+        "Precision, recall and F1 of the flags over epochs": f"{name}-detection.png",
+        OVER_EPOCHS: f"{name}-curves.png",
+    }
+    if histories is None:
+        return written | {caption: file for caption, file in further.items() if (folder / file).is_file()}
     flags = {variant: curve for variant, seeds in histories.items() if (curve := detection_curves(seeds))}
     if flags:
         single = {variant for variant in flags if len(histories[variant]) == 1}

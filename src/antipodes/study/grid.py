@@ -53,14 +53,14 @@ class Grid:
             ValueError: for the first option that differs.
         """
         for trial, configuration in configurations.items():
-            if not Run(trial.folder).config_file.exists():
-                continue
-            refuse_change(trial, Run(trial.folder).config(), configuration)
+            if Run(trial.folder).config_file.exists():
+                refuse_change(trial, Run(trial.folder).config(), configuration)
+            elif kept := _content(trial).get("configuration"):
+                refuse_change(trial, kept, configuration)
 
     def scores(self, trial: Trial) -> dict[str, float] | None:
         """The scores of a finished trial, and the records of its last epoch; None when it is not finished."""
-        file = trial.folder / "study.json"
-        content = json.loads(file.read_text()) if file.is_file() else {}
+        content = _content(trial)
         if content.get("evaluation") != self._evaluation(trial):
             return None
         last = (read_epochs(trial.folder) or [{}])[-1]
@@ -72,7 +72,7 @@ class Grid:
         found = {}
         for trial in self.trials:
             if self.scores(trial) is not None:
-                before = json.loads((trial.folder / "study.json").read_text()).get("code")
+                before = _content(trial).get("code")
                 if reason := changed(before, self._digests[trial]):
                     found[str(trial)] = reason
         return found
@@ -96,16 +96,18 @@ class Grid:
                 shared[str(trial)] = source
         return shared
 
-    def keep(self, trial: Trial, scores: Mapping[str, float]) -> None:
+    def keep(self, trial: Trial, scores: Mapping[str, float], configuration: Options) -> None:
         """Count a trial as finished with scores that an earlier report has; nobody knows which code made them."""
-        _write(trial.folder / "study.json", {"evaluation": self._evaluation(trial), "scores": dict(scores)})
+        content = {"evaluation": self._evaluation(trial), "scores": dict(scores), "configuration": configuration}
+        _write(trial.folder / "study.json", content)
 
-    def histories(self) -> Histories:
-        """What every finished trial has logged of its epochs, where the folder of its run is there."""
+    def histories(self) -> Histories | None:
+        """What every finished trial has logged of its epochs; None where only the scores of some are left."""
         found: dict[str, dict[int, list[dict[str, float | None]]]] = {}
         for trial in (trial for trial in self.trials if self.scores(trial) is not None):
-            if epochs := read_epochs(trial.folder):
-                found.setdefault(trial.variant, {})[trial.seed] = epochs
+            if not (epochs := read_epochs(trial.folder)):
+                return None
+            found.setdefault(trial.variant, {})[trial.seed] = epochs
         return found
 
     def share_done(self, trial: Trial, configuration: Options) -> float:
@@ -184,6 +186,13 @@ class Grid:
         started = json.loads(trial.code_file.read_text()) if trial.code_file.is_file() else {}
         content = {"evaluation": self._evaluation(trial), "scores": read_scores(trial.folder), **started}
         _write(trial.folder / "study.json", content)
+
+
+def _content(trial: Trial) -> dict[str, Any]:
+    """What is written down of a finished trial; nothing of another."""
+    file = trial.folder / "study.json"
+    content: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    return content
 
 
 def _write(file: Path, content: Mapping[str, Any]) -> None:

@@ -67,11 +67,11 @@ class InProcess:
         """Take over nothing: these trials are short."""
         return {}
 
-    def keep(self, trial: Trial, scores: Mapping[str, float]) -> None:
+    def keep(self, trial: Trial, scores: Mapping[str, float], configuration: Options) -> None:
         """Count a trial as finished with scores that an earlier report has; nobody knows which code made them."""
-        _write(trial, {"configuration": configuration(self._runners[trial]), "scores": dict(scores)})
+        _write(trial, {"configuration": configuration, "scores": dict(scores)})
 
-    def histories(self) -> Histories:
+    def histories(self) -> Histories | None:
         """Return nothing: these trials have no epochs."""
         return {}
 

@@ -157,6 +157,7 @@ def study_report(
         "test_limit": study.test_limit,
         "transfer": study.transfer,
         "transfer_limit": study.transfer_limit,
+        "transfer_normalise": study.transfer_normalise,
         "records": study.records,
         "claims": [asdict(judged) for judged in judge_claims(study.claims, results)],
         "paper": [asdict(entry) for entry in study.paper],

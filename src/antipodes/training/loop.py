@@ -188,13 +188,12 @@ def _end_of_epoch(training: Training, epoch: int, speed: float) -> dict[str, flo
     judged = training.judged
     scored = judged is not None and (epoch % settings.knn_every == 0 or epoch == settings.epochs)
     if training.first and judged == "knn" and scored:
-        row[judged] = online_knn(method, data, training.fabric.device)
-    elif training.first and judged == "recall" and scored:
-        assert training.validation is not None
-        row[judged] = online_recall(method, training.validation, training.fabric.device)
+        row["knn"] = online_knn(method, data, training.fabric.device)
+    elif training.first and training.validation is not None and scored:
+        row["validation_recall"] = online_recall(method, training.validation, training.fabric.device)
     hearers = listeners(method, "score")
-    if judged is not None and scored and hearers:
-        tell(hearers, training.fabric.broadcast(row.get(judged, math.nan)), training.progress)  # the first rank's
+    if judged == "knn" and scored and hearers:
+        tell(hearers, training.fabric.broadcast(row.get("knn", math.nan)), training.progress)  # the first rank's
     if training.records is not None:
         training.records.write("epoch", training.done, row)
     score = -row["loss"] if judged is None else row.get(judged, -math.inf)
@@ -215,7 +214,8 @@ def _snapshot(training: Training, epoch: int) -> None:
 
 def _sentence(row: Mapping[str, float], epochs: int) -> str:
     parts = [f"epoch {int(row['epoch'])}/{epochs}", f"loss {row['loss']:.4f}"]
-    parts += [f"{name} {row[name]:.1f} %" for name in ("knn", "recall") if name in row]
+    scores = {"knn": "knn", "validation_recall": "validation recall"}
+    parts += [f"{words} {row[name]:.1f} %" for name, words in scores.items() if name in row]
     if row.get("flagged_share", 0) > 0:
         parts.append(f"flagged {100 * row['flagged_share']:.2f} %")
     return "  ".join([*parts, f"{row['images_per_second']:,.0f} samples/s"])

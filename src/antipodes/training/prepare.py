@@ -24,7 +24,7 @@ from antipodes.methods import Method
 from antipodes.objectives import Temperature
 from antipodes.runs.boards import BOARDS, require
 from antipodes.runs.build import build_method
-from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint, save_frozen
+from antipodes.runs.folder import Frozen, Run, load_checkpoint, save_checkpoint, save_frozen
 from antipodes.runs.growth import described, grown_optimizer, growth_since, open_data
 from antipodes.runs.locked import lookup_locked
 from antipodes.runs.opening import load_model
@@ -41,6 +41,8 @@ from antipodes.training.progress import TrainingProgress
 from antipodes.training.starting import start_from
 from antipodes.training.watch import Watch
 
+VALIDATION_ROWS = 4096  # of the validation split, at most
+
 
 @dataclass
 class Training:
@@ -48,6 +50,7 @@ class Training:
 
     Attributes:
         done: Steps of the optimiser so far.
+        validation: The split by which a method of images and texts is judged while it trains.
         calendar: Which epoch a step belongs to.
         best: The best score so far.
         totals: Sums of the numbers of this epoch's steps.
@@ -68,6 +71,7 @@ class Training:
     bar: TrainingProgress
     identity: Mapping[str, Any]
     calendar: Calendar
+    validation: Samples | None = None
     done: int = 0
     best: float = -math.inf
     totals: Totals = field(default_factory=Totals)
@@ -77,11 +81,6 @@ class Training:
         """Whether this process is the one that writes."""
         return bool(self.fabric.is_global_zero)
 
-    @cached_property
-    def validation(self) -> Samples | None:
-        """The split by which a method of images and texts is judged while it trains."""
-        return self.data.validation() if text_tower(self.method) is not None else None
-
     @property
     def judged(self) -> str | None:
         """The name of the score by which the best epoch is told: None goes by the loss."""
@@ -89,7 +88,7 @@ class Training:
             return None
         if self.data.labels is not None:
             return "knn"
-        return None if self.validation is None else "recall"
+        return None if self.validation is None else "validation_recall"
 
     @property
     def progress(self) -> float:
@@ -97,14 +96,13 @@ class Training:
         return self.done / self.calendar.total(self.settings.epochs)
 
     @cached_property
-    def frozen(self) -> frozenset[str]:
-        """The names of weights that no step changes; asked for the first time, they are written down."""
+    def frozen(self) -> Frozen | None:
+        """The weights that no step changes, if there are any; asked for the first time, they are written down."""
         towers = [self.method.network[name] for name in self.method.network.names()]
         fixed = {id(each) for tower in towers if tower.frozen for each in _weights(tower.encoder).values()}
         found = {name: weight for name, weight in _weights(self.method).items() if id(weight) in fixed}
-        if found:
-            save_frozen(self.run.last.parent, {name: weight.detach() for name, weight in found.items()})
-        return frozenset(found)
+        weights = {name: weight.detach() for name, weight in found.items()}
+        return save_frozen(self.run.last.parent, weights) if weights else None
 
     @cached_property
     def rows(self) -> dict[str, Any]:
@@ -188,6 +186,7 @@ def prepare(
         world_size=fabric.world_size,
         workers=settings.workers,
     )
+    validation = _validation(method, data, tell) if settings.knn_every else None
     calendar = Calendar(len(loader) // settings.accumulate)
     if calendar.steps == 0:
         raise ValueError(f"accumulate {settings.accumulate} needs that many batches, an epoch has {len(loader)}")
@@ -256,10 +255,22 @@ def prepare(
         bar,
         identity,
         calendar,
+        validation,
         done,
         best,
         totals,
     )
+
+
+def _validation(method: Method, data: Samples, tell: Callable[[str], None]) -> Samples | None:
+    """The validation split for a method of images and texts; one that cannot be read is said, and done without."""
+    if text_tower(method) is None or data.labels is not None:
+        return None
+    try:
+        return data.validation(VALIDATION_ROWS)
+    except (ValueError, OSError) as error:
+        tell(f"epochs are judged by their loss, as the validation split cannot be used: {error}")
+        return None
 
 
 def _weights(module: nn.Module) -> dict[str, Tensor]:
