@@ -267,7 +267,7 @@ NAMES: dict[Kind, dict[str, Entry]] = {
 
 PRESETS: dict[str, Preset] = {
     "locked-clip": Preset(
-        "image and text: CLIP's heads on locked EfficientNet-Lite0 and MiniLM, for ten epochs: with more they overfit",
+        "image and text: CLIP's heads on locked EfficientNet-Lite0 and MiniLM, for ten epochs, as more overfit",
         "docs/evidence/image-text.md",
         {
             "method": "clip",
@@ -282,6 +282,21 @@ PRESETS: dict[str, Preset] = {
             "weight_decay": 0.01,
             "batch_size": 512,
             "epochs": 10,
+        },
+    ),
+    "guided": Preset(
+        "images: SimCLR in which a frozen EfficientNet-Lite0 says which tenth of a batch is alike, and how much to "
+        "pull each of it",
+        "docs/evidence/guide-photos.md",
+        {
+            "method": "simclr",
+            "guide": {"name": "network", "encoder": "efficientnet-lite0", "size": 64},
+            "negatives": {"name": "guided", "alpha": 0.1},
+            "treatment": "refine",
+            "refine_space": "guide",
+            "refine_share": 1.0,
+            "refine_tau_prime": 0.5,
+            "batch_size": 256,
         },
     ),
     "ring-bank": Preset(

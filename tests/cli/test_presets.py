@@ -41,10 +41,18 @@ def test_locked_clip_is_what_was_measured(tmp_path: Path) -> None:
     assert preset == measured
 
 
-@pytest.mark.parametrize("study", ["ring", "ring-cifar100"])
-def test_ring_bank_is_what_was_measured(study: str, tmp_path: Path) -> None:
-    (trial,) = [trial for trial in load(study).trials(tmp_path) if str(trial) == "iring, seed 0"]
-    measured, preset = complete(trial), json.loads(json.dumps(asked("--preset", "ring-bank")))
+@pytest.mark.parametrize(
+    ("name", "study", "variant"),
+    [
+        ("ring-bank", "ring", "iring"),
+        ("ring-bank", "ring-cifar100", "iring"),
+        ("guided", "false-negatives", "guide refined"),
+        ("guided", "guide-photos", "guide refined"),
+    ],
+)
+def test_a_preset_for_images_is_what_was_measured(name: str, study: str, variant: str, tmp_path: Path) -> None:
+    (trial,) = [trial for trial in load(study).trials(tmp_path) if str(trial) == f"{variant}, seed 0"]
+    measured, preset = complete(trial), json.loads(json.dumps(asked("--preset", name)))
     for config in (measured, preset):
         for name in ("data", "out", "encoder", "epochs"):
             del config[name]
