@@ -117,15 +117,21 @@ def shards(tmp_path: Path) -> Path:
     return folder
 
 
-def test_an_oracle_of_sibling_captions_knows_what_the_data_knows(tmp_path: Path) -> None:
-    """Captions of one image as strangers are more negatives; `known` gives the losses of captions of one sample."""
+def photos(tmp_path: Path, count: int) -> Path:
+    """A folder of so many pictures with three captions each."""
     folder = tmp_path / "photos"
     folder.mkdir()
     lines = ["image,caption"]
-    for number in range(8):
+    for number in range(count):
         (folder / f"{number}.png").write_bytes(picture(COLOURS[number % 4], number))
         lines += [f"{number}.png,{word} {COLOURS[number % 4]} picture {number}" for word in ("a", "the", "one")]
     (folder / "captions.csv").write_text("\n".join(lines))
+    return folder
+
+
+def test_an_oracle_of_sibling_captions_knows_what_the_data_knows(tmp_path: Path) -> None:
+    """Captions of one image as strangers are more negatives; `known` gives the losses of captions of one sample."""
+    folder = photos(tmp_path, 8)
     losses = {}
     for name, options in {
         "one": ["caption"],
@@ -142,13 +148,7 @@ def test_an_oracle_of_sibling_captions_knows_what_the_data_knows(tmp_path: Path)
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_the_best_epoch_is_told_by_pairs_that_are_not_trained_on(tmp_path: Path, frozen: bool) -> None:
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    lines = ["image,caption"]
-    for number in range(24):
-        (folder / f"{number}.png").write_bytes(picture(COLOURS[number % 4], number))
-        lines += [f"{number}.png,{word} {COLOURS[number % 4]} picture {number}" for word in ("a", "the", "one")]
-    (folder / "captions.csv").write_text("\n".join(lines))
+    folder = photos(tmp_path, 24)
     for split, numbers in {"train": range(8), "val": range(8, 16), "test": range(16, 24)}.items():
         (folder / f"{split}.txt").write_text("\n".join(f"{number}.png" for number in numbers))
     call = [*CLIP, "--data", folder, "--epochs", 5, "--knn_every", 2, "--learning_rate", 5, "--out", tmp_path / "run"]
