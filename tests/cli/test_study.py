@@ -214,7 +214,7 @@ def test_a_wrong_study_gets_one_sentence(changes: dict[str, Any], sentence: str,
 
 def test_studies_are_listed() -> None:
     assert "false-negatives" in here("study", "list")[1]
-    assert "choose one of detectors, false-negatives" in refused("study", "false-positives")
+    assert "choose one of cifar100-gap, detectors, false-negatives" in refused("study", "false-positives")
     assert "choose one of full, quick" in refused("study", "false-negatives", "--budget", "slow")
     assert "--parallel" in refused("study", "false-negatives", "--parallel", 0)
 

@@ -55,7 +55,7 @@ class HistoryGuide(GuideSource):
         if not self.training:
             return
         mean = normalise(torch.stack([normalise(view.detach()) for view in views]).mean(0))
-        rows, mean = gather(rows), gather(mean.float())
+        rows, mean = gather(rows), gather(mean.to(self.table.rows.dtype))
         finite = mean.isfinite().all(1)
         rows, mean = rows[finite], mean[finite]
         samples, owner = rows.unique(return_inverse=True)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from antipodes.functional.select import top_share
 from antipodes.negatives.policy import Policy, check_shares
 from antipodes.negatives.positive_aware import below, check_margin, required
 from antipodes.pairs import Bounds, Pairs, Rule
+
+ROUNDING = 16  # so many units of the last place may two products of the same vectors differ
 
 
 class Guided(Policy):
@@ -57,6 +61,8 @@ class Guided(Policy):
         if self.alpha is not None:
             ids = pairs.anchor_ids, pairs.keys()[1]
             ceiling = top_share(guide.anchors, guide.keys(), *ids, self.alpha)
+            # the kernel's product of the same vectors may round the last of the share below its own similarity
+            ceiling = ceiling - ROUNDING * torch.finfo(ceiling.dtype).eps
             # a sample that the guide does not know has the zero vector: near to nobody, though it may be nearest
             return [Rule(guide=Bounds(ceiling=ceiling.clamp(min=0.0)))]
         return [Rule(guide=Bounds(ceiling=below(guide.positives, self.margin, self.relative)))]
