@@ -19,6 +19,7 @@ Curve = tuple[list[float], list[float]]
 """Epochs and values."""
 
 MEASURES = ("precision", "recall", "f1")
+DETECTION = "Precision, recall and F1 of the flags over epochs"
 OVER_EPOCHS = "Over epochs, mean over seeds"
 FAINT = "#888888"
 MOST_CURVES = 8  # with more, only the variants with several seeds are drawn
@@ -47,22 +48,24 @@ def draw(
     """
     figures.save(scores_figure(report), folder / f"{name}.png", "png")
     written = {"The first scores of every variant, seed by seed": f"{name}.png"}
-    further = {
-        "Precision, recall and F1 of the flags over epochs": f"{name}-detection.png",
-        OVER_EPOCHS: f"{name}-curves.png",
-    }
     if histories is None:
-        return written | {caption: file for caption, file in further.items() if (folder / file).is_file()}
+        return written | drawn_over_epochs(folder, name)
     flags = {variant: curve for variant, seeds in histories.items() if (curve := detection_curves(seeds))}
     if flags:
         single = {variant for variant in flags if len(histories[variant]) == 1}
         figures.save(detection_figure(flags, single), folder / f"{name}-detection.png", "png")
-        written["Precision, recall and F1 of the flags over epochs"] = f"{name}-detection.png"
+        written[DETECTION] = f"{name}-detection.png"
     logged = {number: found for number in curves if (found := mean_curves(histories, number))}
     if logged:
         figures.save(curves_figure(report["title"], logged), folder / f"{name}-curves.png", "png")
         written[OVER_EPOCHS] = f"{name}-curves.png"
     return written
+
+
+def drawn_over_epochs(folder: Path, name: str) -> dict[str, str]:
+    """The figures over epochs that are there from an earlier report of a study; caption -> file."""
+    files = {DETECTION: f"{name}-detection.png", OVER_EPOCHS: f"{name}-curves.png"}
+    return {caption: file for caption, file in files.items() if (folder / file).is_file()}
 
 
 def scores_figure(report: Mapping[str, Any]) -> Figure:

@@ -55,12 +55,12 @@ class Grid:
         for trial, configuration in configurations.items():
             if Run(trial.folder).config_file.exists():
                 refuse_change(trial, Run(trial.folder).config(), configuration)
-            elif kept := _content(trial).get("configuration"):
+            elif kept := read_content(trial).get("configuration"):
                 refuse_change(trial, kept, configuration)
 
     def scores(self, trial: Trial) -> dict[str, float] | None:
         """The scores of a finished trial, and the records of its last epoch; None when it is not finished."""
-        content = _content(trial)
+        content = read_content(trial)
         if content.get("evaluation") != self._evaluation(trial):
             return None
         last = (read_epochs(trial.folder) or [{}])[-1]
@@ -72,7 +72,7 @@ class Grid:
         found = {}
         for trial in self.trials:
             if self.scores(trial) is not None:
-                before = _content(trial).get("code")
+                before = read_content(trial).get("code")
                 if reason := changed(before, self._digests[trial]):
                     found[str(trial)] = reason
         return found
@@ -92,14 +92,14 @@ class Grid:
             source = find_twin(self.out, configuration, self._digests[trial])
             if source is not None:
                 link_run(source, trial.folder)
-                _write(trial.code_file, {"code": self._digests[trial], "shared": str(source)})
+                write_content(trial.code_file, {"code": self._digests[trial], "shared": str(source)})
                 shared[str(trial)] = source
         return shared
 
     def keep(self, trial: Trial, scores: Mapping[str, float], configuration: Options) -> None:
         """Count a trial as finished with scores that an earlier report has; nobody knows which code made them."""
         content = {"evaluation": self._evaluation(trial), "scores": dict(scores), "configuration": configuration}
-        _write(trial.folder / "study.json", content)
+        write_content(trial.folder / "study.json", content)
 
     def histories(self) -> Histories | None:
         """What every finished trial has logged of its epochs; None where only the scores of some are left."""
@@ -154,7 +154,7 @@ class Grid:
         started = Run(trial.folder).config_file.exists()
         if not started:
             trial.write()
-            _write(trial.code_file, {"code": self._digests[trial]})
+            write_content(trial.code_file, {"code": self._digests[trial]})
         train = ["train", "--resume", str(trial.folder)] if started else ["train", *trial.arguments()]
         evaluation = self._evaluation(trial)
         evaluate = ["evaluate", str(trial.folder), "--json", "--protocol", ",".join(evaluation["protocols"])]
@@ -185,17 +185,18 @@ class Grid:
     def _keep_scores(self, trial: Trial) -> None:
         started = json.loads(trial.code_file.read_text()) if trial.code_file.is_file() else {}
         content = {"evaluation": self._evaluation(trial), "scores": read_scores(trial.folder), **started}
-        _write(trial.folder / "study.json", content)
+        write_content(trial.folder / "study.json", content)
 
 
-def _content(trial: Trial) -> dict[str, Any]:
-    """What is written down of a finished trial; nothing of another."""
+def read_content(trial: Trial) -> dict[str, Any]:
+    """What study.json holds of a finished trial; nothing of another."""
     file = trial.folder / "study.json"
     content: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     return content
 
 
-def _write(file: Path, content: Mapping[str, Any]) -> None:
+def write_content(file: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON into a file whose folder need not be there, whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as temporary:
         temporary.write_text(json.dumps(content, indent=2) + "\n")

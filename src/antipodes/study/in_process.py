@@ -9,13 +9,11 @@ import json
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from antipodes.files import replacing
 from antipodes.functional import NotFinite
 from antipodes.study.code import changed, runner_digests
 from antipodes.study.definition import Options, Study, Trial
-from antipodes.study.grid import refuse_change
+from antipodes.study.grid import refuse_change, write_content
 from antipodes.study.runners.runner import RUNNERS, build, configuration
 from antipodes.study.statistics import Histories
 from antipodes.threads import one_thread
@@ -69,7 +67,7 @@ class InProcess:
 
     def keep(self, trial: Trial, scores: Mapping[str, float], configuration: Options) -> None:
         """Count a trial as finished with scores that an earlier report has; nobody knows which code made them."""
-        _write(trial, {"configuration": configuration, "scores": dict(scores)})
+        write_content(_file(trial), {"configuration": configuration, "scores": dict(scores)})
 
     def histories(self) -> Histories | None:
         """Return nothing: these trials have no epochs."""
@@ -109,15 +107,9 @@ class InProcess:
             trial.log.parent.mkdir(parents=True, exist_ok=True)
             trial.log.write_text(traceback.format_exc())
             return f"{type(error).__name__}: {' '.join(str(error).split())} (log: {trial.log})"
-        _write(trial, {"configuration": configuration(runner), "scores": scores, "code": self._digests})
+        write_content(_file(trial), {"configuration": configuration(runner), "scores": scores, "code": self._digests})
         return None
 
 
 def _file(trial: Trial) -> Path:
     return trial.folder / "study.json"
-
-
-def _write(trial: Trial, content: Mapping[str, Any]) -> None:
-    trial.folder.mkdir(parents=True, exist_ok=True)
-    with replacing(_file(trial)) as file:
-        file.write_text(json.dumps(content, indent=2) + "\n")

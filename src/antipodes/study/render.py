@@ -14,7 +14,7 @@ from typing import Any
 from antipodes.files import replacing
 from antipodes.study.claims import judge_claims
 from antipodes.study.definition import Study
-from antipodes.study.figure import OVER_EPOCHS, scores_figure
+from antipodes.study.figure import drawn_over_epochs, scores_figure
 from antipodes.study.report import markdown
 from antipodes.study.statistics import Line, one_sided
 
@@ -48,15 +48,8 @@ def render(folder: Path, study: Study) -> Path:
         report["notes"] = notes.read_text().strip()
     lines = [_line(entry, study) for entry in report["summary"]]
     _redraw(folder / f"{label}.png", study, report, lines)
-    figures = {
-        caption: name
-        for caption, name in (
-            (report["title"], f"{label}.png"),
-            ("Precision, recall and F1 of the flags over epochs", f"{label}-detection.png"),
-            (OVER_EPOCHS, f"{label}-curves.png"),
-        )
-        if (folder / name).is_file()
-    }
+    scores = {report["title"]: f"{label}.png"} if (folder / f"{label}.png").is_file() else {}
+    figures = scores | drawn_over_epochs(folder, label)
     with replacing(folder / f"{label}.md") as page:
         page.write_text(markdown(report, lines, study.paper, figures))
     return folder / f"{label}.md"
