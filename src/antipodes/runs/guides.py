@@ -46,9 +46,7 @@ def table_guide(
     """
     towers = method.network.names()
     if second is not None and dim is not None:
-        raise ValueError(
-            "guide.dim is for one table, as two would be turned apart: leave out one of dim and second"
-        )
+        raise ValueError("guide.dim is for one table, as two would be turned apart: leave out one of dim and second")
     if second is not None and len(towers) != 2:
         raise ValueError(f"guide.second is for a method of two inputs, and this one has {len(towers)}: leave it out")
     first = LaterGuide(lambda say: _narrowed(_read_table(path, data), dim))
