@@ -207,4 +207,4 @@ def test_refuses_labels_that_make_no_sense(numbers: dict[str, float], sentence: 
 
 def test_a_sigmoid_has_no_share_of_others() -> None:
     with pytest.raises(ValueError, match="asks about each pair by itself"):
-        Sigmoid(treatment=Refine(share=0.5, among="others"))
+        Sigmoid(negatives=Guided(margin=0.1), treatment=Refine(share=0.5, among="others"))
