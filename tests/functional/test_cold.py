@@ -21,6 +21,7 @@ from antipodes.functional import (
     sigmoid_sums,
     soft_cross_entropy,
 )
+from antipodes.functional import _stream as stream
 from antipodes.functional._stream import Totals
 
 COUNT, KEYS, DIMENSIONS = 48, 60, 32
@@ -145,6 +146,58 @@ def test_one_shift_serves_all_pairs_unless_an_anchor_is_far_from_everything(
 
     assert_close(both_precisions(loss, {"anchors": anchors}))
     assert bool(peaks) == lonely
+
+
+@pytest.mark.parametrize("kind", ["batch", "two directions"])
+@pytest.mark.parametrize("name", ["plain", "ceiling", "groups", "nothing kept"])
+@pytest.mark.parametrize("lonely", [False, True], ids=["peaks are near", "one peak is far below"])
+@pytest.mark.parametrize("kept", [True, False], ids=["tiles kept", "tiles made twice"])
+def test_one_exponential_serves_both_sides_of_a_tile_unless_peaks_are_far_apart(
+    kind: str, name: str, lonely: bool, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same sums and gradients either way, also where all of an anchor's pairs are flagged."""
+    made: list[bool] = []
+    narrow, twice = stream.is_narrow, embeddings(COUNT, 1)
+    monkeypatch.setattr(stream, "is_narrow", lambda *peaks: made.append(narrow(*peaks)) or made[-1])
+    if not kept:
+        monkeypatch.setattr("antipodes.functional._task.RETAINED_PAIRS", 0)
+    first = embeddings(COUNT, 0)
+    if lonely:
+        first = normalize(first[:1] + 0.05 * first, dim=1)
+        first[5] = -first[5]
+        twice = first + 0.05 * twice
+    ceilings = torch.full((COUNT,), 0.5)
+    if name == "nothing kept":
+        ceilings[3] = -1.0
+    groups = torch.arange(COUNT) % 5
+    only = Rule(groups=(Group(groups, groups),)) if name == "groups" else Rule()
+
+    def loss(first: Tensor, second: Tensor, temperature: Tensor) -> tuple[Tensor, list[Tensor]]:
+        rules = Rule(ceiling=ceilings.to(first)) if name in ("ceiling", "nothing kept") else only
+        if kind == "batch":
+            sums = [*contrast(first + 0 * second, anchor_ids=torch.arange(COUNT), temperature=temperature, rules=rules,
+                              block=16)]  # fmt: skip
+        else:
+            ids = {"first_ids": torch.arange(COUNT), "second_ids": torch.arange(COUNT)}
+            both = contrast_both(
+                first, second, **ids, temperature=temperature, first_rules=rules, second_rules=rules, block=16
+            )
+            sums = [*both[0], *both[1]]
+        total = sum(softplus(log_sum).sum() for log_sum in sums[::4])
+        return total, sums
+
+    leaves = {"first": first, "second": normalize(twice, dim=1), "temperature": torch.tensor(0.005)}
+    assert_close(both_precisions(loss, leaves))
+    assert any(made) or name == "nothing kept" or lonely
+    assert not lonely or name == "ceiling" or not all(made)  # the ceiling flags all but the lonely one's pairs
+
+
+def test_a_cold_graph_that_is_kept_gives_the_same_gradient_twice() -> None:
+    anchors = embeddings(COUNT, 0).requires_grad_()
+    sums = contrast(anchors, anchor_ids=torch.arange(COUNT), temperature=0.005, block=16)
+    loss = softplus(sums.log_sum - 100).sum()
+    first = torch.autograd.grad(loss, anchors, retain_graph=True)[0]
+    assert torch.equal(first, torch.autograd.grad(loss, anchors)[0])
 
 
 def test_the_sigmoid() -> None:

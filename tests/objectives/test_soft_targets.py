@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from antipodes import GlobalContrastive, Guided, InfoNCE, PositiveAware, Refine, TwoWay
+from antipodes import GlobalContrastive, Guided, InfoNCE, PositiveAware, Refine, Sigmoid, TwoWay
 from antipodes.runs.build import _build_objective
 
 B, TAU = 7, 0.1
@@ -52,6 +52,34 @@ def test_the_guides_softmax_is_the_target_of_xclr_and_a_share_mixes_it_with_the_
         return soft_cross_entropy(without_self(z @ z.T) / TAU, share * targets + (1 - share) * without_self(onehot))
 
     assert_same(lambda z1, z2: loss_fn(z1, z2, IDS, guide=(g, g)), dense, *draws(2, B, 4))
+
+
+@pytest.mark.parametrize("share", [0.7, 0.2])
+def test_among_others_the_guides_softmax_is_a_share_of_the_label_however_sharp(share: float) -> None:
+    g = draws(B, 5, seed=1)
+    loss_fn = InfoNCE(TAU, Guided(margin=3.0), Refine(share=share, tau_prime=0.1, space="guide", among="others"))
+
+    def dense(z1: Tensor, z2: Tensor) -> Tensor:
+        z, seen = normalize(torch.cat((z1, z2)), dim=1), normalize(g, dim=1).repeat(2, 1)
+        onehot = torch.eye(2 * B, dtype=torch.float64).roll(B, 1)
+        others = (seen @ seen.T / (0.1 * TAU)).masked_fill(onehot.bool(), -torch.inf)
+        targets = without_self(others).softmax(1)
+        return soft_cross_entropy(without_self(z @ z.T) / TAU, share * targets + (1 - share) * without_self(onehot))
+
+    assert_same(lambda z1, z2: loss_fn(z1, z2, IDS, guide=(g, g)), dense, *draws(2, B, 4))
+    assert loss_fn.stats["refined_mass"] == pytest.approx(share)
+
+
+def test_among_others_who_is_not_known_or_has_none_is_pulled_by_its_positive_alone() -> None:
+    z1, z2, g = *draws(2, B, 4).requires_grad_(), draws(B, 5, seed=1)
+    g[2] = 0.0
+    treatment = Refine(share=0.5, space="guide", among="others")
+    losses = InfoNCE(TAU, Guided(margin=3.0), treatment, reduction="none")(z1, z2, IDS, guide=(g, g))
+    plain = InfoNCE(TAU, reduction="none")(z1, z2, IDS)
+    torch.testing.assert_close(losses[[2, B + 2]], plain[[2, B + 2]])
+    nobody = InfoNCE(TAU, Guided(margin=-3.0), treatment, reduction="none")(z1, z2, IDS, guide=(g, g))
+    torch.testing.assert_close(nobody, plain)
+    assert all(part.isfinite().all() for part in torch.autograd.grad(losses.sum(), (z1, z2)))
 
 
 def test_a_great_confidence_comes_to_the_same_target() -> None:
@@ -153,6 +181,7 @@ def test_the_options_of_a_run_become_the_treatment() -> None:
     config = {
         "method": {"name": "simclr"}, "objective": {"name": "info-nce"}, "treatment": "refine",
         "refine_mu": 1.0, "refine_tau_prime": 0.4, "refine_share": 1.0, "refine_positive": False,
+        "refine_among": "all",
     }  # fmt: skip
     given = {"num_samples": 9}
     objective = _build_objective(config, given, PositiveAware(), ["info-nce"])
@@ -166,8 +195,16 @@ def test_the_options_of_a_run_become_the_treatment() -> None:
         ({"share": math.nan}, r"share must be in \[0, 1\], got nan"),
         ({"share": 0.5, "mu": 2.0}, "share takes the place of mu: leave mu out"),
         ({"positive": False}, "give share=1.0 with positive=False"),
+        ({"among": "some"}, "among must be all or others, got 'some'"),
+        ({"among": "others"}, "give a share below 1 with among='others'"),
+        ({"among": "others", "share": 1.0}, "give a share below 1 with among='others'"),
     ],
 )
 def test_refuses_labels_that_make_no_sense(numbers: dict[str, float], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Refine(**numbers)  # type: ignore[arg-type]
+
+
+def test_a_sigmoid_has_no_share_of_others() -> None:
+    with pytest.raises(ValueError, match="asks about each pair by itself"):
+        Sigmoid(treatment=Refine(share=0.5, among="others"))

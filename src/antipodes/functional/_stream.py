@@ -3,9 +3,9 @@
 Sums. Where exp(s/tau) fits its dtype without a shift (`Task.warm`), sums of a tile simply add up. Where it is somewhat
 colder (`Task.mild`), one shift serves all pairs, provided that no anchor's sum comes out too small for it, which only
 the sums can tell. Otherwise every anchor has a peak, the largest logit that it kept so far; exponentials are taken
-relative to it, and what was added up before fades when it rises. A tile gives its row sums to its rows. It gives its
-column sums to its columns when these are anchors too: in the other direction of two, or above the diagonal when the
-candidates are the anchors.
+relative to it, and what was added up before fades when it rises; `_cold` has one exponential for two sides. A tile
+gives its row sums to its rows. It gives its column sums to its columns when these are anchors too: in the other
+direction of two, or above the diagonal when the candidates are the anchors.
 
 Gradient. With g_i the gradient of log_sum_i, the similarities receive G_ik = M_ik exp(s_ik/tau - log_sum_i) g_i / tau,
 the anchors G c and the candidates G^T a. A tile that is read in both directions adds both up before the products. Tiles
@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from antipodes.functional._cold import Scaled, add_to, is_narrow, scale, weigh
 from antipodes.functional._masks import Block, Mask, keep_mask, pull_mask
 from antipodes.functional._task import Direction, Task
 from antipodes.functional._tiles import Buffers, Sliced, Tile
@@ -62,9 +63,9 @@ class Walk:
         other.buffers = Buffers(self.task.cells, self.anchors.tensor)
         return other
 
-    def logits(self, tile: Tile, name: str = "logits") -> Tensor:
+    def logits(self, tile: Tile, name: str | None = None) -> Tensor:
         """Return the tile's logits, far below all others where a pair never counts."""
-        logits = self.buffers(name, tile.shape)
+        logits = self.buffers(name or self.lasting("logits", tile), tile.shape)
         torch.mm(self.scaled(tile.rows), self.candidates(tile.columns, down=True), out=logits)
         if tile.excluded is not None:
             logits.view(-1).index_fill_(0, tile.excluded, -FAR)
@@ -72,8 +73,13 @@ class Walk:
 
     def exponentials(self, tile: Tile) -> tuple[Tensor, Tensor]:
         """Return the tile's logits and their exponentials, in one buffer unless something is pulled."""
-        logits = self.logits(tile, "logits" if self.task.pulls else "exponentials")
-        return logits, torch.exp(logits, out=self.buffers("exponentials", tile.shape))
+        name = self.lasting("exponentials", tile)
+        logits = self.logits(tile, "logits" if self.task.pulls else name)
+        return logits, torch.exp(logits, out=self.buffers(name, tile.shape))
+
+    def lasting(self, name: str, tile: Tile) -> str:
+        """The name of a buffer that a tile shares with the others, or has for itself where tiles are kept."""
+        return f"{name} {tile.number}" if self.task.retained else name
 
     def shifted(self, logits: Tensor, tile: Tile) -> Tensor:
         """Return the exponentials of the tile's logits less the shift."""
@@ -194,13 +200,14 @@ class Stream(torch.autograd.Function):
         weights = ones if task.offsets is None else task.offsets.exp()  # of the candidates, where there is no shift
         weighted = candidates if task.offsets is None or not along else candidates * weights[:, None]
         retained: dict[int, Tensor] = {}
+        scaled: dict[int, Scaled] = {}
 
         def summed(shift: float | None) -> list[Totals]:
             walk = Walk(task, anchors, candidates, temperature, shift)
 
             def part(tiles: Sequence[Tile]) -> list[Totals]:
                 sums = [Totals(each, anchors, along, along and task.pulls) for each in task.directions]
-                _add_sums(walk.beside(), tiles, sums, ones, weights, weighted, retained)
+                _add_sums(walk.beside(), tiles, sums, ones, weights, weighted, retained, scaled)
                 return sums
 
             sums, *rest = share_out(task.tiles, anchors.device, part)
@@ -214,7 +221,7 @@ class Stream(torch.autograd.Function):
         if shift and any(each.fades(len(anchors) + len(candidates)) for each in sums):
             shift = None
             sums = summed(shift)
-        ctx.retained, ctx.shift = retained, shift
+        ctx.retained, ctx.scaled, ctx.shift = retained, scaled, shift
         outputs: list[Tensor] = []
         saved: list[Tensor | None] = [anchors, candidates, temperature]
         for each, direction in zip(sums, task.directions, strict=True):
@@ -250,7 +257,7 @@ class Stream(torch.autograd.Function):
             push = torch.where(present, grad_log_sum / temperature, 0.0)
             if shift is not None:
                 push = torch.where(present, push / total, 0.0)
-            log_sum = torch.where(present, total.log() + peak, 0.0)
+            log_sum = torch.where(total > 0, total.log() + peak, 0.0)
             handed.append((push, grad_pulled_sum, log_sum))
             pulled_part = pulled_part + top * like_temperature(grad_pulled_sum * pulled_sum, temperature)
         grad_candidates: Tensor | None = None
@@ -262,11 +269,14 @@ class Stream(torch.autograd.Function):
                 grad_anchors += torch.einsum("ra,rad->ad", handed[0][1], pulled_drawn)
         else:
             walk = Walk(task, anchors, candidates, temperature, shift)
+            # one exponential does for both sides where log sums are near each other, and there is one of everybody
+            narrow = shift is None and task.paired and is_narrow(*(log_sum[0] for _, _, log_sum in handed))
 
             def part(tiles: Sequence[Tile]) -> tuple[Tensor, Tensor]:
                 to_anchors = torch.zeros_like(anchors)
                 to_candidates = to_anchors if task.halved else torch.zeros_like(candidates)
-                _add_gradients(walk.beside(), tiles, ctx.retained, handed, to_anchors, to_candidates)
+                kept = (ctx.retained, ctx.scaled)
+                _add_gradients(walk.beside(), tiles, *kept, handed, narrow, to_anchors, to_candidates)
                 return to_anchors, to_candidates
 
             (grad_anchors, grad_candidates), *rest = share_out(task.tiles, anchors.device, part)
@@ -308,6 +318,7 @@ def _add_sums(
     weights: Tensor,
     weighted: Tensor,
     retained: dict[int, Tensor],
+    scaled: dict[int, Scaled],
 ) -> None:
     """Walk some of the tiles and add up what the rules keep and pull.
 
@@ -319,6 +330,7 @@ def _add_sums(
         weights: (C,) of the candidates.
         weighted: (C, D) the candidates, times their weights where their gradient is taken along.
         retained: takes the tiles that the backward pass will want again, by number.
+        scaled: takes their exponentials for both sides, where it is cold.
     """
     task = walk.task
     for tile in tiles:
@@ -329,8 +341,14 @@ def _add_sums(
             logits = seen = walk.logits(tile)
             values = walk.shifted(logits, tile) if walk.shift else logits
         if task.retained:
-            retained[tile.number] = seen.clone()
+            retained[tile.number] = seen
         block = walk.block(tile, seen)
+        if walk.shift is None and task.paired and (tile.mirrored or not task.halved):
+            done = _add_pairs(walk, block, sums, ones)
+            if done is not None:
+                if task.retained:
+                    scaled[tile.number] = done
+                continue
         for place, number, mask, sides in walk.reads(tile, tile.mirrored):
             each, keep = sums[place], None
             if not mask.trivial:
@@ -353,28 +371,84 @@ def _add_sums(
                     each.add_shifted(number, tile, mirror, logits, keep, walk, ones)
 
 
+def _add_pairs(walk: Walk, block: Block, sums: Sequence[Totals], ones: Tensor) -> Scaled | None:
+    """Add the sums of a cold tile to both sides, from one exponential; None, and nothing added, if that cannot be."""
+    tile, keeps = block.tile, _keeps(walk, block)
+    peaks = []
+    spare, above = (walk.buffers(name, tile.shape) for name in ("spare", "values"))
+    if any(keep is not None for keep in keeps):
+        torch.add(block.values, walk.task.reach + 1.0, out=above)  # every logit but those of nobody is above zero
+    for mirror, keep in enumerate(keeps):
+        kept = block.values if keep is None else torch.mul(above, keep, out=spare)
+        top = kept.amax(0 if mirror else 1)
+        peaks.append(top if keep is None else top.sub_(walk.task.reach + 1.0))
+    if not is_narrow(*peaks):
+        return None
+    looked_at = any(keep is not None for keep in keeps)  # by masks, which the backward pass will make once more
+    out = walk.buffers(walk.lasting("scaled", tile), tile.shape) if looked_at else block.values
+    done = scale(block.values, peaks[0], peaks[1], out)
+    for place, keep, mirror in zip((0, -1), keeps, (False, True), strict=True):
+        each, where = sums[place], tile.columns if mirror else tile.rows
+        if keep is not None and walk.task.directions[place].masks[0].kept is None:
+            add_sums(each.kept[0], tile, (mirror,), keep, ones)
+        add_to(each.total[0, where], each.peak[0, where], done, keep, mirror, walk.buffers("spare", tile.shape))
+    return done
+
+
+def _keeps(walk: Walk, block: Block) -> tuple[Tensor | None, Tensor | None]:
+    """Which pairs of a tile count for its rows, and which for its columns: None is all, one block serves both."""
+    first, last = (direction.masks[0] for direction in (walk.task.directions[0], walk.task.directions[-1]))
+    rows = None if first.trivial else keep_mask(first, block, False, "keep", walk.buffers)
+    if first.mutual and first is last:
+        return rows, rows
+    return rows, None if last.trivial else keep_mask(last, block, True, "keep of columns", walk.buffers)
+
+
 def _add_gradients(
     walk: Walk,
     tiles: Sequence[Tile],
     retained: dict[int, Tensor],
+    scaled: dict[int, Scaled],
     handed: list[tuple[Tensor, Tensor, Tensor]],
+    narrow: bool,
     grad_anchors: Tensor,
     grad_candidates: Tensor,
 ) -> None:
-    """Walk some of the tiles once more and add up the gradients of anchors and candidates."""
+    """Walk some of the tiles once more and add up the gradients of anchors and candidates.
+
+    Args:
+        walk: as it was in the forward pass.
+        tiles: which.
+        retained: what the forward pass kept of them, by number.
+        scaled: their exponentials for both sides, likewise.
+        handed: of each direction, what anchors hand to kept pairs and to pulled ones, and their log sums.
+        narrow: whether tiles that are read from both sides can do with one exponential.
+        grad_anchors: takes the gradient of the anchors.
+        grad_candidates: that of the candidates; the same where these are the anchors.
+    """
     task, buffers = walk.task, walk.buffers
     weights = None if task.offsets is None else task.offsets.exp()
     to_rows, to_columns = Sliced(grad_anchors), Sliced(grad_candidates)
     shares = [[tuple(Sliced(each[number]) for each in parts) for number in range(len(parts[0]))] for parts in handed]
     for tile in tiles:
-        seen = retained.get(tile.number)
+        seen, both = retained.get(tile.number), scaled.get(tile.number)
         if seen is None:
             seen = walk.exponentials(tile)[1] if walk.shift == 0 else walk.logits(tile)
         values = walk.shifted(seen, tile) if walk.shift else seen
         block = walk.block(tile, seen)
         weight: Tensor | None = None  # of kept pairs, times their exponentials where there are peaks
         pulled: Tensor | None = None
-        for place, number, mask, sides in walk.reads(tile, task.halved):  # also on the diagonal: one product
+        if both is None and narrow:
+            log_sums = shares[0][0][2](tile.rows), shares[-1][0][2](tile.columns)
+            both = scale(seen, *log_sums, buffers("scaled", tile.shape))
+        if both is not None:
+            ends = [(shares[place][0][0], shares[place][0][2]) for place in (0, -1)]
+            on_rows, on_columns = (
+                (push(where), log_sum(where))
+                for (push, log_sum), where in zip(ends, (tile.rows, tile.columns), strict=True)
+            )
+            weight = weigh(both, tile, on_rows, on_columns, _keeps(walk, block), buffers)
+        for place, number, mask, sides in [] if both else walk.reads(tile, task.halved):  # diagonals too: one product
             push, pull_weight, log_sum = shares[place][number]
             keep = None
             if not mask.trivial:

@@ -28,6 +28,7 @@ from antipodes.functional.ranks import bounded
 from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import FEW_PAIRS, SameSample
 
+TINY_PAIRS = 2**16  # up to this many, fewer operations are worth more than fewer exponentials
 RETAINED_PAIRS = 2**20  # up to this many pairs the tiles of the forward pass are kept, 4 MB in float32 at most
 WARM_REACH = {torch.float32: 55.0, torch.float64: 600.0}  # |s| / tau whose exponentials and their sums need no shift
 MILD_REACH = 128.0  # in float32: up to here one shift does for all, unless the best of some anchor is far from similar
@@ -88,6 +89,13 @@ class Task:
     def shift(self) -> float | None:
         """What to subtract from logits before their exponentials are taken; None where it depends on the anchor."""
         return 0.0 if self.warm else self.reach - WARM_REACH[torch.float32] if self.mild else None
+
+    @property
+    def paired(self) -> bool:
+        """Whether one rule a direction reads tiles from both of their sides, and pulls nothing."""
+        masks = [mask for direction in self.directions for mask in direction.masks]
+        two_sided = self.halved or len(self.directions) == 2
+        return two_sided and len(masks) == len(self.directions) and not self.pulls and self.offsets is None
 
     @property
     def cells(self) -> int:
@@ -177,6 +185,8 @@ def prepare(
     direct = direct and block is None and few_pairs(len(anchors), len(keys))
     reach, lowest = _look(anchors, keys, temperature, tau, offsets, (anchor_ids, key_ids), extent, questions)
     warm, empty = exponentials and reach <= WARM_REACH[dtype], lowest < 0
+    if not warm and mirror_rules is not None and len(anchors) * len(keys) > TINY_PAIRS:
+        direct = False  # the stream has one exponential for both directions
     if empty and not direct and mirror_rules is None:  # leave the slots out before the products
         filled = (key_ids >= 0).nonzero().squeeze(1)
         keys, key_ids, shared, empty = keys[filled], key_ids[filled], False, False
@@ -297,7 +307,7 @@ def _look(
 
 def _same_sample_pairs(same: SameSample, limit: int) -> tuple[Tensor, Tensor] | None:
     """List the pairs of one sample, rows in order; None if there are more than the limit, or if looking would stall."""
-    if not on_host(same.anchor_ids) or same.count.numpy().sum() > limit:
+    if not on_host(same.anchor_ids) or same.number_of_pairs() > limit:
         return None
     return same.pairs()
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from antipodes.functional._reading import on_host
 
+FEW_CANDIDATES = 2**12  # up to so many they are sorted in place of the anchors, in fewer operations
 FEW_PAIRS = 2**18  # up to so many there is one tile, and comparing all of them is faster than looking for some
 
 
@@ -80,6 +81,13 @@ class SameSample:
             both = torch.arange(len(self.anchor_ids), device=self.anchor_ids.device).view(2, -1)
             sample = torch.arange(both.shape[1], device=both.device).repeat(2)
             return torch.full_like(sample, 2), 2 * sample, both.T.flatten()
+        if on_host(self.anchor_ids) and len(self.candidate_ids) <= FEW_CANDIDATES:
+            ours, theirs = self.anchor_ids.numpy(), self.candidate_ids.numpy()
+            order = theirs.argsort(kind="stable")
+            ranked = theirs[order]
+            first = ranked.searchsorted(ours)
+            count = np.where(ours >= 0, ranked.searchsorted(ours, "right") - first, 0)
+            return torch.from_numpy(count), torch.from_numpy(first), torch.from_numpy(order)
         anchor_ids, candidate_ids = self.anchor_ids.long(), self.candidate_ids.long().contiguous()
         samples, sample = anchor_ids.unique(return_inverse=True)
         place = torch.searchsorted(samples, candidate_ids)
@@ -105,6 +113,10 @@ class SameSample:
             return anchors, candidates
         numbers = torch.cat(parts).unique(return_inverse=True)[1]
         return numbers[: len(anchors)], numbers[len(numbers) - len(candidates) :]
+
+    def number_of_pairs(self) -> int:
+        """How many pairs `pairs` would list; only on a CPU may one look without waiting."""
+        return int(self._found[0].numpy().sum())
 
     def pairs(self, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return the pairs of the same id, of the anchors in these rows: rows, from their first on, and columns."""

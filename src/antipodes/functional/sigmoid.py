@@ -239,6 +239,8 @@ class _Function(torch.autograd.Function):
         quick = plain and not ctx.retained
         walk = Walk(task, anchors, candidates, -temperature if quick else temperature)
         given = [(grads[4 * place], grads[4 * place + 2]) for place in range(len(task.directions))]
+        masked = factor > 0 and _read_once(task, task.halved)  # what the forward pass kept is zero where a pair is not
+        mirror = task.directions[0].mirror
 
         def part(tiles: Sequence[Tile]) -> tuple[Tensor, Tensor, Tensor]:
             to_anchors, to_bias = torch.zeros_like(anchors), torch.zeros_like(bias)
@@ -248,8 +250,12 @@ class _Function(torch.autograd.Function):
                 if quick:
                     weight = _quick_weight(own, tile, factor, given)
                 else:
-                    block, slope = _slope(own, tile, bias, factor, ctx.retained.get(tile.number))
-                    weight = _weight(own, block, slope, given, ctx.soft)
+                    known = ctx.retained.get(tile.number)
+                    block, slope = _slope(own, tile, bias, factor, known)
+                    if masked and known is not None:
+                        weight = slope.mul_(given[0][0][0][tile.columns if mirror else (tile.rows, None)])
+                    else:
+                        weight = _weight(own, block, slope, given, ctx.soft)
                 if ctx.needs_input_grad[3]:  # on the diagonal a pair is there twice, and so is its share
                     to_bias += weight.sum() * (0.5 if task.halved and not tile.mirrored else 1.0)
                 to_rows(tile.rows).addmm_(weight, walk.candidates(tile.columns))
@@ -266,8 +272,10 @@ class _Function(torch.autograd.Function):
         on_anchors /= temperature
         if not task.halved:
             on_candidates /= temperature
-        # where a tile stands for its mirror image, a pair's share appears at both of its ends
-        on_temperature = -(anchors * on_anchors).sum() * (0.5 if task.halved else 1.0) / temperature
+        on_temperature: Tensor | None = None
+        if ctx.needs_input_grad[2]:
+            # where a tile stands for its mirror image, a pair's share appears at both of its ends
+            on_temperature = -(anchors * on_anchors).sum() * (0.5 if task.halved else 1.0) / temperature
         return on_anchors, None if task.halved else on_candidates, on_temperature, on_bias, None, None
 
 
@@ -290,7 +298,7 @@ def _add_losses(
     """Add a tile's losses at any temperature, and of pairs that are pulled as well."""
     logits = walk.logits(tile)
     if walk.task.retained:
-        retained[tile.number] = logits.clone()
+        retained[tile.number] = logits
     block = walk.block(tile, logits)
     loss, rest = (walk.buffers(name, tile.shape) for name in ("loss", "rest"))
     # softplus(z) = max(z, 0) + log(1 + e^-|z|), and softplus(-z) has the same rest: nothing overflows
@@ -324,9 +332,8 @@ def _add_folded(
     logit, (1 + f x)(1 + f y) = 1 + f (x + y + f x y), in which small x and y lose no digits.
     """
     values = walk.exponentials(tile)[1]  # of the logits, which bounds are compared with
-    if walk.task.retained:
-        retained[tile.number] = values.clone()
-    block, once = walk.block(tile, values), _read_once(walk.task, tile.mirrored)
+    block = walk.block(tile, values)
+    spare = _read_once(walk.task, tile.mirrored) and not walk.task.retained  # what is read may be overwritten
     for place, number, mask, sides in walk.reads(tile, tile.mirrored):
         loss_sum, kept = sums[place][0][number], sums[place][1][number]
         seen = values
@@ -334,18 +341,21 @@ def _add_folded(
             seen = keep_mask(mask, block, sides[0], "keep", walk.buffers)
             if mask.kept is None:
                 add_sums(kept, tile, sides, seen, ones)
-            seen.mul_(values)
+            # nobody else looks at the exponentials: those of dropped pairs are gone, for the backward pass as well
+            seen = values.mul_(seen) if _read_once(walk.task, walk.task.halved) else seen.mul_(values)
         for mirror in sides:
             odds, width, dim = seen, 1, 0 if mirror else 1
             while width < folds and odds.shape[dim] % 2 == 0:
                 left, right = odds.chunk(2, dim)
-                out = walk.buffers("loss", (left.shape[0], left.shape[1])) if width == 1 and not once else left
+                out = walk.buffers("loss", (left.shape[0], left.shape[1])) if width == 1 and not spare else left
                 odds, width = torch.addcmul(left, left, right, value=factor, out=out).add_(right), 2 * width
             losses = torch.mul(odds, factor, out=walk.buffers("rest", (odds.shape[0], odds.shape[1]))).log1p_()
             if mirror:
                 loss_sum[tile.columns].addmv_(losses.T, ones[: losses.shape[0]])
             else:
                 loss_sum[tile.rows].addmv_(losses, ones[: losses.shape[1]])
+    if walk.task.retained:
+        retained[tile.number] = values
 
 
 def _slope(walk: Walk, tile: Tile, bias: Tensor, factor: float, retained: Tensor | None) -> tuple[Block, Tensor]:

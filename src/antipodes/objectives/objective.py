@@ -366,7 +366,8 @@ class Objective(LossModule, ABC):
 
         The label is y = (1 - a) onehot + a p, and the positive's own p = 1 / (1 + sum w) is the largest. So y of a
         candidate over y of the positive is w a p / (1 - a + a p), which for a = mu p / (1 + mu p) is
-        w mu p^2 / (1 + mu p^2). Without the positive the weights themselves are the label.
+        w mu p^2 / (1 + mu p^2). Without the positive the weights themselves are the label. Among the others alone
+        q = w / sum w, and the same ratio is w a / ((1 - a) sum w).
         """
         if isinstance(step.temperature, Tensor) and step.temperature.dim():
             raise ValueError("refined labels need one temperature for all: a temperature per sample cannot make them")
@@ -380,6 +381,9 @@ class Objective(LossModule, ABC):
         if refinery.share is None:
             confidence = refinery.mu / (1 + refined.weight) ** 2
             share = confidence / (1 + confidence)
+        elif refinery.among == "others":
+            odds = refinery.share / (1 - refinery.share)
+            share = torch.where(refined.weight > 0, odds / refined.weight, 0.0)
         else:
             share = refinery.share / (1 + (1 - refinery.share) * refined.weight)
         weight = share * refined.weight

@@ -23,6 +23,9 @@ class Refine:
             it with the one-hot label.
         positive: False leaves the positive out of the label and of the sum, so that an anchor agrees with its teacher
             about the candidates alone (ReSSL); with a share of 1.
+        among: Whom the teacher compares. With `all`, the positive and what is flagged: as it resembles itself most, a
+            sharp teacher says the positive alone. With `others`, what is flagged alone, SANE's q: the label is
+            (1 - share) onehot + share q, and a sharp teacher says who of them is most alike.
     """
 
     mu: float = 1.0
@@ -30,6 +33,7 @@ class Refine:
     space: Literal["own", "guide"] = "own"
     share: float | None = None
     positive: bool = True
+    among: Literal["all", "others"] = "all"
 
     def __post_init__(self) -> None:
         if self.share is not None and not 0 <= self.share <= 1:
@@ -38,6 +42,10 @@ class Refine:
             raise ValueError("share takes the place of mu: leave mu out")
         if not self.positive and self.share != 1:
             raise ValueError("without the positive a label is the teacher's alone: give share=1.0 with positive=False")
+        if self.among not in ("all", "others"):
+            raise ValueError(f"among must be all or others, got {self.among!r}: it is whom the teacher compares")
+        if self.among == "others" and (self.share is None or self.share == 1 or not self.positive):
+            raise ValueError("the others' part of a label has to be said: give a share below 1 with among='others'")
         if self.space not in ("own", "guide"):
             raise ValueError(f"space must be own or guide, got {self.space!r}: it is where candidates are weighed")
         check_refinery(self.tau_prime, self.mu)

@@ -70,6 +70,8 @@ class Sigmoid(Objective):
             raise ValueError(f"bias must be finite, got {bias}: it is added to every logit")
         if negatives is not None and negatives.reweighs:
             raise ValueError("the sigmoid loss has no sum of exponentials: policies that reweigh it do not fit")
+        if self.refinery.among == "others":
+            raise ValueError("the sigmoid loss asks about each pair by itself: there is no share of others to give")
         if isinstance(temperature, Temperature) and temperature.per_sample is not None:
             raise ValueError("the sigmoid loss has one temperature for all pairs: leave per_sample out")
         value = torch.tensor(float(bias))

@@ -29,7 +29,9 @@ BATCH = 256
 _BLOCK = 2**16  # rows of a table that are checked at a time
 
 
-def table_guide(data: Samples, method: Method, path: str, second: str | None = None) -> RowGuides:
+def table_guide(
+    data: Samples, method: Method, path: str, second: str | None = None, dim: int | None = None
+) -> RowGuides:
     """Vectors of any model, by row of the dataset.
 
     Args:
@@ -39,11 +41,15 @@ def table_guide(data: Samples, method: Method, path: str, second: str | None = N
             antipodes embed wrote is matched by its paths.
         second: The same rows in the candidates' modality, for methods of two inputs and a model that has both in one
             space; without it one vector stands for all inputs of a row.
+        dim: Take the mean of all vectors away and keep this many directions, those in which they vary most: better
+            eyes, and cheaper ones. By default they stay as they are.
     """
     towers = method.network.names()
+    if second is not None and dim is not None:
+        raise ValueError("guide.dim is for one table, as two would be turned apart: leave out one of dim and second")
     if second is not None and len(towers) != 2:
         raise ValueError(f"guide.second is for a method of two inputs, and this one has {len(towers)}: leave it out")
-    first = LaterGuide(lambda say: _read_table(path, data))
+    first = LaterGuide(lambda say: _narrowed(_read_table(path, data), dim))
     other = first if second is None else LaterGuide(lambda say: _read_table(second, data))
     return RowGuides({tower: other if tower == towers[-1] and len(towers) > 1 else first for tower in towers})
 
@@ -54,6 +60,7 @@ def network_guide(
     encoder: str = "efficientnet-lite0",
     input: str | None = None,
     size: int | None = None,
+    dim: int | None = None,
 ) -> RowGuides:
     """A frozen network on the plain inputs, embedded once and looked up by row.
 
@@ -63,9 +70,11 @@ def network_guide(
         encoder: What antipodes.load takes: efficientnet-lite0 for images, minilm for texts, a run folder, a
             .safetensors file, timm:<model> or hf:<text model>.
         input: Which input of the data it looks at; by default the first of its modality.
-        size: Side in pixels to which images are scaled for it, by default its own; smaller is quicker.
+        size: Side in pixels to which images are scaled for it, by default its own; smaller is quicker, and sees less.
+        dim: Take the mean of all vectors away and keep this many directions, those in which they vary most: better
+            eyes, and cheaper ones. By default they stay as they are.
     """
-    source = LaterGuide(lambda say: TableGuide(network_vectors(load(encoder), data, input, size, say)))
+    source = LaterGuide(lambda say: _narrowed(TableGuide(network_vectors(load(encoder), data, input, size, say)), dim))
     return RowGuides(dict.fromkeys(method.network.names(), source))
 
 
@@ -206,6 +215,10 @@ def _read_table(path: str, data: Samples) -> TableGuide:
                 "repair them or leave those samples out"
             )
     return guide
+
+
+def _narrowed(guide: TableGuide, dim: int | None) -> TableGuide:
+    return guide if dim is None else guide.principal(dim)
 
 
 def _by_path(file: Path, data: Samples) -> Tensor:

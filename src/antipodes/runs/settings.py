@@ -32,6 +32,8 @@ class Settings:
         refine_share: Of treatment refine: in the place of refine_mu, the part of every label that is what they say; 1
             makes it the whole target.
         refine_positive: Of treatment refine: false leaves the positive out, with a share of 1.
+        refine_among: Of treatment refine: whom they compare, all (the positive and what is flagged) or others (what is
+            flagged alone, so that they may be sharp), with a share below 1.
         optimizer: The optimiser; lars is for batches of thousands.
         learning_rate: At a batch of 256; it scales linearly with the batch. By default what the method bears.
         weight_decay: Not applied to biases and normalisation.
@@ -71,6 +73,7 @@ class Settings:
     refine_space: Literal["own", "guide"] = Refine.space
     refine_share: float | None = Refine.share
     refine_positive: bool = Refine.positive
+    refine_among: Literal["all", "others"] = Refine.among
     optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
     learning_rate: float = 0.12
     weight_decay: float = 5e-4
@@ -105,7 +108,12 @@ class Settings:
             raise ValueError("out is empty: name the folder of the run")
         check_seed(self.seed)
         refined = Refine(
-            self.refine_mu, self.refine_tau_prime, self.refine_space, self.refine_share, self.refine_positive
+            self.refine_mu,
+            self.refine_tau_prime,
+            self.refine_space,
+            self.refine_share,
+            self.refine_positive,
+            self.refine_among,
         )
         if refined != Refine() and self.treatment != "refine":
             raise ValueError("the options --refine_... belong to --treatment refine: add it or leave them out")

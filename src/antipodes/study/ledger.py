@@ -31,6 +31,7 @@ that so many seeds would have found in four of five cases, at the spread that th
 by them. Settings are small (thousands of images, minutes a run): *not held* speaks about them, not about
 ImageNet. Written by `antipodes study claims`.
 """
+SAME = ("test_limit", "data.name", "data.limit", "encoder.name", "batch_size", "epochs")  # for a test of two studies
 COLUMNS = ["claim", "where", "tested by", "seeds", "difference", "could see", "p >", "here"]
 
 
@@ -98,7 +99,7 @@ def ledger_rows(claims: Sequence[Mapping[str, Any]], evidence: Path) -> list[Tes
             continue
         found = [row for test in claim["tests"] if (row := _run(claim, test, evidence)) is not None]
         if not found:
-            named = [test["study"] for test in claim["tests"]]
+            named = [_studies(test)[-1] for test in claim["tests"]]
             command = next((name for name in named if name in shipped()), named[0])
             found = [Tested(words, where, f"`antipodes study {command}`", NOT_RUN)]
         rows += found
@@ -107,15 +108,20 @@ def ledger_rows(claims: Sequence[Mapping[str, Any]], evidence: Path) -> list[Tes
 
 def _run(claim: Mapping[str, Any], test: Mapping[str, Any], evidence: Path) -> Tested | None:
     """What the report of a test's study says; None where there is none or it lacks a variant."""
-    file = evidence / f"{test['study']}.json"
-    if not file.is_file():
+    names = _studies(test)
+    files = [evidence / f"{name}.json" for name in names]
+    if not all(file.is_file() for file in files):
         return None
-    content = json.loads(file.read_text())
-    results = {
-        name: {int(seed): scores for seed, scores in seeds.items()} for name, seeds in content["results"].items()
-    }
+    reports = [json.loads(file.read_text()) for file in files]
     (less, less_score), (more, more_score) = _sides(test)
-    smaller, larger = _values(results, less, less_score), _values(results, more, more_score)
+    _refuse_other_settings(names, reports, (less[0], more[0]))
+    smaller, larger = (
+        _values(
+            {name: {int(seed): each for seed, each in seeds.items()} for name, seeds in report["results"].items()},
+            *side,
+        )
+        for report, side in zip((reports[0], reports[-1]), ((less, less_score), (more, more_score)), strict=True)
+    )
     common = sorted(set(smaller) & set(larger))
     if not common:
         return None
@@ -126,9 +132,33 @@ def _run(claim: Mapping[str, Any], test: Mapping[str, Any], evidence: Path) -> T
     verdict: Verdict = decide(p)
     why = " ".join(claim.get("reason", UNKNOWN).split()) if verdict == "not held" else ""
     reading = f", {test['reading']}" if "reading" in test else ""
-    name = f"[{test['study']}]({test['study']}.md){reading}: {less_score}, {test['order']}"
+    links = " and ".join(f"[{name}]({name}.md)" for name in names)
+    name = f"{links}{reading}: {less_score}, {test['order']}"
     see = detectable(differences)
     return Tested(claim["claim"], claim["where"], name, verdict, why, len(common), difference, see, p)
+
+
+def _studies(test: Mapping[str, Any]) -> list[str]:
+    """The study of a test, or the two that its sides are from."""
+    return [test["study"]] if isinstance(test["study"], str) else list(test["study"])
+
+
+def _refuse_other_settings(names: Sequence[str], reports: Sequence[Mapping[str, Any]], variants: Sequence[str]) -> None:
+    """Check that two studies have trained on the same data, as long and as large, and scored alike.
+
+    Raises:
+        ValueError: for the first thing that differs.
+    """
+    if len(reports) < 2:
+        return
+    options = [
+        {"test_limit": report["test_limit"], **report["common"], **report["variants"].get(variant, {})}
+        for report, variant in zip(reports, variants, strict=True)
+    ]
+    for name in SAME:
+        first, second = (each.get(name) for each in options)
+        if first != second:
+            raise ValueError(f"{names[0]} and {names[1]} cannot be compared: {name} is {first} and {second}")
 
 
 def _sides(test: Mapping[str, Any]) -> tuple[tuple[list[str], str], tuple[list[str], str]]:
