@@ -20,6 +20,25 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+def test_the_principal_directions_are_those_of_the_singular_values_and_keep_who_is_not_known() -> None:
+    table = noise(40, 6) * torch.tensor([5.0, 1.0, 3.0, 0.2, 0.1, 0.05]) + 4.0  # behind a ReLU all point one way
+    table[7] = 0.0
+    narrow = TableGuide(table).principal(2)
+    known = torch.arange(40) != 7
+    centred = table[known] - table[known].mean(0)
+    u, s, _ = torch.linalg.svd(centred.double(), full_matrices=False)
+    projected = u[:, :2] * s[:2]
+    # directions may be turned: what counts is which samples look alike
+    expected = normalise(projected) @ normalise(projected).T
+    found = narrow(torch.arange(40)[known])
+    torch.testing.assert_close((found @ found.T).double(), expected, atol=1e-5, rtol=0)
+    assert narrow.vectors().shape == (40, 2)
+    assert not narrow(torch.tensor([7])).any()
+    for dim in (0, 7):
+        with pytest.raises(ValueError, match=rf"a guide's dim must be in 1..6, got {dim}: it is how many directions"):
+            TableGuide(table).principal(dim)
+
+
 def test_a_table_from_memory_and_from_files(tmp_path: Path) -> None:
     table = noise(9, 4)
     np.save(tmp_path / "table.npy", table.numpy())

@@ -140,6 +140,16 @@ def test_the_loss_of_a_run_is_that_of_the_same_vectors_given_by_hand(table: Path
     torch.testing.assert_close(torch.autograd.grad(loss, parameters), torch.autograd.grad(expected, parameters))
 
 
+def test_a_table_can_be_narrowed_to_the_directions_in_which_it_varies(table: Path, tmp_path: Path) -> None:
+    method, *_ = made("--method", "simclr", *GUIDED, "--guide", table, "--guide.dim", 2)
+    assert isinstance(method.guide, RunGuide)
+    expected = TableGuide(table).principal(2).vectors()
+    torch.testing.assert_close(method.guide.vectors("image"), expected)
+    both = ("--method", "clip", "--negatives", "guided", "--guide", table, "--guide.second", table)
+    with pytest.raises(ValueError, match=r"guide\.dim is for one table, as two would be turned apart"):
+        made(*both, "--guide.dim", 2)
+
+
 def test_two_tables_of_one_space_have_positives_of_their_own(table: Path, tmp_path: Path) -> None:
     save_file({"text": noise(N, 4, seed=1)}, tmp_path / "other.safetensors")
     options = ("--method", "clip", "--negatives", "guided", "--guide", table)

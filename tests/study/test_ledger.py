@@ -78,6 +78,23 @@ def test_differences_of_differences_and_two_scores(tmp_path: Path) -> None:
     assert errors.difference == pytest.approx(0.2)
 
 
+def test_two_studies_that_trained_alike_are_compared_and_others_refused(tmp_path: Path) -> None:
+    for name, variant, values, epochs in (("mine", "a", [1.0, 2.0, 3.0], 40), ("yours", "b", [2.0, 3.1, 3.9], 40)):
+        report(tmp_path, name, {variant: values})
+        content = json.loads((tmp_path / f"{name}.json").read_text())
+        settings = {"test_limit": 4000, "common": {"epochs": epochs}, "variants": {variant: {"data.limit": 100}}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(content | settings))
+    test = {"study": ["mine", "yours"], "score": "linear", "order": "a < b"}
+    found = row(tmp_path, tests=[test])
+    assert (found.verdict, found.seeds, found.difference) == ("held", 3, pytest.approx(1.0))
+    assert found.test == "[mine](mine.md) and [yours](yours.md): linear, a < b"
+    content |= {"test_limit": 4000, "common": {"epochs": 20}, "variants": {"b": {"data.limit": 100}}}
+    (tmp_path / "yours.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="mine and yours cannot be compared: epochs is 40 and 20"):
+        row(tmp_path, tests=[test])
+    assert row(tmp_path, tests=[{**test, "study": ["mine", "not-there"]}]).verdict == NOT_RUN
+
+
 def test_a_claim_without_runs_says_what_to_run_or_why_not(tmp_path: Path) -> None:
     assert row(tmp_path, cannot="no ImageNet").verdict == CANNOT
     missing = row(tmp_path, tests=[TEST | {"study": "ring"}])
@@ -126,10 +143,10 @@ def test_every_test_names_variants_that_its_study_has() -> None:
     for paper in read_catalogue().values():
         for claim in paper["claims"]:
             for test in claim.get("tests", []):
-                if test["study"] in shipped():
-                    variants = load(test["study"]).variants
-                    sides = [name for side in test["order"].split(" < ") for name in side.split(" - ")]
-                    assert set(sides) <= set(variants), test
+                studies = [test["study"]] * 2 if isinstance(test["study"], str) else test["study"]
+                for study, side in zip(studies, test["order"].split(" < "), strict=True):
+                    if study in shipped():
+                        assert set(side.split(" - ")) <= set(load(study).variants), test
 
 
 def test_the_committed_page_is_up_to_date() -> None:
