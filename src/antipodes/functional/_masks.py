@@ -70,6 +70,11 @@ class Mask(NamedTuple):
         return not (self.keep or self.dropped or self.pulls)
 
     @property
+    def looks(self) -> bool:
+        """Whether it compares the similarities themselves."""
+        return any(factor.source == "own" for factor in self.keep + self.free)
+
+    @property
     def guided(self) -> bool:
         """Whether it looks at the guide's similarities."""
         return any(factor.source == "guide" for factor in self.keep + self.free)

@@ -55,6 +55,7 @@ class Walk:
         # One operand carries 1/tau, so that the product is the logit.
         self.scaled = Sliced(anchors / (temperature if temperature.ndim == 0 else temperature[:, None]))
         self.buffers = Buffers(task.cells, anchors)
+        self.looks = task.looks
         self.guided = any(mask.guided for direction in task.directions for mask in direction.masks)
 
     def beside(self) -> Self:
@@ -82,8 +83,9 @@ class Walk:
         return f"{name} {tile.number}" if self.task.retained else name
 
     def shifted(self, logits: Tensor, tile: Tile) -> Tensor:
-        """Return the exponentials of the tile's logits less the shift."""
-        values = torch.sub(logits, self.shift, out=self.buffers("exponentials", tile.shape))  # type: ignore[arg-type]
+        """Return the exponentials of the tile's logits less the shift, in their place unless these are still wanted."""
+        out = self.buffers("exponentials", tile.shape) if self.looks else logits
+        values = torch.sub(logits, self.shift, out=out)  # type: ignore[arg-type]
         return values.clamp_(min=FLOOR).exp_()
 
     def block(self, tile: Tile, values: Tensor) -> Block:
@@ -384,8 +386,7 @@ def _add_pairs(walk: Walk, block: Block, sums: Sequence[Totals], ones: Tensor) -
         peaks.append(top if keep is None else top.sub_(walk.task.reach + 1.0))
     if not is_narrow(*peaks):
         return None
-    looked_at = any(keep is not None for keep in keeps)  # by masks, which the backward pass will make once more
-    out = walk.buffers(walk.lasting("scaled", tile), tile.shape) if looked_at else block.values
+    out = walk.buffers(walk.lasting("scaled", tile), tile.shape) if walk.looks else block.values
     done = scale(block.values, peaks[0], peaks[1], out)
     for place, keep, mirror in zip((0, -1), keeps, (False, True), strict=True):
         each, where = sums[place], tile.columns if mirror else tile.rows
@@ -432,9 +433,10 @@ def _add_gradients(
     shares = [[tuple(Sliced(each[number]) for each in parts) for number in range(len(parts[0]))] for parts in handed]
     for tile in tiles:
         seen, both = retained.get(tile.number), scaled.get(tile.number)
+        fresh = seen is None
         if seen is None:
             seen = walk.exponentials(tile)[1] if walk.shift == 0 else walk.logits(tile)
-        values = walk.shifted(seen, tile) if walk.shift else seen
+        values = walk.shifted(seen, tile) if walk.shift and (fresh or walk.looks) else seen
         block = walk.block(tile, seen)
         weight: Tensor | None = None  # of kept pairs, times their exponentials where there are peaks
         pulled: Tensor | None = None

@@ -108,6 +108,11 @@ class Task:
         return any(mask.left for direction in self.directions for mask in direction.masks)
 
     @property
+    def looks(self) -> bool:
+        """Whether logits are wanted beside their exponentials: to compare them with bounds, or to pull."""
+        return self.pulls or any(mask.looks for direction in self.directions for mask in direction.masks)
+
+    @property
     def pulls(self) -> bool:
         """Whether any rule pulls."""
         return any(mask.pulls for direction in self.directions for mask in direction.masks)
