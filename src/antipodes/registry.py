@@ -285,17 +285,18 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "guided": Preset(
-        "images: SimCLR in which a frozen EfficientNet-Lite0 says which tenth of a batch is alike, and how much to "
-        "pull each of it",
-        "docs/evidence/guide-photos.md",
+        "images: SimCLR in which a frozen EfficientNet-Lite0 says who of the tenth of a batch that it finds nearest is "
+        "alike, as most of every label",
+        "docs/evidence/scratch-search.md",
         {
             "method": "simclr",
-            "guide": {"name": "network", "encoder": "efficientnet-lite0", "size": 64},
+            "guide": {"name": "network", "encoder": "efficientnet-lite0", "size": 128, "dim": 64},
             "negatives": {"name": "guided", "alpha": 0.1},
             "treatment": "refine",
             "refine_space": "guide",
-            "refine_share": 1.0,
-            "refine_tau_prime": 0.5,
+            "refine_among": "others",
+            "refine_share": 0.8,
+            "refine_tau_prime": 0.15,
             "batch_size": 256,
         },
     ),

@@ -189,7 +189,50 @@ def test_one_exponential_serves_both_sides_of_a_tile_unless_peaks_are_far_apart(
     leaves = {"first": first, "second": normalize(twice, dim=1), "temperature": torch.tensor(0.005)}
     assert_close(both_precisions(loss, leaves))
     assert any(made) or name == "nothing kept" or lonely
-    assert not lonely or name == "ceiling" or not all(made)  # the ceiling flags all but the lonely one's pairs
+    assert not lonely or name in ("ceiling", "nothing kept") or not all(made)  # these flag all but the lonely one's
+
+
+def test_where_everything_is_flagged_nothing_is_summed_and_nothing_is_handed_on() -> None:
+    """Also where an anchor that keeps nothing lies in tiles of both kinds."""
+    anchors = embeddings(COUNT, 0).requires_grad_()
+    every = Rule(ceiling=torch.full((COUNT,), -1.0))
+    sums = contrast(anchors, anchor_ids=torch.arange(COUNT), temperature=0.005, rules=every, block=16)
+    assert not sums.kept.any()
+    assert bool((sums.log_sum == -torch.inf).all())
+    first = torch.zeros(16, 4)
+    first[:, 0], first[1:, 1] = 1.0, 0.01
+    second = torch.zeros(16, 4)
+    second[:8, 0], second[:8, 2], second[8:, 0] = -0.6, 0.8, 1.0
+    first, second = (normalize(each, dim=1).requires_grad_() for each in (first, second))
+    ceilings, ids = torch.full((16,), 2.0), torch.arange(16)
+    ceilings[0] = -1.0
+    one, other = contrast_both(
+        first, second, first_ids=ids, second_ids=ids + 100, temperature=0.005,
+        first_rules=Rule(ceiling=ceilings), second_rules=Rule(), block=8,
+    )  # fmt: skip
+    assert one.log_sum[0, 0] == -torch.inf
+    loss = softplus(one.log_sum[0, 1:]).sum() + softplus(other.log_sum).sum()
+    assert all(bool(each.isfinite().all()) for each in torch.autograd.grad(loss, (first, second)))
+
+
+@pytest.mark.parametrize("tau", [0.1, 0.005])
+def test_a_temperature_learns_also_where_the_embeddings_are_frozen(tau: float) -> None:
+    def loss(temperature: Tensor) -> tuple[Tensor, list[Tensor]]:
+        anchors = embeddings(COUNT, 0).to(temperature)
+        sums = contrast(anchors, anchor_ids=torch.arange(COUNT), temperature=temperature, block=16)
+        return sums.log_sum.sum(), list(sums)
+
+    assert_close(both_precisions(loss, {"temperature": torch.tensor(tau)}))
+    leaves = {"anchors": embeddings(COUNT, 0), "temperature": torch.tensor(tau)}
+    learned = [
+        torch.autograd.grad(
+            contrast(anchors, anchor_ids=torch.arange(COUNT), temperature=leaves["temperature"], block=16)
+            .log_sum.sum(), leaves["temperature"],
+        )[0]
+        for anchors in (leaves["anchors"], leaves["anchors"].requires_grad_())
+        if leaves["temperature"].requires_grad_()
+    ]  # fmt: skip
+    torch.testing.assert_close(learned[0], learned[1])
 
 
 def test_a_cold_graph_that_is_kept_gives_the_same_gradient_twice() -> None:

@@ -40,6 +40,11 @@ class Scaled(NamedTuple):
     columns: Tensor
 
 
+def filled(peaks: Tensor, lowest: float) -> Tensor:
+    """Return peaks with the highest of them in the place of those below the lowest, of anchors that kept nothing."""
+    return torch.where(peaks < lowest, peaks.max(), peaks)
+
+
 def is_narrow(*exponents: Tensor) -> bool:
     """Whether all of these lie within SPAN of each other."""
     low, high = torch.cat(exponents).aminmax()
@@ -75,8 +80,8 @@ def add_to(total: Tensor, peak: Tensor, scaled: Scaled, keep: Tensor | None, mir
     top = others.max()
     kept = scaled.values if keep is None else torch.mul(scaled.values, keep, out=spare)
     sums = torch.mv(kept.T if mirror else kept, torch.exp(others - top))
-    raised = torch.maximum(peak, 2 * mine)
-    total.mul_(peak.sub_(raised).exp_()).addcmul_(sums, (mine + top - raised).exp_())
+    raised = torch.where(sums > 0, torch.maximum(peak, 2 * mine), peak)  # the peak of who keeps nothing is anything
+    total.mul_(peak.sub_(raised).exp_()).addcmul_(sums, (mine + top - raised).clamp_(max=MOST).exp_())
     peak.copy_(raised)
 
 
@@ -102,7 +107,8 @@ def weigh(
     parts = []
     for (push, log_sum), mine, others in ((on_rows, rows, columns), (on_columns, columns, rows)):
         top = others.max()
-        parts.append((push * (mine - log_sum + top).exp_(), torch.exp(others - top)))
+        # what is above is of anchors that kept nothing, and hand out nothing
+        parts.append((push * (mine - log_sum + top).clamp_(max=MOST).exp_(), torch.exp(others - top)))
     (row_share, by_column), (column_share, by_row) = parts
     out = buffers("weight", tile.shape)
     if keeps[0] is keeps[1]:

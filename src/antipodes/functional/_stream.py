@@ -27,8 +27,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from antipodes.functional._cold import Scaled, add_to, is_narrow, scale, weigh
+from antipodes.functional._cold import Scaled, add_to, filled, is_narrow, scale, weigh
 from antipodes.functional._masks import Block, Mask, keep_mask, pull_mask
+from antipodes.functional._reading import on_host
 from antipodes.functional._task import Direction, Task
 from antipodes.functional._tiles import Buffers, Sliced, Tile
 from antipodes.functional._workers import share_out
@@ -56,6 +57,8 @@ class Walk:
         self.scaled = Sliced(anchors / (temperature if temperature.ndim == 0 else temperature[:, None]))
         self.buffers = Buffers(task.cells, anchors)
         self.looks = task.looks
+        # on a CPU one may look at every tile's peaks; float64 would lose digits, and is not cold before .002
+        self.paired = shift is None and task.paired and anchors.dtype is torch.float32 and on_host(anchors)
         self.guided = any(mask.guided for direction in task.directions for mask in direction.masks)
 
     def beside(self) -> Self:
@@ -64,9 +67,9 @@ class Walk:
         other.buffers = Buffers(self.task.cells, self.anchors.tensor)
         return other
 
-    def logits(self, tile: Tile, name: str | None = None) -> Tensor:
+    def logits(self, tile: Tile, out: Tensor | None = None) -> Tensor:
         """Return the tile's logits, far below all others where a pair never counts."""
-        logits = self.buffers(name or self.lasting("logits", tile), tile.shape)
+        logits = self.lasting("logits", tile) if out is None else out
         torch.mm(self.scaled(tile.rows), self.candidates(tile.columns, down=True), out=logits)
         if tile.excluded is not None:
             logits.view(-1).index_fill_(0, tile.excluded, -FAR)
@@ -74,13 +77,13 @@ class Walk:
 
     def exponentials(self, tile: Tile) -> tuple[Tensor, Tensor]:
         """Return the tile's logits and their exponentials, in one buffer unless something is pulled."""
-        name = self.lasting("exponentials", tile)
-        logits = self.logits(tile, "logits" if self.task.pulls else name)
-        return logits, torch.exp(logits, out=self.buffers(name, tile.shape))
+        out = self.lasting("exponentials", tile)
+        logits = self.logits(tile, self.buffers("logits", tile.shape) if self.task.pulls else out)
+        return logits, torch.exp(logits, out=out)
 
-    def lasting(self, name: str, tile: Tile) -> str:
-        """The name of a buffer that a tile shares with the others, or has for itself where tiles are kept."""
-        return f"{name} {tile.number}" if self.task.retained else name
+    def lasting(self, name: str, tile: Tile) -> Tensor:
+        """Return a buffer that a tile shares with the others, or has for itself where tiles are kept."""
+        return self.anchors.tensor.new_empty(tile.shape) if self.task.retained else self.buffers(name, tile.shape)
 
     def shifted(self, logits: Tensor, tile: Tile) -> Tensor:
         """Return the exponentials of the tile's logits less the shift, in their place unless these are still wanted."""
@@ -197,7 +200,7 @@ class Stream(torch.autograd.Function):
             temperature: () or (A,).
             task: the rest.
         """
-        along = task.rows_need_grad and not task.columns_need_grad and len(task.directions) == 1
+        along = task.rows_need_grad and not task.columns_need_grad and len(task.directions) == 1 and not task.halved
         ones = anchors.new_ones(max(len(anchors), len(candidates)))
         weights = ones if task.offsets is None else task.offsets.exp()  # of the candidates, where there is no shift
         weighted = candidates if task.offsets is None or not along else candidates * weights[:, None]
@@ -259,7 +262,7 @@ class Stream(torch.autograd.Function):
             push = torch.where(present, grad_log_sum / temperature, 0.0)
             if shift is not None:
                 push = torch.where(present, push / total, 0.0)
-            log_sum = torch.where(total > 0, total.log() + peak, 0.0)
+            log_sum = filled(total.log() + peak, LOWEST)
             handed.append((push, grad_pulled_sum, log_sum))
             pulled_part = pulled_part + top * like_temperature(grad_pulled_sum * pulled_sum, temperature)
         grad_candidates: Tensor | None = None
@@ -271,8 +274,8 @@ class Stream(torch.autograd.Function):
                 grad_anchors += torch.einsum("ra,rad->ad", handed[0][1], pulled_drawn)
         else:
             walk = Walk(task, anchors, candidates, temperature, shift)
-            # one exponential does for both sides where log sums are near each other, and there is one of everybody
-            narrow = shift is None and task.paired and is_narrow(*(log_sum[0] for _, _, log_sum in handed))
+            # one exponential does for both sides where log sums are near each other
+            narrow = walk.paired and is_narrow(*(log_sum[0] for _, _, log_sum in handed))
 
             def part(tiles: Sequence[Tile]) -> tuple[Tensor, Tensor]:
                 to_anchors = torch.zeros_like(anchors)
@@ -345,7 +348,7 @@ def _add_sums(
         if task.retained:
             retained[tile.number] = seen
         block = walk.block(tile, seen)
-        if walk.shift is None and task.paired and (tile.mirrored or not task.halved):
+        if walk.paired and (tile.mirrored or not task.halved):
             done = _add_pairs(walk, block, sums, ones)
             if done is not None:
                 if task.retained:
@@ -384,9 +387,11 @@ def _add_pairs(walk: Walk, block: Block, sums: Sequence[Totals], ones: Tensor) -
         kept = block.values if keep is None else torch.mul(above, keep, out=spare)
         top = kept.amax(0 if mirror else 1)
         peaks.append(top if keep is None else top.sub_(walk.task.reach + 1.0))
+    if any(keep is not None for keep in keeps):
+        peaks = [filled(each, -walk.task.reach - 0.5) for each in peaks]
     if not is_narrow(*peaks):
         return None
-    out = walk.buffers(walk.lasting("scaled", tile), tile.shape) if walk.looks else block.values
+    out = walk.lasting("scaled", tile) if walk.looks else block.values
     done = scale(block.values, peaks[0], peaks[1], out)
     for place, keep, mirror in zip((0, -1), keeps, (False, True), strict=True):
         each, where = sums[place], tile.columns if mirror else tile.rows

@@ -15,7 +15,7 @@ FEW_PAIRS = 2**18  # up to so many there is one tile, and comparing all of them 
 
 
 class SameSample:
-    """The candidates with the id of an anchor, found without comparing all pairs or sorting the candidates.
+    """The candidates with the id of an anchor, found without comparing all pairs.
 
     It is made once per step and handed to all that look at the same pairs; nothing is computed before it is asked for.
     A negative id is an empty slot: it is nobody's sample.

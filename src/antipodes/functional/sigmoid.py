@@ -240,7 +240,6 @@ class _Function(torch.autograd.Function):
         walk = Walk(task, anchors, candidates, -temperature if quick else temperature)
         given = [(grads[4 * place], grads[4 * place + 2]) for place in range(len(task.directions))]
         masked = factor > 0 and _read_once(task, task.halved)  # what the forward pass kept is zero where a pair is not
-        mirror = task.directions[0].mirror
 
         def part(tiles: Sequence[Tile]) -> tuple[Tensor, Tensor, Tensor]:
             to_anchors, to_bias = torch.zeros_like(anchors), torch.zeros_like(bias)
@@ -251,11 +250,11 @@ class _Function(torch.autograd.Function):
                     weight = _quick_weight(own, tile, factor, given)
                 else:
                     known = ctx.retained.get(tile.number)
-                    block, slope = _slope(own, tile, bias, factor, known)
+                    seen, slope = _slope(own, tile, bias, factor, known)
                     if masked and known is not None:
-                        weight = slope.mul_(given[0][0][0][tile.columns if mirror else (tile.rows, None)])
+                        weight = slope.mul_(given[0][0][0][tile.rows, None])
                     else:
-                        weight = _weight(own, block, slope, given, ctx.soft)
+                        weight = _weight(own, own.block(tile, seen), slope, given, ctx.soft)
                 if ctx.needs_input_grad[3]:  # on the diagonal a pair is there twice, and so is its share
                     to_bias += weight.sum() * (0.5 if task.halved and not tile.mirrored else 1.0)
                 to_rows(tile.rows).addmm_(weight, walk.candidates(tile.columns))
@@ -358,14 +357,14 @@ def _add_folded(
         retained[tile.number] = values
 
 
-def _slope(walk: Walk, tile: Tile, bias: Tensor, factor: float, retained: Tensor | None) -> tuple[Block, Tensor]:
+def _slope(walk: Walk, tile: Tile, bias: Tensor, factor: float, retained: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return what masks look at, and sigmoid(z): from logits or, where there is a factor, from their exponentials."""
     out = walk.buffers("loss", tile.shape)
     if not factor:
         logits = walk.logits(tile) if retained is None else retained
-        return walk.block(tile, logits), torch.add(logits, bias, out=out).sigmoid_()
+        return logits, torch.add(logits, bias, out=out).sigmoid_()
     values = walk.exponentials(tile)[1] if retained is None else retained
-    return walk.block(tile, values), torch.div(values, torch.add(values, 1 / factor, out=out), out=out)
+    return values, torch.div(values, torch.add(values, 1 / factor, out=out), out=out)
 
 
 def _quick_weight(walk: Walk, tile: Tile, factor: float, given: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
