@@ -222,6 +222,7 @@ class Pairs:
         teacher_temperature: float,
         rules: Rule | Sequence[Rule],
         space: Literal["own", "guide"] = "own",
+        among: Literal["all", "others"] = "all",
     ) -> Refined:
         """What the teachers make of the pairs that the rules pull: the sums of their weights, alone and times s.
 
@@ -244,6 +245,7 @@ class Pairs:
             temperature=temperature,
             teacher_temperature=teacher_temperature,
             rules=rules,
+            among=among,
             guide=self._guides(rules),
             same_sample=self.same_sample,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -68,6 +69,24 @@ def test_among_others_the_guides_softmax_is_a_share_of_the_label_however_sharp(s
 
     assert_same(lambda z1, z2: loss_fn(z1, z2, IDS, guide=(g, g)), dense, *draws(2, B, 4))
     assert loss_fn.stats["refined_mass"] == pytest.approx(share)
+
+
+@pytest.mark.parametrize(("temperature", "tau_prime"), [(0.1, 0.1), (0.05, 0.1), (0.01, 1.0), (0.2, 0.15)])
+@pytest.mark.parametrize("treatment", [{"share": 0.5, "among": "others"}, {"share": 1.0, "positive": False}])
+def test_a_sharp_guide_speaks_about_the_others_in_float32_as_in_float64(
+    treatment: dict[str, Any], temperature: float, tau_prime: float
+) -> None:
+    """In 64 dimensions nobody is near: relative to the teacher itself all weights would vanish."""
+    z1, z2, g = *draws(2, 16, 8), draws(16, 64, seed=1)
+    ids = torch.arange(16)
+    refine = Refine(tau_prime=tau_prime, space="guide", **treatment)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        first, second = z1.to(dtype).requires_grad_(), z2.to(dtype).requires_grad_()
+        loss = InfoNCE(temperature, Guided(margin=3.0), refine)(first, second, ids, guide=(g.to(dtype), g.to(dtype)))
+        found.append([loss.double(), *(each.double() for each in torch.autograd.grad(loss, (first, second)))])
+    for ours, exact in zip(*found, strict=True):
+        assert float((ours - exact).norm() / exact.norm()) < 1e-4
 
 
 def test_among_others_who_is_not_known_or_has_none_is_pulled_by_its_positive_alone() -> None:

@@ -6,6 +6,8 @@ the softmax over the positive itself and F_i is
     p_i = 1 / (1 + sum_{k in F_i} w_ik)  for the positive,   p_ik = p_i w_ik,   w_ik = exp((t_ik - t_ii) / T)
 
 where t_ii, the teacher's similarity to itself, is the largest there is: no weight exceeds 1 and nothing overflows.
+Where the positive is left out, the weights are relative to the largest t_ik of F_i instead: however sharp the teacher,
+one of them is 1. That largest one is found on the way, and what was added up before fades when it rises.
 A teacher that is the zero vector knows nothing and weighs all candidates 0; a candidate whose key is zero weighs 0.
 A loss needs sum_k w_ik and sum_k w_ik s_ik = anchor_i . (sum_k w_ik candidate_k). Both are collected in one pass over
 the tiles of `contrast`, with its masks; the gradient of the candidates, where they want one, takes a second pass.
@@ -14,7 +16,7 @@ the tiles of `contrast`, with its masks; the gradient of the candidates, where t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from antipodes.functional._arguments import Guide
 from antipodes.functional._compiling import full_precision, outside_graphs
 from antipodes.functional._masks import keep_mask, pull_mask
-from antipodes.functional._stream import Walk
+from antipodes.functional._stream import FAR, LOWEST, Walk
 from antipodes.functional._task import Task, prepare
 from antipodes.functional._tiles import Sliced, Tile
 from antipodes.functional._workers import share_out
@@ -55,6 +57,7 @@ def refine(
     temperature: float | Tensor,
     teacher_temperature: float,
     rules: Rule | Sequence[Rule],
+    among: Literal["all", "others"] = "all",
     guide: Guide | None = None,
     same_sample: SameSample | None = None,
     block: int | None = None,
@@ -74,6 +77,8 @@ def refine(
         temperature: the one of the loss, at which the rules' bounds are compared.
         teacher_temperature: of the teachers' softmax.
         rules: one rule or several; what they drop or ignore is left alone.
+        among: what weights are relative to: `all`, the teacher's similarity to itself, or `others`, the largest of
+            those to the pairs that are pulled.
         guide: vectors in a guide's space, as in `contrast`.
         same_sample: as in `contrast`.
         block: the edge of the square blocks in which pairs are visited.
@@ -121,7 +126,7 @@ def refine(
             teacher_keys = teacher_keys[(anchor_ids if candidate_ids is None else candidate_ids) >= 0]
     with full_precision(anchors.device):
         weight, weighted_sum = _Function.apply(  # type: ignore[no-untyped-call]
-            anchors, candidates, teachers, teacher_keys, tau.detach(), teacher_temperature, task
+            anchors, candidates, teachers, teacher_keys, tau.detach(), teacher_temperature, task, among == "others"
         )
     return Refined(weight.to(dtype), weighted_sum.to(dtype))
 
@@ -137,33 +142,47 @@ class _Function(torch.autograd.Function):
         temperature: Tensor,
         teacher_temperature: float,
         task: Task,
+        rising: bool,
     ) -> tuple[Tensor, Tensor]:
         walk = _Walk(task, anchors, candidates, temperature, teachers, teacher_keys, teacher_temperature)
         ones = anchors.new_ones(len(candidates))
 
-        def part(tiles: Sequence[Tile]) -> tuple[Tensor, Tensor]:
-            weight = anchors.new_zeros(len(task.directions[0].masks), len(anchors))
-            drawn = anchors.new_zeros(*weight.shape, anchors.shape[1])  # (R, A, D) the weighted sum of candidates
+        def part(tiles: Sequence[Tile]) -> tuple[Tensor, Tensor, Tensor]:
+            shape = (len(task.directions[0].masks), len(anchors))
+            weight = anchors.new_zeros(shape)
+            drawn = anchors.new_zeros(*shape, anchors.shape[1])  # (R, A, D) the weighted sum of candidates
+            peak = anchors.new_full(shape, LOWEST) if rising else walk.self_similarity.expand(shape)
             own = walk.beside()
             for tile in tiles:
                 for number, pull in own.pulls(tile):
+                    if rising:
+                        before = peak[number, tile.rows]
+                        top = torch.maximum(before, own.highest(tile, pull))
+                        fade = before.sub_(top).exp_()
+                        weight[number, tile.rows].mul_(fade)
+                        drawn[number, tile.rows].mul_(fade[:, None])
+                        before.copy_(top)
+                    own.weigh(tile, pull, peak[number])
                     weight[number, tile.rows].addmv_(pull, ones[tile.columns])
                     drawn[number, tile.rows].addmm_(pull, candidates[tile.columns])
-            return weight, drawn
+            return weight, drawn, peak
 
-        (weight, drawn), *rest = share_out(walk.tiles(), anchors.device, part)
-        for their_weight, their_drawn in rest:
-            weight += their_weight
-            drawn += their_drawn
+        (weight, drawn, peak), *rest = share_out(walk.tiles(), anchors.device, part)
+        for their_weight, their_drawn, their_peak in rest:
+            top = torch.maximum(peak, their_peak) if rising else peak
+            fade, their_fade = ((each - top).exp_() if rising else torch.ones_like(top) for each in (peak, their_peak))
+            weight = weight * fade + their_weight * their_fade
+            drawn = drawn * fade[..., None] + their_drawn * their_fade[..., None]
+            peak = top
         ctx.task, ctx.teacher_temperature = task, teacher_temperature
-        ctx.save_for_backward(anchors, candidates, teachers, teacher_keys, temperature, drawn)
+        ctx.save_for_backward(anchors, candidates, teachers, teacher_keys, temperature, drawn, peak)
         ctx.mark_non_differentiable(weight)
         return weight, torch.einsum("ad,rad->ra", anchors, drawn)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, _: Tensor, on_sum: Tensor) -> tuple[Tensor | None, ...]:
-        anchors, candidates, teachers, teacher_keys, temperature, drawn = ctx.saved_tensors
+        anchors, candidates, teachers, teacher_keys, temperature, drawn, peak = ctx.saved_tensors
         on_anchors = torch.einsum("ra,rad->ad", on_sum, drawn) if ctx.needs_input_grad[0] else None
         on_candidates = None
         if ctx.needs_input_grad[1]:
@@ -173,14 +192,14 @@ class _Function(torch.autograd.Function):
                 total, own = torch.zeros_like(candidates), walk.beside()
                 for tile in tiles:
                     for number, pull in own.pulls(tile):
-                        pull.mul_(on_sum[number, tile.rows, None])
+                        own.weigh(tile, pull, peak[number]).mul_(on_sum[number, tile.rows, None])
                         total[tile.columns].addmm_(pull.T, anchors[tile.rows])
                 return total
 
             on_candidates, *rest = share_out(walk.tiles(), anchors.device, part)
             for total in rest:
                 on_candidates += total
-        return on_anchors, on_candidates, None, None, None, None, None
+        return on_anchors, on_candidates, *(None,) * 6
 
 
 class _Walk(Walk):
@@ -200,9 +219,9 @@ class _Walk(Walk):
         scaled = teachers / teacher_temperature
         self.teachers = scaled
         self.teacher_keys = self.candidates if teacher_keys is None else Sliced(teacher_keys)
-        similarity = (scaled * teachers).sum(1, keepdim=True)  # t_ii / T
-        # exp(-inf) = 0: who is not known pulls nothing
-        self.self_similarity = similarity.masked_fill(similarity == 0, torch.inf)
+        self.self_similarity = (scaled * teachers).sum(1)  # t_ii / T
+        # who is not known pulls nothing, and is not pulled
+        self.knowing = teachers.any(1).to(scaled.dtype)  # (A,)
         self.known = None if teacher_keys is None else teacher_keys.any(1).to(scaled.dtype)  # (C,)
 
     def tiles(self) -> tuple[Tile, ...]:
@@ -210,14 +229,25 @@ class _Walk(Walk):
         return self.task.tiles if self.task.pulls else ()
 
     def pulls(self, tile: Tile) -> Iterator[tuple[int, Tensor]]:
-        """Yield for every rule that pulls its number and the weights of the tile's pairs, zero where not pulled."""
+        """Yield for every rule that pulls its number and how much of the tile's pairs is pulled."""
         block = self.block(tile, self.logits(tile))
-        weights = self.buffers("weights", tile.shape)
-        torch.mm(self.teachers[tile.rows], self.teacher_keys(tile.columns, down=True), out=weights)
-        weights.sub_(self.self_similarity[tile.rows]).exp_()
-        if self.known is not None:
-            weights.mul_(self.known[tile.columns])
+        said = self.buffers("said", tile.shape)
+        torch.mm(self.teachers[tile.rows], self.teacher_keys(tile.columns, down=True), out=said)
         for number, mask in enumerate(self.task.directions[0].masks):
             if mask.pulls:
                 keep = keep_mask(mask, block, False, "keep", self.buffers)
-                yield number, pull_mask(mask, block, False, keep, self.buffers).mul_(weights)
+                pull = pull_mask(mask, block, False, keep, self.buffers).mul_(self.knowing[tile.rows, None])
+                yield number, pull if self.known is None else pull.mul_(self.known[tile.columns])
+
+    def highest(self, tile: Tile, pull: Tensor) -> Tensor:
+        """Return the largest t / T of every anchor's pulled pairs in the tile that `pulls` is at."""
+        out = self.buffers("weights", tile.shape)
+        torch.gt(pull, 0.0, out=out).sub_(1.0)
+        return torch.add(self.buffers("said", tile.shape), out, alpha=FAR, out=out).amax(1)
+
+    def weigh(self, tile: Tile, pull: Tensor, peak: Tensor) -> Tensor:
+        """Multiply what is pulled by the teachers' weights, relative to the anchors' peaks."""
+        weights = torch.sub(
+            self.buffers("said", tile.shape), peak[tile.rows, None], out=self.buffers("weights", tile.shape)
+        )
+        return pull.mul_(weights.clamp_(max=0.0).exp_())  # what is above the peak of pulled pairs is not pulled

@@ -13,6 +13,8 @@ from antipodes.guides.guide import GuideSource
 from antipodes.pairs import normalise
 from antipodes.state import check_ids
 
+BLOCK = 2**14  # rows that are looked at together
+
 
 class TableGuide(GuideSource):
     """Embeddings that some model made of the whole dataset beforehand, in the order of its rows.
@@ -71,11 +73,16 @@ class TableGuide(GuideSource):
         if not 1 <= dim <= most:
             size = f"{len(self._table):,} vectors of {self._table.shape[1]} numbers"
             raise ValueError(f"a guide's dim must be in 1..{most}, got {dim}: it is how many directions of {size} stay")
-        known = self._table.any(1, keepdim=True)
-        vectors = self._table.double()
-        centred = torch.where(known, vectors - vectors.sum(0) / known.sum().clamp(min=1), 0.0)
-        directions = torch.linalg.eigh(centred.T @ centred).eigenvectors[:, -dim:]
-        return TableGuide((centred @ directions).to(self._table.dtype))
+        blocks = self._table.split(BLOCK)  # a table that is mapped into memory is never copied as a whole
+        count = sum(int(block.any(1).sum()) for block in blocks)
+        mean = sum(block.double().sum(0) for block in blocks) / max(count, 1)
+
+        def centred(block: Tensor) -> Tensor:
+            return torch.where(block.any(1, keepdim=True), block.double() - mean, 0.0)
+
+        scatter = sum(part.T @ part for part in map(centred, blocks))
+        directions = torch.linalg.eigh(scatter).eigenvectors[:, -dim:]
+        return TableGuide(torch.cat([(centred(block) @ directions).float() for block in blocks]))
 
 
 def _mapped(path: Path, name: str | None) -> Tensor:

@@ -374,7 +374,8 @@ class Objective(LossModule, ABC):
         given = step.temperature
         temperature = float(given.detach() if isinstance(given, Tensor) else given)
         refinery = self.refinery
-        refined = step.pairs.refine(temperature, temperature * refinery.tau_prime, step.rules, refinery.space)
+        among = refinery.among if refinery.positive else "others"
+        refined = step.pairs.refine(temperature, temperature * refinery.tau_prime, step.rules, refinery.space, among)
         if not refinery.positive:
             self._diary.numbers["refined_mass"] = (refined.weight > 0).to(refined.weight).mean()
             return sums._replace(pulled_sum=refined.weighted_sum, pulled=refined.weight)

@@ -31,7 +31,7 @@ that so many seeds would have found in four of five cases, at the spread that th
 by them. Settings are small (thousands of images, minutes a run): *not held* speaks about them, not about
 ImageNet. Written by `antipodes study claims`.
 """
-SAME = ("test_limit", "data.name", "data.limit", "encoder.name", "batch_size", "epochs")  # for a test of two studies
+SAME = ("test_limit", "data.", "encoder.", "batch_size", "epochs")  # options, or their beginnings, of two studies
 COLUMNS = ["claim", "where", "tested by", "seeds", "difference", "could see", "p >", "here"]
 
 
@@ -99,7 +99,9 @@ def ledger_rows(claims: Sequence[Mapping[str, Any]], evidence: Path) -> list[Tes
             continue
         found = [row for test in claim["tests"] if (row := _run(claim, test, evidence)) is not None]
         if not found:
-            named = [_studies(test)[-1] for test in claim["tests"]]
+            named = [
+                name for test in claim["tests"] for name in _studies(test) if not (evidence / f"{name}.json").is_file()
+            ] or [_studies(claim["tests"][0])[-1]]
             command = next((name for name in named if name in shipped()), named[0])
             found = [Tested(words, where, f"`antipodes study {command}`", NOT_RUN)]
         rows += found
@@ -114,7 +116,7 @@ def _run(claim: Mapping[str, Any], test: Mapping[str, Any], evidence: Path) -> T
         return None
     reports = [json.loads(file.read_text()) for file in files]
     (less, less_score), (more, more_score) = _sides(test)
-    _refuse_other_settings(names, reports, (less[0], more[0]))
+    _refuse_other_settings(names, reports, (less, more))
     smaller, larger = (
         _values(
             {name: {int(seed): each for seed, each in seeds.items()} for name, seeds in report["results"].items()},
@@ -139,11 +141,20 @@ def _run(claim: Mapping[str, Any], test: Mapping[str, Any], evidence: Path) -> T
 
 
 def _studies(test: Mapping[str, Any]) -> list[str]:
-    """The study of a test, or the two that its sides are from."""
-    return [test["study"]] if isinstance(test["study"], str) else list(test["study"])
+    """The study of a test, or the two that its sides are from.
+
+    Raises:
+        ValueError: for another number of them.
+    """
+    names = [test["study"]] if isinstance(test["study"], str) else list(test["study"])
+    if len(names) not in (1, 2):
+        raise ValueError(f"a test is of one study, or of one for each of its two sides, got {names}")
+    return names
 
 
-def _refuse_other_settings(names: Sequence[str], reports: Sequence[Mapping[str, Any]], variants: Sequence[str]) -> None:
+def _refuse_other_settings(
+    names: Sequence[str], reports: Sequence[Mapping[str, Any]], sides: Sequence[Sequence[str]]
+) -> None:
     """Check that two studies have trained on the same data, as long and as large, and scored alike.
 
     Raises:
@@ -151,14 +162,16 @@ def _refuse_other_settings(names: Sequence[str], reports: Sequence[Mapping[str, 
     """
     if len(reports) < 2:
         return
-    options = [
+    first, *others = [
         {"test_limit": report["test_limit"], **report["common"], **report["variants"].get(variant, {})}
-        for report, variant in zip(reports, variants, strict=True)
+        for report, side in zip(reports, sides, strict=True)
+        for variant in side
     ]
-    for name in SAME:
-        first, second = (each.get(name) for each in options)
-        if first != second:
-            raise ValueError(f"{names[0]} and {names[1]} cannot be compared: {name} is {first} and {second}")
+    for other in others:
+        for name in sorted(name for name in {*first, *other} if name.startswith(SAME)):
+            if first.get(name) != other.get(name):
+                what = f"{name} is {first.get(name)} and {other.get(name)}"
+                raise ValueError(f"{names[0]} and {names[-1]} cannot be compared: {what}")
 
 
 def _sides(test: Mapping[str, Any]) -> tuple[tuple[list[str], str], tuple[list[str], str]]:
