@@ -379,16 +379,17 @@ def _add_sums(
 def _add_pairs(walk: Walk, block: Block, sums: Sequence[Totals], ones: Tensor) -> Scaled | None:
     """Add the sums of a cold tile to both sides, from one exponential; None, and nothing added, if that cannot be."""
     tile, keeps = block.tile, _keeps(walk, block)
+    lift, spare = walk.task.reach + 1.0, walk.buffers("spare", tile.shape)  # so high all logits are above zero
+    lifted = None
     peaks = []
-    spare, above = (walk.buffers(name, tile.shape) for name in ("spare", "values"))
-    if any(keep is not None for keep in keeps):
-        torch.add(block.values, walk.task.reach + 1.0, out=above)  # every logit but those of nobody is above zero
     for mirror, keep in enumerate(keeps):
-        kept = block.values if keep is None else torch.mul(above, keep, out=spare)
+        kept = block.values
+        if keep is not None:
+            if lifted is None:
+                lifted = torch.add(kept, lift, out=walk.buffers("values", tile.shape))
+            kept = torch.mul(lifted, keep, out=spare)
         top = kept.amax(0 if mirror else 1)
-        peaks.append(top if keep is None else top.sub_(walk.task.reach + 1.0))
-    if any(keep is not None for keep in keeps):
-        peaks = [filled(each, -walk.task.reach - 0.5) for each in peaks]
+        peaks.append(top if keep is None else filled(top.sub_(lift), 0.5 - lift))
     if not is_narrow(*peaks):
         return None
     out = walk.lasting("scaled", tile) if walk.looks else block.values
@@ -397,7 +398,7 @@ def _add_pairs(walk: Walk, block: Block, sums: Sequence[Totals], ones: Tensor) -
         each, where = sums[place], tile.columns if mirror else tile.rows
         if keep is not None and walk.task.directions[place].masks[0].kept is None:
             add_sums(each.kept[0], tile, (mirror,), keep, ones)
-        add_to(each.total[0, where], each.peak[0, where], done, keep, mirror, walk.buffers("spare", tile.shape))
+        add_to(each.total[0, where], each.peak[0, where], done, keep, mirror, spare)
     return done
 
 
@@ -455,7 +456,8 @@ def _add_gradients(
                 for (push, log_sum), where in zip(ends, (tile.rows, tile.columns), strict=True)
             )
             weight = weigh(both, tile, on_rows, on_columns, _keeps(walk, block), buffers)
-        for place, number, mask, sides in [] if both else walk.reads(tile, task.halved):  # diagonals too: one product
+        reads = walk.reads(tile, task.halved) if both is None else ()  # also on the diagonal: one product
+        for place, number, mask, sides in reads:
             push, pull_weight, log_sum = shares[place][number]
             keep = None
             if not mask.trivial:

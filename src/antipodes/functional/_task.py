@@ -29,7 +29,7 @@ from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import FEW_PAIRS, SameSample
 
 TINY_PAIRS = 2**16  # up to this many, fewer operations are worth more than fewer exponentials
-RETAINED_PAIRS = 2**20  # up to this many pairs the tiles of the forward pass are kept, 4 MB in float32 at most
+RETAINED_PAIRS = 2**20  # up to this many pairs the tiles of the forward pass are kept, 4 MB in float32, or 8 if cold
 WARM_REACH = {torch.float32: 55.0, torch.float64: 600.0}  # |s| / tau whose exponentials and their sums need no shift
 MILD_REACH = 128.0  # in float32: up to here one shift does for all, unless the best of some anchor is far from similar
 
