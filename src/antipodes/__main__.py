@@ -20,7 +20,7 @@ COMMANDS = {
     "study": "run a grid of variants and seeds, or a theorem's experiment, and compare with a baseline",
     "export": "write the encoder of a run for other programs: ONNX, detectron2, safetensors",
     "pictures": "draw a run: thresholds, flags over epochs and in images, a map of the features",
-    "demo": "train SimCLR on real images in a few minutes, and show what it learned",
+    "demo": "train SimCLR on real images as it is, with a policy and with a guide, in minutes",
 }
 
 HELP = f"""usage: antipodes [-h] [--version] COMMAND ...

@@ -285,8 +285,8 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "guided": Preset(
-        "images: SimCLR in which a frozen EfficientNet-Lite0 says who of the tenth of a batch that it finds nearest is "
-        "alike, as most of every label",
+        "images: SimCLR in which four fifths of the target go to the tenth of a batch that is most alike, by a frozen "
+        "EfficientNet-Lite0",
         "docs/evidence/scratch-search.md",
         {
             "method": "simclr",
