@@ -226,8 +226,8 @@ class Pairs:
     ) -> Refined:
         """What the teachers make of the pairs that the rules pull: the sums of their weights, alone and times s.
 
-        The teachers are the anchors' positives, or with the space `guide` the anchors as the guide sees them. Weights are
-        relative to the teacher's similarity to itself or, with `others`, to the largest among the pulled.
+        The teachers are the anchors' positives, or with the space `guide` the anchors as the guide sees them. Weights
+        are relative to the teacher's similarity to itself or, with `others`, to the largest among the pulled.
         """
         teachers, teacher_keys = self.teachers, None
         if space == "guide":

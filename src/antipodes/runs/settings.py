@@ -32,8 +32,8 @@ class Settings:
         refine_share: Of treatment refine: in the place of refine_mu, the part of every label that is what they say; 1
             makes it the whole target.
         refine_positive: Of treatment refine: false leaves the positive out, with a share of 1.
-        refine_among: Of treatment refine: what the soft label is a softmax over: all, the positive and what is flagged, or
-            others, what is flagged alone, which allows a low temperature; with a refine_share below 1.
+        refine_among: Of treatment refine: what the soft label is a softmax over: all, the positive and what is flagged,
+            or others, what is flagged alone, which allows a low temperature; with a refine_share below 1.
         optimizer: The optimiser; lars is for batches of thousands.
         learning_rate: At a batch of 256; it scales linearly with the batch. By default what the method bears.
         weight_decay: Not applied to biases and normalisation.
