@@ -76,7 +76,8 @@ def main(arguments: list[str]) -> None:
     with progress_bar("scoring the random encoder") as progress:
         rows = [_row("random weights", score(untrained, data, PROTOCOLS, progress=progress))]
     runs = {}
-    for part, title in ((part, titles[part]) for part in asked):
+    for part in asked:
+        title = titles[part]
         console.print(f"training {title}, {call.epochs} epochs", highlight=False)
         runs[part] = train(configurations[part])
         rows.append(_row(f"{title}, {call.epochs} epochs", _scores(runs[part])))

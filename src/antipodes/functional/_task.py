@@ -190,9 +190,9 @@ def prepare(
     direct = direct and block is None and few_pairs(len(anchors), len(keys))
     reach, lowest = _look(anchors, keys, temperature, tau, offsets, (anchor_ids, key_ids), extent, questions)
     warm, empty = exponentials and reach <= WARM_REACH[dtype], lowest < 0
-    one_each = all(len(each) == 1 and not each[0].pulls for each in ways)
-    if not warm and mirror_rules is not None and len(anchors) * len(keys) > TINY_PAIRS:
-        direct = direct and not (one_each or reach <= MILD_REACH)  # the stream has one exponential for both directions
+    if direct and not warm and mirror_rules is not None and len(anchors) * len(keys) > TINY_PAIRS:
+        one_each = all(len(each) == 1 and not each[0].pulls for each in ways)
+        direct = not (one_each or reach <= MILD_REACH)  # the stream has one exponential for both directions
     if empty and not direct and mirror_rules is None:  # leave the slots out before the products
         filled = (key_ids >= 0).nonzero().squeeze(1)
         keys, key_ids, shared, empty = keys[filled], key_ids[filled], False, False

@@ -169,8 +169,8 @@ class _Function(torch.autograd.Function):
 
         (weight, drawn, peak), *rest = share_out(walk.tiles(), anchors.device, part)
         for their_weight, their_drawn, their_peak in rest:
-            top = torch.maximum(peak, their_peak) if rising else peak
-            fade, their_fade = ((each - top).exp_() if rising else torch.ones_like(top) for each in (peak, their_peak))
+            top = torch.maximum(peak, their_peak)  # the same for all workers unless it rises
+            fade, their_fade = ((each - top).exp_() for each in (peak, their_peak))
             weight = weight * fade + their_weight * their_fade
             drawn = drawn * fade[..., None] + their_drawn * their_fade[..., None]
             peak = top

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from antipodes.objectives import Refine, TreatmentName
@@ -107,14 +107,7 @@ class Settings:
         if not self.out.strip():
             raise ValueError("out is empty: name the folder of the run")
         check_seed(self.seed)
-        refined = Refine(
-            self.refine_mu,
-            self.refine_tau_prime,
-            self.refine_space,
-            self.refine_share,
-            self.refine_positive,
-            self.refine_among,
-        )
+        refined = Refine(**{field.name: getattr(self, f"refine_{field.name}") for field in fields(Refine)})
         if refined != Refine() and self.treatment != "refine":
             raise ValueError("the options --refine_... belong to --treatment refine: add it or leave them out")
         if not 0 <= self.warmup < 1:
