@@ -92,7 +92,7 @@ def main() -> None:
             for tau in (0.1, 0.01, 0.005):
                 runs[f"batch {kind} {tau}"] = partial(scene.batch, views, tau)
                 runs[f"both {kind} {tau}"] = partial(scene.both, rule, tau)
-        times = best_times(runs, 5 if pairs > 1024 else 15)
+        times = best_times(runs, 5 if pairs > 1024 else 15, calls=max(1, 2048 // pairs))
         compared = [(after, before) for after, before in (("both", "two calls"), ("sigmoid", "softmax"))]
         compared += [(f"{after}, ceiling", f"{before}, ceiling") for after, before in compared]
         for case in ("batch", "both"):

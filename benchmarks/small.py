@@ -1,9 +1,9 @@
 """Small batches: InfoNCE, alone and with GloFND, against the dense formula, lightly's and pytorch-metric-learning.
 
 Times are process CPU time of forward + backward from raw embeddings, one thread, the best of several interleaved
-rounds. What GloFND costs is measured at 4,096 pairs, too. With --load, the loss of 4,096 pairs is timed twice, alone
-and beside a busy process per core, each time on all cores, in CPU time (what it then takes longer is time spent
-spinning for other threads) and by the clock.
+rounds, each of several calls in a row where one is short. What GloFND costs is measured at 4,096 pairs, too. With
+--load, the loss of 4,096 pairs is timed twice, alone and beside a busy process per core, each time on all cores, in CPU
+time (what it then takes longer is time spent spinning for other threads) and by the clock.
 
     python benchmarks/small.py [--quick] [--load]
 
@@ -61,7 +61,7 @@ def small(pairs: int, rounds: int, ratios: dict[str, float]) -> tuple[str, ...]:
     runs = losses.runs()
     for run in runs.values():
         run()
-    times = best_times(runs, rounds)
+    times = best_times(runs, rounds, calls=max(1, 512 // pairs))
     if pairs <= CUBIC:
         times |= best_times({"metric learning": lambda: metric_learning(losses.joined(), "")}, 3)
     ratios[f"{pairs} InfoNCE / dense"] = times["InfoNCE"] / times["dense"]

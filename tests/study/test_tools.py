@@ -119,10 +119,11 @@ def finished(out: Path, config: dict, digests: dict[str, str]) -> Path:
 
 
 def test_a_twin_has_the_same_settings_seed_and_code(tmp_path: Path) -> None:
-    there = finished(tmp_path / "one", CONFIG, {"a": "1"})
+    there = finished(tmp_path / "one", CONFIG, {"a": "1", "what it was measured with": "1"})
     wanted = CONFIG | {"out": "b", "threads": 4}
     assert find_twin(tmp_path / "two", wanted, {"a": "1"}) == there
     assert find_twin(tmp_path / "two", wanted, {"a": "2"}) is None  # of older code
+    assert find_twin(tmp_path / "two", wanted, {"a": "1", "b": "1"}) is None  # of code that was not there
     assert find_twin(tmp_path / "two", wanted | {"seed": 1}, {"a": "1"}) is None
     assert find_twin(tmp_path / "two", wanted | {"epochs": 4}, {"a": "1"}) is None
     assert find_twin(tmp_path / "one", wanted, {"a": "1"}) is None  # not of the same study

@@ -1,10 +1,10 @@
 """The stream: one pass over the tiles for the sums, and one for the gradient.
 
-Sums. Where exp(s/tau) fits its dtype without a shift (`Task.warm`), sums of a tile simply add up. Where it is somewhat
-colder (`Task.mild`), one shift serves all pairs, provided that no anchor's sum comes out too small for it, which only
-the sums can tell. Otherwise every anchor has a peak, the largest logit that it kept so far; exponentials are taken
-relative to it, and what was added up before fades when it rises; `_cold` has one exponential for two sides. A tile
-gives its row sums to its rows. It gives its column sums to its columns when these are anchors too: in the other
+Sums. Where exp(s/tau) fits its dtype without a shift (`Task.warm`), sums of a tile simply add up. Where it is colder,
+one shift serves all pairs if the sums of all anchors are near each other: the first tile says which shift, or that they
+are not, and the sums tell in the end whether it was right (`_shift`). Otherwise every anchor has a peak, the largest
+logit that it kept so far; exponentials are taken relative to it, and what was added up before fades when it rises. A
+tile gives its row sums to its rows. It gives its column sums to its columns when these are anchors too: in the other
 direction of two, or above the diagonal when the candidates are the anchors.
 
 Gradient. With g_i the gradient of log_sum_i, the similarities receive G_ik = M_ik exp(s_ik/tau - log_sum_i) g_i / tau,
@@ -19,7 +19,6 @@ dot product of anchor i and its gradient.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
@@ -27,9 +26,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from antipodes.functional._cold import Scaled, add_to, filled, is_narrow, scale, weigh
 from antipodes.functional._masks import Block, Mask, keep_mask, pull_mask
-from antipodes.functional._reading import on_host
+from antipodes.functional._shift import CEILING, FLOOR, find_shift, fits
 from antipodes.functional._task import Direction, Task
 from antipodes.functional._tiles import Buffers, Sliced, Tile
 from antipodes.functional._workers import share_out
@@ -38,7 +36,6 @@ FAR = 1e30  # below all logits by so much that its exponential is zero, and stil
 FAINT = 1e-11  # gradients so much smaller than the largest count as zero: times exponentials they would underflow
 VANISHED, TINY = -60.0, 1e-26  # no logit is further below a peak than this: exponentials that underflow are slow
 LOWEST = -1e29  # a peak where nothing was kept: below all logits, and above what is FAR below
-FLOOR, LEAST = -80.0, -64.0  # no shifted logit is below the first; what vanishes there is 1e-7 of a mean of e^LEAST
 
 
 class Walk:
@@ -46,6 +43,7 @@ class Walk:
 
     Attributes:
         shift: what is subtracted from every logit before its exponential is taken; None where anchors have peaks.
+        ready: logits that are there already, by the numbers of their tiles.
     """
 
     def __init__(
@@ -57,8 +55,7 @@ class Walk:
         self.scaled = Sliced(anchors / (temperature if temperature.ndim == 0 else temperature[:, None]))
         self.buffers = Buffers(task.cells, anchors)
         self.looks = task.looks
-        # on a CPU one may look at every tile's peaks; float64 would lose digits, and is not cold before .002
-        self.paired = shift is None and task.paired and anchors.dtype is torch.float32 and on_host(anchors)
+        self.ready: dict[int, Tensor] = {}
         self.guided = any(mask.guided for direction in task.directions for mask in direction.masks)
 
     def beside(self) -> Self:
@@ -69,6 +66,9 @@ class Walk:
 
     def logits(self, tile: Tile, out: Tensor | None = None) -> Tensor:
         """Return the tile's logits, far below all others where a pair never counts."""
+        ready = self.ready.pop(tile.number, None)
+        if ready is not None:
+            return ready
         logits = self.lasting("logits", tile) if out is None else out
         torch.mm(self.scaled(tile.rows), self.candidates(tile.columns, down=True), out=logits)
         if tile.excluded is not None:
@@ -89,7 +89,7 @@ class Walk:
         """Return the exponentials of the tile's logits less the shift, in their place unless these are still wanted."""
         out = self.buffers("exponentials", tile.shape) if self.looks else logits
         values = torch.sub(logits, self.shift, out=out)  # type: ignore[arg-type]
-        return values.clamp_(min=FLOOR).exp_()
+        return values.clamp_(FLOOR, CEILING).exp_()
 
     def block(self, tile: Tile, values: Tensor) -> Block:
         """Return what masks look at: logits or exponentials, and the guide's similarities."""
@@ -155,11 +155,6 @@ class Totals:
             self.drawn[rule, where].mul_(fade[:, None]).addmm_(values, walk.candidates(tile.columns))
         before.copy_(peak)
 
-    def fades(self, count: int) -> bool:
-        """Whether any sum of at most so many shifted exponentials is too small to be told from what vanishes."""
-        least = count * math.exp(LEAST)
-        return bool(((self.total > 0) & (self.total < least)).any())
-
     def join(self, other: Totals) -> None:
         """Add what another worker has summed up, its exponentials relative to its own peak."""
         peak = torch.maximum(self.peak, other.peak)
@@ -205,14 +200,14 @@ class Stream(torch.autograd.Function):
         weights = ones if task.offsets is None else task.offsets.exp()  # of the candidates, where there is no shift
         weighted = candidates if task.offsets is None or not along else candidates * weights[:, None]
         retained: dict[int, Tensor] = {}
-        scaled: dict[int, Scaled] = {}
+        walk = Walk(task, anchors, candidates, temperature)
+        count = len(anchors) + len(candidates)
+        walk.shift = _shift(walk, count)
 
-        def summed(shift: float | None) -> list[Totals]:
-            walk = Walk(task, anchors, candidates, temperature, shift)
-
+        def summed() -> list[Totals]:
             def part(tiles: Sequence[Tile]) -> list[Totals]:
                 sums = [Totals(each, anchors, along, along and task.pulls) for each in task.directions]
-                _add_sums(walk.beside(), tiles, sums, ones, weights, weighted, retained, scaled)
+                _add_sums(walk.beside(), tiles, sums, ones, weights, weighted, retained)
                 return sums
 
             sums, *rest = share_out(task.tiles, anchors.device, part)
@@ -221,12 +216,12 @@ class Stream(torch.autograd.Function):
                     mine.join(theirs)
             return sums
 
-        shift = task.shift
-        sums = summed(shift)
-        if shift and any(each.fades(len(anchors) + len(candidates)) for each in sums):
-            shift = None
-            sums = summed(shift)
-        ctx.retained, ctx.scaled, ctx.shift = retained, scaled, shift
+        sums = summed()
+        if walk.shift and not all(fits(each.total, count) for each in sums):
+            walk.shift = None
+            sums = summed()
+        shift = walk.shift
+        ctx.retained, ctx.shift = retained, shift
         outputs: list[Tensor] = []
         saved: list[Tensor | None] = [anchors, candidates, temperature]
         for each, direction in zip(sums, task.directions, strict=True):
@@ -262,8 +257,7 @@ class Stream(torch.autograd.Function):
             push = torch.where(present, grad_log_sum / temperature, 0.0)
             if shift is not None:
                 push = torch.where(present, push / total, 0.0)
-            log_sum = filled(total.log() + peak, LOWEST)
-            handed.append((push, grad_pulled_sum, log_sum))
+            handed.append((push, grad_pulled_sum, total.log() + peak))
             pulled_part = pulled_part + top * like_temperature(grad_pulled_sum * pulled_sum, temperature)
         grad_candidates: Tensor | None = None
         drawn, pulled_drawn = saved[3], saved[4]
@@ -274,14 +268,11 @@ class Stream(torch.autograd.Function):
                 grad_anchors += torch.einsum("ra,rad->ad", handed[0][1], pulled_drawn)
         else:
             walk = Walk(task, anchors, candidates, temperature, shift)
-            # one exponential does for both sides where log sums are near each other
-            narrow = walk.paired and is_narrow(*(log_sum[0] for _, _, log_sum in handed))
 
             def part(tiles: Sequence[Tile]) -> tuple[Tensor, Tensor]:
                 to_anchors = torch.zeros_like(anchors)
                 to_candidates = to_anchors if task.halved else torch.zeros_like(candidates)
-                kept = (ctx.retained, ctx.scaled)
-                _add_gradients(walk.beside(), tiles, *kept, handed, narrow, to_anchors, to_candidates)
+                _add_gradients(walk.beside(), tiles, ctx.retained, handed, to_anchors, to_candidates)
                 return to_anchors, to_candidates
 
             (grad_anchors, grad_candidates), *rest = share_out(task.tiles, anchors.device, part)
@@ -298,6 +289,18 @@ class Stream(torch.autograd.Function):
             share = (anchors * grad_anchors).sum(1) * (0.5 if task.halved else 1.0)
             grad_temperature = (pulled_part - like_temperature(share, temperature)) / temperature
         return grad_anchors, None if task.halved else grad_candidates, grad_temperature, None
+
+
+def _shift(walk: Walk, count: int) -> float | None:
+    """One shift for all exponentials, none (0) where it is warm, or None where every anchor needs a peak of its own."""
+    task = walk.task
+    if task.warm or not (task.shifts and task.tiles):
+        return 0.0 if task.warm else None
+    first = task.tiles[0]
+    logits = walk.anchors.tensor.new_empty(first.shape)
+    walk.ready[first.number] = walk.logits(first, logits)
+    sides = [(each.mirror, mask) for each in task.directions for mask in each.masks]
+    return find_shift(logits, first, sides, task.reach, count)
 
 
 def largest(grads: Sequence[Tensor | None]) -> Tensor:
@@ -323,7 +326,6 @@ def _add_sums(
     weights: Tensor,
     weighted: Tensor,
     retained: dict[int, Tensor],
-    scaled: dict[int, Scaled],
 ) -> None:
     """Walk some of the tiles and add up what the rules keep and pull.
 
@@ -335,7 +337,6 @@ def _add_sums(
         weights: (C,) of the candidates.
         weighted: (C, D) the candidates, times their weights where their gradient is taken along.
         retained: takes the tiles that the backward pass will want again, by number.
-        scaled: takes their exponentials for both sides, where it is cold.
     """
     task = walk.task
     for tile in tiles:
@@ -348,12 +349,6 @@ def _add_sums(
         if task.retained:
             retained[tile.number] = seen
         block = walk.block(tile, seen)
-        if walk.paired and (tile.mirrored or not task.halved):
-            done = _add_pairs(walk, block, sums, ones)
-            if done is not None:
-                if task.retained:
-                    scaled[tile.number] = done
-                continue
         for place, number, mask, sides in walk.reads(tile, tile.mirrored):
             each, keep = sums[place], None
             if not mask.trivial:
@@ -376,48 +371,11 @@ def _add_sums(
                     each.add_shifted(number, tile, mirror, logits, keep, walk, ones)
 
 
-def _add_pairs(walk: Walk, block: Block, sums: Sequence[Totals], ones: Tensor) -> Scaled | None:
-    """Add the sums of a cold tile to both sides, from one exponential; None, and nothing added, if that cannot be."""
-    tile, keeps = block.tile, _keeps(walk, block)
-    lift, spare = walk.task.reach + 1.0, walk.buffers("spare", tile.shape)  # so high all logits are above zero
-    lifted = None
-    peaks = []
-    for mirror, keep in enumerate(keeps):
-        kept = block.values
-        if keep is not None:
-            if lifted is None:
-                lifted = torch.add(kept, lift, out=walk.buffers("values", tile.shape))
-            kept = torch.mul(lifted, keep, out=spare)
-        top = kept.amax(0 if mirror else 1)
-        peaks.append(top if keep is None else filled(top.sub_(lift), 0.5 - lift))
-    if not is_narrow(*peaks):
-        return None
-    out = walk.lasting("scaled", tile) if walk.looks else block.values
-    done = scale(block.values, peaks[0], peaks[1], out)
-    for place, keep, mirror in zip((0, -1), keeps, (False, True), strict=True):
-        each, where = sums[place], tile.columns if mirror else tile.rows
-        if keep is not None and walk.task.directions[place].masks[0].kept is None:
-            add_sums(each.kept[0], tile, (mirror,), keep, ones)
-        add_to(each.total[0, where], each.peak[0, where], done, keep, mirror, spare)
-    return done
-
-
-def _keeps(walk: Walk, block: Block) -> tuple[Tensor | None, Tensor | None]:
-    """Which pairs of a tile count for its rows, and which for its columns: None is all, one block serves both."""
-    first, last = (direction.masks[0] for direction in (walk.task.directions[0], walk.task.directions[-1]))
-    rows = None if first.trivial else keep_mask(first, block, False, "keep", walk.buffers)
-    if first.mutual and first is last:
-        return rows, rows
-    return rows, None if last.trivial else keep_mask(last, block, True, "keep of columns", walk.buffers)
-
-
 def _add_gradients(
     walk: Walk,
     tiles: Sequence[Tile],
     retained: dict[int, Tensor],
-    scaled: dict[int, Scaled],
     handed: list[tuple[Tensor, Tensor, Tensor]],
-    narrow: bool,
     grad_anchors: Tensor,
     grad_candidates: Tensor,
 ) -> None:
@@ -427,9 +385,7 @@ def _add_gradients(
         walk: as it was in the forward pass.
         tiles: which.
         retained: what the forward pass kept of them, by number.
-        scaled: their exponentials for both sides, likewise.
         handed: of each direction, what anchors hand to kept pairs and to pulled ones, and their log sums.
-        narrow: whether tiles that are read from both sides can do with one exponential.
         grad_anchors: takes the gradient of the anchors.
         grad_candidates: that of the candidates; the same where these are the anchors.
     """
@@ -438,7 +394,7 @@ def _add_gradients(
     to_rows, to_columns = Sliced(grad_anchors), Sliced(grad_candidates)
     shares = [[tuple(Sliced(each[number]) for each in parts) for number in range(len(parts[0]))] for parts in handed]
     for tile in tiles:
-        seen, both = retained.get(tile.number), scaled.get(tile.number)
+        seen = retained.get(tile.number)
         fresh = seen is None
         if seen is None:
             seen = walk.exponentials(tile)[1] if walk.shift == 0 else walk.logits(tile)
@@ -446,18 +402,7 @@ def _add_gradients(
         block = walk.block(tile, seen)
         weight: Tensor | None = None  # of kept pairs, times their exponentials where there are peaks
         pulled: Tensor | None = None
-        if both is None and narrow:
-            log_sums = shares[0][0][2](tile.rows), shares[-1][0][2](tile.columns)
-            both = scale(seen, *log_sums, buffers("scaled", tile.shape))
-        if both is not None:
-            ends = [(shares[place][0][0], shares[place][0][2]) for place in (0, -1)]
-            on_rows, on_columns = (
-                (push(where), log_sum(where))
-                for (push, log_sum), where in zip(ends, (tile.rows, tile.columns), strict=True)
-            )
-            weight = weigh(both, tile, on_rows, on_columns, _keeps(walk, block), buffers)
-        reads = walk.reads(tile, task.halved) if both is None else ()  # also on the diagonal: one product
-        for place, number, mask, sides in reads:
+        for place, number, mask, sides in walk.reads(tile, task.halved):  # also on the diagonal: one product
             push, pull_weight, log_sum = shares[place][number]
             keep = None
             if not mask.trivial:

@@ -22,7 +22,7 @@ from antipodes.functional._arguments import (
 )
 from antipodes.functional._masks import Factor, Mask, compile_rule
 from antipodes.functional._reading import on_host
-from antipodes.functional._tiles import BLOCK, Listing, Tile, cut
+from antipodes.functional._tiles import BLOCK, SMALL_BLOCK, Listing, Tile, cut
 from antipodes.functional.errors import NotFinite
 from antipodes.functional.ranks import bounded
 from antipodes.functional.rule import Rule
@@ -31,7 +31,6 @@ from antipodes.functional.same_sample import FEW_PAIRS, SameSample
 TINY_PAIRS = 2**16  # up to this many, fewer operations are worth more than fewer exponentials
 RETAINED_PAIRS = 2**20  # up to this many pairs the tiles of the forward pass are kept, 4 MB in float32, or 8 if cold
 WARM_REACH = {torch.float32: 55.0, torch.float64: 600.0}  # |s| / tau whose exponentials and their sums need no shift
-MILD_REACH = 128.0  # in float32: up to here one shift does for all, unless the best of some anchor is far from similar
 
 
 @dataclass
@@ -61,7 +60,7 @@ class Task:
         direct: whether there is one tile of all pairs, which is small enough to be kept.
         retained: whether tiles are kept for the backward pass instead of being computed again.
         warm: whether exponentials need no shift; bounds are then compared with exponentials, otherwise with logits.
-        mild: whether one shift may do for all of them, where somebody may look at the sums.
+        shifts: whether one shift may do for all of them, where somebody may look at the first tile and at the sums.
         reach: the largest |logit| that there can be.
         guide: the guide's vectors of rows and columns, if a mask asks for them.
         offsets: (C,) what is added to the logits of every candidate, or None.
@@ -77,25 +76,13 @@ class Task:
     direct: bool
     retained: bool
     warm: bool
-    mild: bool
+    shifts: bool
     reach: float
     guide: tuple[Tensor, Tensor] | None
     offsets: Tensor | None
     rows_need_grad: bool
     columns_need_grad: bool
     product: Tensor | None = None
-
-    @property
-    def shift(self) -> float | None:
-        """What to subtract from logits before their exponentials are taken; None where it depends on the anchor."""
-        return 0.0 if self.warm else self.reach - WARM_REACH[torch.float32] if self.mild else None
-
-    @property
-    def paired(self) -> bool:
-        """Whether one rule a direction reads tiles from both of their sides, and pulls nothing."""
-        masks = [mask for direction in self.directions for mask in direction.masks]
-        two_sided = self.halved or len(self.directions) == 2
-        return two_sided and len(masks) == len(self.directions) and not self.pulls and self.offsets is None
 
     @property
     def cells(self) -> int:
@@ -190,9 +177,8 @@ def prepare(
     direct = direct and block is None and few_pairs(len(anchors), len(keys))
     reach, lowest = _look(anchors, keys, temperature, tau, offsets, (anchor_ids, key_ids), extent, questions)
     warm, empty = exponentials and reach <= WARM_REACH[dtype], lowest < 0
-    if direct and not warm and mirror_rules is not None and len(anchors) * len(keys) > TINY_PAIRS:
-        one_each = all(len(each) == 1 and not each[0].pulls for each in ways)
-        direct = not (one_each or reach <= MILD_REACH)  # the stream has one exponential for both directions
+    if not warm and mirror_rules is not None and len(anchors) * len(keys) > TINY_PAIRS:
+        direct = False  # the stream has one exponential for both directions
     if empty and not direct and mirror_rules is None:  # leave the slots out before the products
         filled = (key_ids >= 0).nonzero().squeeze(1)
         keys, key_ids, shared, empty = keys[filled], key_ids[filled], False, False
@@ -217,7 +203,8 @@ def prepare(
         pairs = _same_sample_pairs(same, limit=8 * (anchors.shape[0] + keys.shape[0]))
         others = None if pairs is None else _others(pairs, anchors.shape[0], keys.shape[0])
         listing = None if pairs is None or not pairs[0].shape[0] else Listing(*pairs)
-        tiles = cut(anchors.shape[0], keys.shape[0], *_edges(anchors, keys, block), halved, listing)
+        edges = _edges(anchors, keys, block, two_ways=mirror_rules is not None)
+        tiles = cut(anchors.shape[0], keys.shape[0], *edges, halved, listing)
     with_grad, fixed = torch.is_grad_enabled(), None if direct else tau.detach()
     own = same.numbers(dtype) if others is None else None
     sizes, slots = (len(anchor_ids), len(key_ids)), (anchor_ids, key_ids) if empty else None
@@ -233,7 +220,7 @@ def prepare(
         direct=direct,
         retained=with_grad and keys.requires_grad and anchors.shape[0] * keys.shape[0] <= RETAINED_PAIRS,
         warm=warm,
-        mild=dtype is torch.float32 and reach <= MILD_REACH and offsets is None and on_host(anchors),
+        shifts=dtype is torch.float32 and offsets is None and on_host(anchors),
         reach=reach,
         guide=guides if needed else None,
         offsets=offsets,
@@ -244,14 +231,15 @@ def prepare(
     return anchors, keys, tau, task
 
 
-def _edges(anchors: Tensor, keys: Tensor, block: int | None) -> tuple[int, int]:
+def _edges(anchors: Tensor, keys: Tensor, block: int | None, two_ways: bool) -> tuple[int, int]:
     """The height and the width of tiles: as asked for, all of few pairs, or such that no tile is a narrow rest."""
     counts = (anchors.shape[0], keys.shape[0])
     if block is not None:
         return block, block
-    if few_pairs(*counts):
+    few, host = few_pairs(*counts), anchors.device.type == "cpu"
+    if few and not (two_ways and host):
         return counts
-    most = BLOCK if anchors.device.type == "cpu" else 4096
+    most = SMALL_BLOCK if few else BLOCK if host else 4096
     height, width = (8 * math.ceil(count / math.ceil(count / most) / 8) if count else 1 for count in counts)
     return height, width
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 448  # at most, the edge of a tile on a CPU, where a few of them then fit into a core's cache
+SMALL_BLOCK = 256  # likewise for few pairs in two directions, whose many blocks would be fresh memory in every call
 
 
 class Tile(NamedTuple):

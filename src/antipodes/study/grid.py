@@ -89,7 +89,7 @@ class Grid:
         for trial, configuration in configurations.items():
             if trial.folder.exists():
                 continue
-            source = find_twin(self.out, configuration, self._digests[trial])
+            source = find_twin(self.out, configuration, run_digests(configuration))
             if source is not None:
                 link_run(source, trial.folder)
                 write_content(trial.code_file, {"code": self._digests[trial], "shared": str(source)})

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from antipodes.runs.folder import Run
-from antipodes.study.code import changed
 
 WITHOUT_EFFECT = ("out", "threads", "workers", "log_every", "snapshot_every", "tensorboard", "wandb")
 """Options that do not change what is learned, nor what is measured of it."""
@@ -24,14 +23,16 @@ def find_twin(out: Path, configuration: Mapping[str, Any], code: Mapping[str, st
     Args:
         out: The folder of this study; the others are beside it.
         configuration: What the run is to be trained with, complete.
-        code: The digests of today's code; a run of older code is not taken over.
+        code: The digests of today's code that trains it; a run of older code is not taken over. What the other study
+            measured with does not count.
     """
     wanted = _essence(configuration)
     for found in sorted(out.parent.glob("*/*/seed-*/study.json")):
         if found.is_relative_to(out):
             continue
         try:
-            same_code = changed(json.loads(found.read_text()).get("code"), code) is None
+            before = json.loads(found.read_text()).get("code") or {}
+            same_code = all(before.get(name) == digest for name, digest in code.items())
             if same_code and _essence(Run(found.parent).config()) == wanted:
                 return found.parent
         except (ValueError, OSError):  # a folder that somebody has damaged is no twin
