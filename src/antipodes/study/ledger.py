@@ -157,18 +157,22 @@ def _refuse_other_settings(
 ) -> None:
     """Check that two studies have trained on the same data, as long and as large, and scored alike.
 
+    Where a gain is compared with a gain, these may be on different data.
+
     Raises:
         ValueError: for the first thing that differs.
     """
     if len(reports) < 2:
         return
+    gains = all(len(side) == 2 for side in sides)
+    same = tuple(name for name in SAME if not (gains and name == "data."))
     first, *others = [
         {"test_limit": report["test_limit"], **report["common"], **report["variants"].get(variant, {})}
         for report, side in zip(reports, sides, strict=True)
         for variant in side
     ]
     for other in others:
-        for name in sorted(name for name in {*first, *other} if name.startswith(SAME)):
+        for name in sorted(name for name in {*first, *other} if name.startswith(same)):
             if first.get(name) != other.get(name):
                 what = f"{name} is {first.get(name)} and {other.get(name)}"
                 raise ValueError(f"{names[0]} and {names[-1]} cannot be compared: {what}")
