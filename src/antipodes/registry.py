@@ -234,6 +234,7 @@ NAMES: dict[Kind, dict[str, Entry]] = {
     "guide": {
         "table": Entry("antipodes.runs.guides.table_guide"),
         "network": Entry("antipodes.runs.guides.network_guide"),
+        "patches": Entry("antipodes.runs.guides.patches_guide"),
         "history": Entry("antipodes.runs.guides.history_guide"),
         "momentum": Entry("antipodes.runs.guides.momentum_guide"),
     },

@@ -16,7 +16,7 @@ from antipodes import Guided, InfoNCE, Neighbours, TableGuide
 from antipodes.cli.train import parse
 from antipodes.encoders.loading import LoadedEncoder
 from antipodes.evaluation.judged import judged_embeddings
-from antipodes.guides import GuideSource, HistoryGuide, RowGuides, RunGuide
+from antipodes.guides import GuideSource, HistoryGuide, PatchEyes, RowGuides, RunGuide
 from antipodes.methods import Batch, Method
 from antipodes.pairs import Pairs, normalise
 from antipodes.runs import guides as run_guides
@@ -442,3 +442,26 @@ def test_a_table_guide_alone_goes_by_rows_too() -> None:
     assert guide.see(pairs, ("image", "image")).keys()[1].tolist() == [0, 0, 0]
     with pytest.raises(ValueError, match=r"ids must be in 0\.\.3"):
         guide.see(Pairs(noise(1, 5), torch.tensor([4]), torch.zeros(1)), ("image", "image"))
+
+
+def test_a_guide_of_patches_is_made_once_from_images_of_any_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTIPODES_DATA", str(tmp_path / "cache"))
+    data = build_data({"name": "shapes", "count": 120, "size": 32})
+    said: list[str] = []
+    eyes = PatchEyes(words=12, patch=5, grid=2, dim=6)
+    vectors = run_guides.patch_vectors(eyes, data, size=16, say=said.append)
+    assert vectors.shape == (120, 6)
+    assert said == ["finding the patches that 120 images are made of"]
+    again = run_guides.patch_vectors(PatchEyes(words=12, patch=5, grid=2, dim=6), data, size=16, say=said.append)
+    assert torch.equal(again, vectors)
+    assert len(said) == 1
+    other = run_guides.patch_vectors(PatchEyes(words=12, patch=5, grid=2, dim=5), data, size=16, say=said.append)
+    assert other.shape == (120, 5)
+    assert len(said) == 2
+
+
+def test_a_guide_of_patches_wants_images() -> None:
+    with pytest.raises(ValueError, match="a guide of patches looks at an image, and the data has no input 'vector'"):
+        run_guides.patch_vectors(PatchEyes(), made()[1], "vector")

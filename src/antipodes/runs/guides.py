@@ -1,10 +1,10 @@
-"""The guides of a run, by the names of the registry: a table, a frozen network, the samples' history, the momentum
-network; and how a method gets to look through one."""
+"""The guides of a run, by the names of the registry: a table, a frozen network, patches, the samples' history, the
+momentum network; and how a method gets to look through one."""
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,12 +12,22 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from antipodes.data import Samples
 from antipodes.data.loader import batches
 from antipodes.encoders.heads import embedding_length
 from antipodes.encoders.loading import LoadedEncoder, load
-from antipodes.guides import GuideSource, HistoryGuide, LaterGuide, MomentumKeys, RowGuides, RunGuide, TableGuide
+from antipodes.guides import (
+    GuideSource,
+    HistoryGuide,
+    LaterGuide,
+    MomentumKeys,
+    PatchEyes,
+    RowGuides,
+    RunGuide,
+    TableGuide,
+)
 from antipodes.methods import Method
 from antipodes.negatives import Guided, Policy, PositiveAware
 from antipodes.objectives import Objective
@@ -26,6 +36,7 @@ from antipodes.runs.locked import kept_features
 
 Say = Callable[[str], None] | None
 BATCH = 256
+FITTED = 4000  # images in which a guide of patches finds its words
 _BLOCK = 2**16  # rows of a table that are checked at a time
 
 
@@ -78,6 +89,31 @@ def network_guide(
     return RowGuides(dict.fromkeys(method.network.names(), source))
 
 
+def patches_guide(
+    data: Samples,
+    method: Method,
+    words: int = 400,
+    patch: int = 8,
+    size: int = 32,
+    dim: int = 128,
+    input: str | None = None,
+) -> RowGuides:
+    """The small patches that an image is made of: eyes without weights from elsewhere, labels or training.
+
+    Args:
+        data: The training split.
+        method: Whose towers look through it.
+        words: How many kinds of patches are told apart.
+        patch: Side of a patch.
+        size: Side in pixels to which images are scaled first.
+        dim: Length of a vector.
+        input: Which image of a row it looks at; by default the first.
+    """
+    eyes = PatchEyes(words, patch, dim=dim)
+    source = LaterGuide(lambda say: TableGuide(patch_vectors(eyes, data, input, size, say)))
+    return RowGuides(dict.fromkeys(method.network.names(), source))
+
+
 def history_guide(data: Samples, method: Method, momentum: float = 0.9) -> RowGuides:
     """The sample's own history: a running mean of its embeddings over visits, for every tower.
 
@@ -124,7 +160,7 @@ def attach_guide(method: Method, guide: RunGuide | None, names: Mapping[str, str
         if looking:
             raise ValueError(
                 f"{_who(looking[0], names)} looks through a guide and the run has none: add --guide table "
-                "--guide.path vectors.npy, --guide network, --guide history or (with moco) --guide momentum"
+                "--guide.path vectors.npy, --guide network, patches, history or (with moco) momentum"
             )
         return
     if not looking:
@@ -136,7 +172,7 @@ def attach_guide(method: Method, guide: RunGuide | None, names: Mapping[str, str
         if policy.fits and policy.space == "guide" and not guide.has_table:
             raise ValueError(
                 f"--negatives {names['negatives']} is fitted to a guide's vectors of the whole dataset, and the guide "
-                f"{names['guide']} has none: use --guide history, network or a table, or --negatives.space features"
+                f"{names['guide']} has none: use --guide history, patches, network or a table, or --negatives.space features"
             )
         if not guide.tells_views_apart and _flags_nothing(policy):
             raise ValueError(
@@ -165,19 +201,69 @@ def network_vectors(
     Raises:
         ValueError: if the data has no such input.
     """
-    fitting = [name for name, kind in data.modalities.items() if kind == network.modality]
-    name = input_name or next(iter(fitting), network.modality)
-    if name not in fitting:
-        raise ValueError(
-            f"the guide {network.name} looks at a {network.modality}, and the data has no input {name!r} of that kind: "
-            f"there are {', '.join(f'{key} ({kind})' for key, kind in data.modalities.items())}"
-        )
+    name = _input_of(data, network.modality, input_name, f"the guide {network.name}")
     if size is not None and network.modality == "image":
         network.preprocessing = [replace(each, size=size) for each in network.preprocessing if each is not None]
     compute = partial(_embed_texts if network.modality == "text" else _embed_inputs, network, data, name)
     sentence = f"embedding {len(data):,} inputs once by the guide {network.name}"
     what = repr(("guide", data.fingerprint, name, network.preprocessing))
     return kept_features(network, what, compute, None if say is None else partial(say, sentence))
+
+
+@torch.no_grad()
+def patch_vectors(
+    eyes: PatchEyes, data: Samples, input_name: str | None = None, size: int = 32, say: Say = None
+) -> Tensor:
+    """What eyes for patches see in every row, (n, dim), kept in the user's cache folder.
+
+    Args:
+        eyes: Not fitted yet; they are fitted to some of the data.
+        data: The samples.
+        input_name: Which image of a row; by default the first.
+        size: Side to which images are scaled.
+        say: Told when they have to be computed.
+
+    Raises:
+        ValueError: if the data has no images.
+    """
+    name = _input_of(data, "image", input_name, "a guide of patches")
+
+    def scaled(rows: Tensor | None) -> Iterator[Tensor]:
+        for places, raw in batches(data, BATCH):
+            images = torch.as_tensor(raw[name])
+            if rows is not None:
+                images = images[torch.isin(places, rows)]
+            if len(images):
+                images = images.float() / 255
+                if images.shape[-1] != size:
+                    images = interpolate(images, (size, size), mode="bilinear", antialias=True)
+                yield images
+
+    def compute() -> Tensor:
+        some = torch.arange(0, len(data), max(1, len(data) // FITTED))[:FITTED]
+        eyes.fit(torch.cat(list(scaled(some))))
+        return torch.cat([eyes(images) for images in scaled(None)])
+
+    sentence = f"finding the patches that {len(data):,} images are made of"
+    what = repr(("patches", data.fingerprint, name, size))
+    return kept_features(eyes, what, compute, None if say is None else partial(say, sentence))
+
+
+def _input_of(data: Samples, modality: str, input_name: str | None, who: str) -> str:
+    """The input that a guide looks at: the one that is named, or the first of its modality.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    fitting = [name for name, kind in data.modalities.items() if kind == modality]
+    name = input_name or next(iter(fitting), modality)
+    if name not in fitting:
+        kind = f"an {modality}" if modality == "image" else f"a {modality}"
+        raise ValueError(
+            f"{who} looks at {kind}, and the data has no input {name!r} of that kind: "
+            f"there are {', '.join(f'{key} ({each})' for key, each in data.modalities.items())}"
+        )
+    return name
 
 
 def _embed_inputs(network: LoadedEncoder, data: Samples, name: str) -> Tensor:

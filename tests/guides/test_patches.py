@@ -1,0 +1,99 @@
+"""Eyes for patches: the formula, what they see and what they overlook, what they refuse."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d, unfold
+
+from antipodes.guides import PatchEyes
+from antipodes.guides.patches import CONTRAST, _principal
+
+KINDS, SIDE = 4, 24
+
+
+def textures(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Stripes in one of four directions, with colours, widths, places and noise of their own; and which."""
+    source = torch.Generator().manual_seed(seed)
+    kind = torch.randint(0, KINDS, (count,), generator=source)
+    angle = (kind * math.pi / KINDS)[:, None, None]
+    y, x = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
+    along = x * angle.cos() + y * angle.sin()
+    width, place = (torch.rand(count, 1, 1, generator=source) for _ in range(2))
+    waves = torch.sin(along / (0.6 + 0.3 * width) + 6 * place)[:, None]
+    colours = torch.rand(count, 3, 1, 1, generator=source)
+    noise = torch.rand(count, 3, SIDE, SIDE, generator=source)
+    return (0.7 * colours + 0.06 * (1 + waves) + 0.1 * noise).clamp(0, 1), kind
+
+
+@pytest.fixture(scope="module")
+def eyes() -> PatchEyes:
+    return PatchEyes(words=40, patch=6, grid=2, dim=16).fit(textures(300)[0])
+
+
+def test_neighbours_are_of_the_same_texture_whatever_their_colour(eyes: PatchEyes) -> None:
+    images, kind = textures(200, seed=1)
+    kind = torch.where(kind == 3, 1, kind)  # the two diagonals are mirror images
+    vectors = eyes(images)
+    torch.testing.assert_close(vectors.norm(dim=1), torch.ones(200))
+    nearest = (vectors @ vectors.T).fill_diagonal_(-1).topk(3, dim=1).indices
+    assert float((kind[nearest] == kind[:, None]).float().mean()) > 0.95
+    pixels = images.flatten(1) - images.flatten(1).mean(0)
+    by_pixel = torch.nn.functional.normalize(pixels, dim=1)
+    nearest = (by_pixel @ by_pixel.T).fill_diagonal_(-1).topk(3, dim=1).indices
+    assert float((kind[nearest] == kind[:, None]).float().mean()) < 0.7
+
+
+def test_mirror_images_are_the_same_and_light_makes_little_difference(eyes: PatchEyes) -> None:
+    images, _ = textures(20, seed=2)
+    torch.testing.assert_close(eyes(images.flip(3)), eyes(images), atol=1e-5, rtol=1e-4)
+    assert float((eyes(0.2 + 0.6 * images) * eyes(images)).sum(1).min()) > 0.95
+
+
+def test_counts_equal_the_formula_in_float64(eyes: PatchEyes) -> None:
+    images = textures(5, seed=3)[0]
+    words = eyes.kernels.double().flatten(1)
+    expected = []
+    for each in (images, images.flip(3)):
+        patches = unfold(each.double(), eyes.patch, stride=eyes.stride).transpose(1, 2)
+        plain = (patches - patches.mean(2, keepdim=True)) / (patches.var(2, keepdim=True) + CONTRAST).sqrt()
+        alike = plain @ words.T + eyes.offsets.double()
+        above = (alike - alike.mean(2, keepdim=True) - alike.std(2, keepdim=True) / 2).clamp(min=0)
+        edge = math.isqrt(above.shape[1])
+        expected.append(adaptive_avg_pool2d(above.transpose(1, 2).unflatten(2, (edge, edge)), eyes.grid))
+    exact = (expected[0] + expected[1]).flatten(1).sqrt()
+    torch.testing.assert_close(eyes._count(images).double(), exact, atol=1e-3, rtol=1e-3)
+
+
+def test_directions_are_those_of_a_decomposition() -> None:
+    source = torch.Generator().manual_seed(0)
+    rows = torch.randn(200, 30, generator=source) * torch.linspace(3, 0.1, 30)
+    rows -= rows.mean(0)
+    u, lengths, _ = torch.linalg.svd(rows, full_matrices=False)
+    ours = rows @ _principal(rows, 4)
+    exact = u[:, :4] * lengths[:4] / (lengths[:4] / math.sqrt(200)).sqrt()
+    torch.testing.assert_close((ours.T @ ours).diagonal().flip(0), exact.square().sum(0), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(ours @ ours.T, exact @ exact.T, rtol=1e-2, atol=2e-2)
+
+
+def test_the_same_images_give_the_same_eyes(eyes: PatchEyes) -> None:
+    again = PatchEyes(words=40, patch=6, grid=2, dim=16).fit(textures(300)[0])
+    assert torch.equal(again.kernels, eyes.kernels)
+    assert torch.equal(again.directions, eyes.directions)
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "sentence"),
+    [
+        ({"words": 0}, None, "words of a guide of patches must be at least 1, got 0"),
+        ({"patch": 9}, (40, 3, 8, 8), "images of 8 pixels are too small for 4 x 4 cells of patches"),
+        ({"words": 5, "patch": 4, "grid": 1}, (40, 3, 8, 8), "at most 5 dimensions on 40 images, got 128"),
+        ({"patch": 4}, (40, 3, 8, 8), "at most 39 dimensions on 40 images, got 128"),
+    ],
+)
+def test_refusals(options: dict[str, int], shape: tuple[int, ...] | None, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        PatchEyes(**options).fit(torch.rand(shape or (40, 3, 32, 32)))
