@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from antipodes.data.company import Company
 from antipodes.data.dataset import Raw, Samples, require_trainable
 from antipodes.seeding import generator
 
@@ -29,6 +30,7 @@ class Loader:
         workers: processes that decode when the dataset is not in memory.
 
     Attributes:
+        company: brings samples that are alike into one batch; None leaves it to chance.
         unread: names of inputs that nobody looks at, as their features are known: they are not fetched.
 
     Raises:
@@ -58,6 +60,7 @@ class Loader:
         require_trainable(dataset, batch_size)
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
         self.rank, self.world_size, self.workers = rank, world_size, workers
+        self.company: Company | None = None
         self.unread: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
@@ -67,6 +70,8 @@ class Loader:
     def order(self, epoch: int) -> Tensor:
         """Return the rows of all global batches of an epoch, (batches, batch_size)."""
         rows = torch.randperm(len(self.dataset), generator=generator("order", self.seed, epoch))
+        if self.company is not None:
+            rows = self.company(rows, generator("company", self.seed, epoch))
         return rows[: len(self) * self.batch_size].view(-1, self.batch_size)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Loaded]:

@@ -97,7 +97,7 @@ def build_method(config: Spec, data: Samples) -> Method:
     method.pixels = {name: config["augmentation"][name] for name in ("mean", "std") if name in config["augmentation"]}
     guide = config.get("guide", {"name": "none"})  # a run from before there were guides has none
     names = {"guide": guide["name"], "negatives": config["negatives"]["name"]}
-    attach_guide(method, _build_guide(guide, method, data), names)
+    attach_guide(method, _build_guide(guide, method, data), names, together=config.get("together", 1) > 1)
     return method
 
 

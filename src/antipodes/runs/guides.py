@@ -147,13 +147,14 @@ def momentum_guide(method: Method) -> MomentumKeys:
     return MomentumKeys()
 
 
-def attach_guide(method: Method, guide: RunGuide | None, names: Mapping[str, str]) -> None:
+def attach_guide(method: Method, guide: RunGuide | None, names: Mapping[str, str], together: bool = False) -> None:
     """Let the objectives of a method look through a guide; refuses policies without one, and one without policies.
 
     Args:
         method: The method.
         guide: None where the run names none.
         names: `guide` and `negatives` as the run names them.
+        together: Whether batches are made by the guide, which then is a use of it.
     """
     looking = [objective for objective in method.objectives().values() if objective.uses_guide]
     if guide is None:
@@ -163,10 +164,10 @@ def attach_guide(method: Method, guide: RunGuide | None, names: Mapping[str, str
                 "--guide.path vectors.npy, --guide network, patches, history or (with moco) momentum"
             )
         return
-    if not looking:
+    if not looking and not together:
         raise ValueError(
             f"--guide {names['guide']} is given and nothing looks through it: use --negatives guided, neighbours with "
-            "--negatives.space guide, positive-aware with --negatives.guide true, or leave it out"
+            "--negatives.space guide, positive-aware with --negatives.guide true, --together 4, or leave it out"
         )
     for _, policy in method.policies():
         if policy.fits and policy.space == "guide" and not guide.has_table:
@@ -181,7 +182,7 @@ def attach_guide(method: Method, guide: RunGuide | None, names: Mapping[str, str
                 "--negatives.alpha"
             )
     method.guide = guide
-    for direction, objective in method.objectives().items():
+    for direction, objective in method.objectives().items() if looking else ():
         towers = method.anchor_tower(direction), method.candidate_tower(direction)
         objective.ask_guide = partial(guide.see, towers=towers)
 

@@ -20,6 +20,9 @@ class Settings:
         out: Folder of the run; it must not hold one yet.
         epochs: Passes over the data. Beside --resume it may be more than before: schedules then follow the new total.
         batch_size: Samples per step over all devices; with accumulation, per part.
+        together: So many samples share a batch because the guide finds them alike: each brings some of its ten nearest
+            along, and every sample comes once an epoch. 1 draws at random; more needs a guide whose vectors are there
+            before training (a table, network or patches).
         init: Start from these weights instead of random ones: a run folder, a .safetensors, .pth or .pt file, or the
             name of an encoder that comes with weights. They go into the encoder of the first tower; a run with the
             same several towers gives all of them, and their heads; a run of the same method gives its head, its
@@ -65,6 +68,7 @@ class Settings:
     out: str = "runs/latest"
     epochs: int = 100
     batch_size: int = 256
+    together: int = 1
     init: str | None = None
     seed: int = 0
     treatment: TreatmentName = "eliminate"
@@ -98,12 +102,14 @@ class Settings:
     freeze: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "devices", "log_every"):
+        for name in ("epochs", "batch_size", "together", "accumulate", "devices", "log_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("knn_every", "checkpoint_steps", "snapshot_every", "workers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.together > self.batch_size:
+            raise ValueError(f"together must be at most the batch_size, {self.batch_size}, got {self.together}")
         if not self.out.strip():
             raise ValueError("out is empty: name the folder of the run")
         check_seed(self.seed)

@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from antipodes.data import Loader, Samples
+from antipodes.data.company import Company
 from antipodes.encoders import without_pretrained
 from antipodes.encoders.layers import decayed_rates
 from antipodes.guides import RunGuide
 from antipodes.methods import Method
+from antipodes.negatives import Neighbours
 from antipodes.objectives import Temperature
 from antipodes.runs.boards import BOARDS, require
 from antipodes.runs.build import build_method
@@ -41,6 +43,7 @@ from antipodes.training.progress import TrainingProgress
 from antipodes.training.starting import start_from
 from antipodes.training.watch import Watch
 
+NEAREST = 10  # of a sample, out of which some come along into its batch
 VALIDATION_ROWS = 4096  # of the validation split, at most
 
 
@@ -186,6 +189,8 @@ def prepare(
         world_size=fabric.world_size,
         workers=settings.workers,
     )
+    if settings.together > 1:
+        loader.company = _company(method, data, settings.together)
     validation = _validation(method, data, tell) if settings.knn_every else None
     calendar = Calendar(len(loader) // settings.accumulate)
     if calendar.steps == 0:
@@ -375,6 +380,14 @@ def _learn_vocabularies(method: Method, data: Samples) -> None:
                 learn(data.corpus(plan.input))
 
 
+def _company(method: Method, data: Samples, size: int) -> Company:
+    """Who shares a batch with whom: the nearest others by the guide, of the first tower where it has several."""
+    assert isinstance(method.guide, RunGuide)
+    nearest = Neighbours(len(data), k=min(NEAREST, len(data) - 1), identities=data.samples)
+    nearest.fit(method.guide.vectors(method.network.names()[0]))
+    return Company(nearest.table, size)
+
+
 def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data: Samples) -> None:
     """Refuse settings that do not fit the method or the data."""
     name = config["method"]["name"]
@@ -385,6 +398,12 @@ def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data:
         )
     if settings.batch_size < 2 and not method.accumulates:
         raise ValueError(f"method {name} needs a batch_size of at least 2: the others are negatives")
+    guide = method.guide
+    if settings.together > 1 and not (isinstance(guide, RunGuide) and guide.has_table and not guide.moves):
+        raise ValueError(
+            f"together {settings.together} goes by a guide's vectors of the whole dataset, which must be there before "
+            "training: give --guide network, patches or a table"
+        )
     if listeners(method, "score") and (data.labels is None or settings.knn_every == 0):
         raise ValueError(
             "a ring that anneals by validation needs a validation score, the kNN accuracy of training images: "
