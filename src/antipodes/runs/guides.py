@@ -173,7 +173,8 @@ def attach_guide(method: Method, guide: RunGuide | None, names: Mapping[str, str
         if policy.fits and policy.space == "guide" and not guide.has_table:
             raise ValueError(
                 f"--negatives {names['negatives']} is fitted to a guide's vectors of the whole dataset, and the guide "
-                f"{names['guide']} has none: use --guide history, patches, network or a table, or --negatives.space features"
+                f"{names['guide']} has none: use --guide history, patches, network or a table, or "
+                "--negatives.space features"
             )
         if not guide.tells_views_apart and _flags_nothing(policy):
             raise ValueError(
