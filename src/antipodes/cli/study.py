@@ -361,11 +361,18 @@ def _different(values: Iterable[Any]) -> list[Any]:
 
 
 def _without_seed(configuration: Options) -> Options:
-    """What a report says of a trial: not its seed and folder, and of data on disk not where it lies."""
-    kept = {key: value for key, value in configuration.items() if key not in ("seed", "out")}
+    """What a report says of a trial: not its seed and folder, and of data and files on disk not where they lie."""
+    kept = {key: _placeless(value) for key, value in configuration.items() if key not in ("seed", "out")}
     if isinstance(data := kept.get("data"), dict) and "name" in data:
         kept["data"] = data | {"name": Path(str(data["name"])).name}
     return kept
+
+
+def _placeless(value: Any) -> Any:
+    """The same options with the last part of every absolute path in its place."""
+    if isinstance(value, dict):
+        return {key: _placeless(each) for key, each in value.items()}
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 def _evidence(study: Study, out: Path, failed: bool = False) -> Path:
