@@ -301,6 +301,22 @@ PRESETS: dict[str, Preset] = {
             "batch_size": 256,
         },
     ),
+    "patches": Preset(
+        "images: SimCLR in which half of the target goes to the tenth of a batch that is most alike by the small patches "
+        "it is made of; no weights from elsewhere",
+        "docs/evidence/scratch-search.md",
+        {
+            "method": "simclr",
+            "guide": "patches",
+            "negatives": {"name": "guided", "alpha": 0.1},
+            "treatment": "refine",
+            "refine_space": "guide",
+            "refine_among": "others",
+            "refine_share": 0.5,
+            "refine_tau_prime": 0.15,
+            "batch_size": 256,
+        },
+    ),
     "ring-bank": Preset(
         "images: instance discrimination on a bank with a centred head, negatives from a ring of useful difficulty",
         "docs/evidence/ring.md",
