@@ -302,8 +302,8 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "patches": Preset(
-        "images: SimCLR in which half of the target goes to the tenth of a batch that is most alike by the small patches "
-        "it is made of; no weights from elsewhere",
+        "images: SimCLR in which half of the target goes to the tenth of a batch that is most alike, by the small "
+        "patches that images are made of; no weights from elsewhere",
         "docs/evidence/scratch-search.md",
         {
             "method": "simclr",

