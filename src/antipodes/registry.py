@@ -303,12 +303,11 @@ PRESETS: dict[str, Preset] = {
     ),
     "patches": Preset(
         "images: SimCLR in which half of the target goes to the tenth of a batch that is most alike, by the small "
-        "patches that images are made of, and those that are alike share batches; no weights from elsewhere",
+        "patches that images are made of; no weights from elsewhere",
         "docs/evidence/scratch-search.md",
         {
             "method": "simclr",
             "guide": "patches",
-            "together": 4,
             "negatives": {"name": "guided", "alpha": 0.1},
             "treatment": "refine",
             "refine_space": "guide",

@@ -48,9 +48,9 @@ def test_locked_clip_is_what_was_measured(tmp_path: Path) -> None:
         ("ring-bank", "ring-cifar100", "iring"),
         ("guided", "false-negatives", "guide others"),
         ("guided", "guide-photos", "guide others"),
-        ("patches", "false-negatives", "patches others, together"),
-        ("patches", "guide-photos", "patches others, together"),
-        ("patches", "guide-cifar100", "patches others, together"),
+        ("patches", "false-negatives", "patches others"),
+        ("patches", "guide-photos", "patches others"),
+        ("patches", "guide-cifar100", "patches others"),
     ],
 )
 def test_a_preset_for_images_is_what_was_measured(name: str, study: str, variant: str, tmp_path: Path) -> None:
