@@ -16,11 +16,12 @@ from antipodes import Guided, InfoNCE, Neighbours, TableGuide
 from antipodes.cli.train import parse
 from antipodes.encoders.loading import LoadedEncoder
 from antipodes.evaluation.judged import judged_embeddings
-from antipodes.guides import GuideSource, HistoryGuide, PatchEyes, RowGuides, RunGuide
+from antipodes.guides import GuideSource, HistoryGuide, RowGuides, RunGuide
 from antipodes.methods import Batch, Method
 from antipodes.pairs import Pairs, normalise
 from antipodes.runs import guides as run_guides
 from antipodes.runs.build import build_data, build_method
+from antipodes.runs.patches import PatchEyes
 from antipodes.runs.settings import Settings
 from antipodes.runs.views import Views
 from antipodes.training.between import fit_policies

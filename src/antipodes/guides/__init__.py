@@ -3,7 +3,6 @@
 from antipodes.guides.guide import GuideSource
 from antipodes.guides.history import HistoryGuide
 from antipodes.guides.network import MomentumGuide, NetworkGuide
-from antipodes.guides.patches import PatchEyes
 from antipodes.guides.table import TableGuide
 from antipodes.guides.towers import LaterGuide, MomentumKeys, RowGuides, RunGuide
 
@@ -14,7 +13,6 @@ __all__ = [
     "MomentumGuide",
     "MomentumKeys",
     "NetworkGuide",
-    "PatchEyes",
     "RowGuides",
     "RunGuide",
     "TableGuide",

@@ -23,7 +23,6 @@ from antipodes.guides import (
     HistoryGuide,
     LaterGuide,
     MomentumKeys,
-    PatchEyes,
     RowGuides,
     RunGuide,
     TableGuide,
@@ -33,6 +32,7 @@ from antipodes.negatives import Guided, Policy, PositiveAware
 from antipodes.objectives import Objective
 from antipodes.pairs import normalise
 from antipodes.runs.locked import kept_features
+from antipodes.runs.patches import PatchEyes
 
 Say = Callable[[str], None] | None
 BATCH = 256

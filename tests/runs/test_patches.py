@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, unfold
 
-from antipodes.guides import PatchEyes
-from antipodes.guides.patches import CONTRAST, _principal
+from antipodes.runs.patches import CONTRAST, PatchEyes, _principal
 
 KINDS, SIDE = 4, 24
 
