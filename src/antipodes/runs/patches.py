@@ -79,7 +79,9 @@ class PatchEyes(nn.Module):
         if side < self.patch + self.grid - 1:
             raise ValueError(f"images of {side} pixels are too small for {self.grid} x {self.grid} cells of patches")
         if self.dim > most:
-            raise ValueError(f"a guide of patches has at most {most} dimensions on {count} images, got {self.dim}")
+            raise ValueError(
+                f"a guide of patches has at most {most} dimensions on {count} images, got {self.dim}: give a lower dim"
+            )
         patches = self._draw(images)
         centre = patches.mean(0)
         variances, basis = torch.linalg.eigh(torch.cov((patches - centre).T))
