@@ -6,6 +6,9 @@ each function is the identity, so callers never ask.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, cast
 
 import torch
@@ -13,9 +16,23 @@ import torch.distributed as dist
 from torch import Tensor
 
 
+_ALONE: ContextVar[bool] = ContextVar("alone", default=False)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Inside, this process is the only rank: for what each does by itself, at any time, with all of the data."""
+    token = _ALONE.set(True)
+    try:
+        yield
+    finally:
+        _ALONE.reset(token)
+
+
 def world_size() -> int:
     """The number of ranks, 1 when torch.distributed is not initialised."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    together = dist.is_available() and dist.is_initialized() and not _ALONE.get()
+    return dist.get_world_size() if together else 1
 
 
 def rank() -> int:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, unfold
 
 from antipodes.runs.patches import CONTRAST, PatchEyes, _principal
+from tests.ranks import Ranks
 
 KINDS, SIDE = 4, 24
 
@@ -82,6 +83,16 @@ def test_the_same_images_give_the_same_eyes(eyes: PatchEyes) -> None:
     again = PatchEyes(words=40, patch=6, grid=2, dim=16).fit(textures(300)[0])
     assert torch.equal(again.kernels, eyes.kernels)
     assert torch.equal(again.directions, eyes.directions)
+
+
+def seen_by(rank: int, ranks: int) -> Tensor:
+    """What the first rank sees, the others have nothing to do with it."""
+    small = PatchEyes(words=10, patch=6, grid=2, dim=4)
+    return small.fit(textures(60)[0])(textures(8, seed=1)[0]) if rank == 0 else torch.zeros(8, 4)
+
+
+def test_a_rank_fits_them_by_itself(two_ranks: Ranks) -> None:
+    torch.testing.assert_close(two_ranks(seen_by)[0], seen_by(0, 1))
 
 
 @pytest.mark.parametrize(

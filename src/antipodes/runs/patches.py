@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from antipodes.distributed import alone
 from antipodes.negatives.clustering import spherical_kmeans
 from antipodes.pairs import normalise
 from antipodes.seeding import generator
@@ -86,8 +87,9 @@ class PatchEyes(nn.Module):
         centre = patches.mean(0)
         variances, basis = torch.linalg.eigh(torch.cov((patches - centre).T))
         whitening = basis * (variances.clamp(min=0) + FLAT).rsqrt() @ basis.T
-        found = spherical_kmeans((patches - centre) @ whitening, [self.words], iterations=CLUSTERING)[0].centroids
-        kernels = found @ whitening
+        with alone():  # a rank that has the vectors on its disk does not come here
+            found = spherical_kmeans((patches - centre) @ whitening, [self.words], iterations=CLUSTERING)[0]
+        kernels = found.centroids @ whitening
         self.register_buffer("offsets", -(kernels @ centre))
         kernels = kernels - kernels.mean(1, keepdim=True)  # which takes a patch's own mean away
         self.register_buffer("kernels", kernels.reshape(self.words, -1, self.patch, self.patch))
