@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-
 _ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 
 
