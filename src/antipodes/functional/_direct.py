@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from antipodes.functional._masks import Block, Mask, keep_mask, pull_mask
-from antipodes.functional._stream import FAINT, FAR, LOWEST, TINY, VANISHED, largest
+from antipodes.functional._shift import LOWEST
+from antipodes.functional._stream import FAINT, FAR, TINY, VANISHED, largest
 from antipodes.functional._task import Task
 from antipodes.functional._tiles import Buffers
 

@@ -23,8 +23,8 @@ from antipodes.functional._tiles import Tile
 FLOOR, CEILING = -80.0, 56.0  # no shifted logit leaves these
 LEAST = -64.0  # what vanishes at the floor is 1e-7 of a mean of e^LEAST
 MOST = 50.0  # of the log of a sum: below the ceiling, so that no kept pair of it was cut off
+LOWEST = -1e29  # the best of an anchor that has nothing: below all logits, and above those of pairs that never count
 _MARGIN = 12.0  # so far beyond the first tile's best pairs may be those of the others
-_NOTHING = -1e29  # below all logits: the best of an anchor without pairs
 
 
 def find_shift(
@@ -41,7 +41,7 @@ def find_shift(
     """
     best = [torch.minimum(logits.amax(0 if mirror else 1), _limit(mask, tile, mirror)) for mirror, mask in sides]
     peaks = torch.cat(best)
-    peaks = peaks[peaks > _NOTHING]
+    peaks = peaks[peaks > LOWEST]
     if not len(peaks):
         return None
     low, high = (float(end) for end in peaks.aminmax())

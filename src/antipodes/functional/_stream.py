@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from antipodes.functional._masks import Block, Mask, keep_mask, pull_mask
-from antipodes.functional._shift import CEILING, FLOOR, find_shift, fits
+from antipodes.functional._shift import CEILING, FLOOR, LOWEST, find_shift, fits
 from antipodes.functional._task import Direction, Task
 from antipodes.functional._tiles import Buffers, Sliced, Tile
 from antipodes.functional._workers import share_out
@@ -35,7 +35,6 @@ from antipodes.functional._workers import share_out
 FAR = 1e30  # below all logits by so much that its exponential is zero, and still a number: zero times it is zero
 FAINT = 1e-11  # gradients so much smaller than the largest count as zero: times exponentials they would underflow
 VANISHED, TINY = -60.0, 1e-26  # no logit is further below a peak than this: exponentials that underflow are slow
-LOWEST = -1e29  # a peak where nothing was kept: below all logits, and above what is FAR below
 
 
 class Walk:

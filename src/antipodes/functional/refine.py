@@ -25,7 +25,8 @@ from torch.autograd.function import once_differentiable
 from antipodes.functional._arguments import Guide
 from antipodes.functional._compiling import full_precision, outside_graphs
 from antipodes.functional._masks import keep_mask, pull_mask
-from antipodes.functional._stream import FAR, LOWEST, Walk
+from antipodes.functional._shift import LOWEST
+from antipodes.functional._stream import FAR, Walk
 from antipodes.functional._task import Task, prepare
 from antipodes.functional._tiles import Sliced, Tile
 from antipodes.functional._workers import share_out

@@ -12,21 +12,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import interpolate
 
-from antipodes.data import Samples
+from antipodes.data import Samples, subset
 from antipodes.data.loader import batches
+from antipodes.encoders.encoder import Preprocessing
 from antipodes.encoders.heads import embedding_length
-from antipodes.encoders.loading import LoadedEncoder, load
-from antipodes.guides import (
-    GuideSource,
-    HistoryGuide,
-    LaterGuide,
-    MomentumKeys,
-    RowGuides,
-    RunGuide,
-    TableGuide,
-)
+from antipodes.encoders.loading import LoadedEncoder, load, normalised
+from antipodes.guides import GuideSource, HistoryGuide, LaterGuide, MomentumKeys, RowGuides, RunGuide, TableGuide
 from antipodes.methods import Method
 from antipodes.negatives import Guided, Policy, PositiveAware
 from antipodes.objectives import Objective
@@ -230,21 +222,15 @@ def patch_vectors(
     """
     name = _input_of(data, "image", input_name, "a guide of patches")
 
-    def scaled(rows: Tensor | None) -> Iterator[Tensor]:
-        for places, raw in batches(data, BATCH):
-            images = torch.as_tensor(raw[name])
-            if rows is not None:
-                images = images[torch.isin(places, rows)]
-            if len(images):
-                images = images.float() / 255
-                if images.shape[-1] != size:
-                    images = interpolate(images, (size, size), mode="bilinear", antialias=True)
-                yield images
+    plain = Preprocessing(size, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+
+    def scaled(samples: Samples) -> Iterator[Tensor]:
+        return (normalised(torch.as_tensor(raw[name]), plain) for _, raw in batches(samples, BATCH))
 
     def compute() -> Tensor:
         some = torch.arange(0, len(data), max(1, len(data) // FITTED))[:FITTED]
-        eyes.fit(torch.cat(list(scaled(some))))
-        return torch.cat([eyes(images) for images in scaled(None)])
+        eyes.fit(torch.cat(list(scaled(subset(data, some)))))
+        return torch.cat([eyes(images) for images in scaled(data)])
 
     sentence = f"finding the patches that {len(data):,} images are made of"
     what = repr(("patches", data.fingerprint, name, size))

@@ -128,7 +128,10 @@ class PatchEyes(nn.Module):
 
 
 def _principal(centred: Tensor, dim: int) -> Tensor:
-    """The directions in which rows vary most, (F, dim), each divided by the root of its standard deviation."""
+    """The directions in which rows vary most, (F, dim), each divided by the root of its standard deviation.
+
+    By iterating on a few of them: an image has thousands of numbers, and to decompose all of these takes minutes.
+    """
     start = torch.randn(centred.shape[1], min(dim + 16, *centred.shape), generator=generator("directions"))
     space = torch.linalg.qr(start).Q
     for _ in range(4):
