@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from antipodes.objectives import (
         GlobalContrastive,
+        GuideView,
         HardPairs,
         InfoNCE,
         LocalAggregation,
@@ -55,6 +56,7 @@ _HOMES = {
     "GlobalContrastive": "objectives",
     "Group": "pairs",
     "Guide": "pairs",
+    "GuideView": "objectives",
     "Guided": "negatives",
     "HCL": "negatives",
     "HardPairs": "objectives",
@@ -98,6 +100,7 @@ __all__ = [
     "GlobalContrastive",
     "Group",
     "Guide",
+    "GuideView",
     "Guided",
     "HardPairs",
     "Hardest",

@@ -264,6 +264,29 @@ class Pairs:
         """The same pairs as a guide sees them besides."""
         return self._with(guide=guide)
 
+    def against_guide(self) -> Pairs:
+        """The anchors beside the guide's vectors: that of their own sample is the positive, those of the candidates are
+        the candidates.
+
+        Raises:
+            ValueError: if there is no guide, or its vectors are of another length than the embeddings.
+        """
+        if self.guide is None:
+            raise ValueError("a guide's view needs a guide: give the loss guide=(first, second)")
+        if self.guide.anchors.shape[1] != self.anchors.shape[1]:
+            raise ValueError(
+                f"as a view of a sample a guide's vector must be as long as an embedding, {self.anchors.shape[1]}, got "
+                f"{self.guide.anchors.shape[1]}: give guide or head another dim"
+            )
+        own = self.guide.anchors.to(self.anchors.dtype)
+        return Pairs(
+            self.anchors,
+            self.anchor_ids,
+            (self.anchors * own).sum(1),
+            self.guide.keys().to(self.anchors.dtype),
+            self.keys()[1],
+        )
+
     def _with(self, **changes: Any) -> Pairs:
         """The same numbers in other fields: what was found out about them stays known."""
         other = replace(self, **changes)

@@ -2,6 +2,7 @@
 
 from antipodes.objectives.base import LossModule
 from antipodes.objectives.global_contrastive import GlobalContrastive
+from antipodes.objectives.guide_view import GuideView
 from antipodes.objectives.hard_pairs import HardPairs
 from antipodes.objectives.info_nce import InfoNCE
 from antipodes.objectives.local_aggregation import LocalAggregation
@@ -15,6 +16,7 @@ from antipodes.objectives.two_way import TwoWay, other_direction
 
 __all__ = [
     "GlobalContrastive",
+    "GuideView",
     "HardPairs",
     "InfoNCE",
     "LocalAggregation",

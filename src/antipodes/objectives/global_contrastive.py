@@ -10,6 +10,7 @@ from torch import Tensor
 from antipodes.distributed import gather, rank, world_size
 from antipodes.functional.sums import Sums
 from antipodes.negatives.policy import Policy
+from antipodes.objectives.guide_view import GuideView
 from antipodes.objectives.objective import Objective, Reduction, Treatment
 from antipodes.objectives.step import Step
 from antipodes.objectives.temperature import Temperature
@@ -48,6 +49,7 @@ class GlobalContrastive(Objective):
         per_view: A running mean for each of the two views of a batch, as in the code of SogCLR's authors.
         restart: Forget every u when the policy starts to flag. What it has summed until then has the false negatives in
             it, which are the largest; g / u, and with it the push, is too small until that has faded.
+        guide_view: Let the anchors find the guide's vector of their sample as well.
     """
 
     sums_positives = False
@@ -67,8 +69,9 @@ class GlobalContrastive(Objective):
         rho: float = 0.0,
         per_view: bool = False,
         restart: bool = False,
+        guide_view: GuideView | None = None,
     ) -> None:
-        super().__init__(temperature, negatives, treatment, reduction, total_steps)
+        super().__init__(temperature, negatives, treatment, reduction, total_steps, guide_view)
         num_samples = sample_count(num_samples)
         if not 0 < gamma <= 1:
             raise ValueError(f"gamma must be in (0, 1], got {gamma}: it is the weight of the new estimate")

@@ -9,6 +9,7 @@ from torch import Tensor
 from antipodes.functional.batch_softmax import Views, batch_softmax, fits_batch_softmax
 from antipodes.functional.sums import Sums
 from antipodes.negatives.policy import Numbers, Policy
+from antipodes.objectives.guide_view import GuideView
 from antipodes.objectives.objective import Objective, Reduction, Treatment
 from antipodes.objectives.step import Step
 from antipodes.objectives.temperature import Temperature
@@ -36,6 +37,7 @@ class InfoNCE(Objective):
         total_steps: How many calls the training will have, so that `progress` may be left out.
         rescaled: Multiply the sum over the kept candidates by N / kept, N how many there were, as in the code of
             GloFND's authors: elimination then does not make the loss smaller by itself.
+        guide_view: Let the anchors find the guide's vector of their sample as well.
 
     Example:
         >>> import torch
@@ -52,8 +54,9 @@ class InfoNCE(Objective):
         reduction: Reduction = "mean",
         total_steps: int | None = None,
         rescaled: bool = False,
+        guide_view: GuideView | None = None,
     ) -> None:
-        super().__init__(temperature, negatives, treatment, reduction, total_steps)
+        super().__init__(temperature, negatives, treatment, reduction, total_steps, guide_view)
         self.rescaled = rescaled
 
     def goes_direct(self, unit: Tensor) -> bool:

@@ -23,6 +23,7 @@ from antipodes.functional.sums import Sums
 from antipodes.negatives.cone import IN_A_CONE, NARROW, negative_similarity
 from antipodes.negatives.policy import Policy
 from antipodes.objectives.base import LossModule
+from antipodes.objectives.guide_view import GuideView
 from antipodes.objectives.inputs import (
     Ids,
     check_embeddings,
@@ -85,6 +86,7 @@ class Objective(LossModule, ABC):
             its second ones.
         total_steps: How many calls the training will have. With it the objective counts them itself, and `progress`
             may be left out.
+        guide_view: Let the anchors find the guide's vector of their sample as well.
     """
 
     general: ClassVar[bool] = True  # False: only methods that name it in their `trains` can train it
@@ -99,6 +101,7 @@ class Objective(LossModule, ABC):
         treatment: Treatment = "eliminate",
         reduction: Reduction = "mean",
         total_steps: int | None = None,
+        guide_view: GuideView | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(temperature, Temperature):
@@ -122,7 +125,7 @@ class Objective(LossModule, ABC):
             raise ValueError(f"total_steps must be at least 1, got {total_steps}: it is the number of calls")
         self.temperature = temperature
         self.negatives = negatives
-        self.reduction, self.total_steps = reduction, total_steps
+        self.reduction, self.total_steps, self.guide_view = reduction, total_steps, guide_view
         # a run's guide: pairs, and whether it may learn from them, to the same pairs in its space
         self.ask_guide: Callable[..., Guide] | None = None
         if total_steps is not None:
@@ -197,7 +200,8 @@ class Objective(LossModule, ABC):
         vectors = view_guide(guide, len(z1))
         if candidates is None or candidate_ids is None:
             check_shares(z1, z2, numbers)
-            plain = world_size() == 1 and candidate_log_weights is None and self.ask_guide is None
+            asks = self.ask_guide is not None or self.guide_view is not None
+            plain = world_size() == 1 and candidate_log_weights is None and not asks
             small = plain and self.goes_direct(views.measured.unit)
             if small:
                 pairs = small_batch(views.measured.unit, numbers, seen.distinct, places, vectors)
@@ -323,6 +327,10 @@ class Objective(LossModule, ABC):
 
     def _conclude(self, step: Step, losses: Tensor, weights: Tensor | None) -> Tensor:
         """Count the step, and reduce the losses of anchors (A,), or of rules and anchors (R, A)."""
+        if self.guide_view is not None:
+            besides = self.guide_view.losses(step.pairs)
+            self._diary.numbers["guide_view"] = besides.detach().mean()
+            losses = losses + besides
         if step.learn and self.total_steps is not None:
             self.steps += 1
         if weights is None and self.reduction == "mean":
@@ -345,9 +353,9 @@ class Objective(LossModule, ABC):
 
     @property
     def uses_guide(self) -> bool:
-        """Whether a policy, or the treatment, looks at the guide's space."""
+        """Whether a policy, the treatment or the loss itself looks at the guide's space."""
         refined = self.treatment == "refine" and self.refinery.space == "guide"
-        return refined or any(policy.uses_guide for policy in self.policies())
+        return refined or self.guide_view is not None or any(policy.uses_guide for policy in self.policies())
 
     @abstractmethod
     def value(self, step: Step, sums: Sums) -> Tensor:

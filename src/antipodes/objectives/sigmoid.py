@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from antipodes.functional.sigmoid import SigmoidSums, sigmoid_both
 from antipodes.functional.sums import Sums
 from antipodes.negatives.policy import Policy
+from antipodes.objectives.guide_view import GuideView
 from antipodes.objectives.objective import Contrast, Objective, Reduction, Treatment
 from antipodes.objectives.step import Step
 from antipodes.objectives.temperature import Temperature, averaged_over_ranks
@@ -43,6 +44,7 @@ class Sigmoid(Objective):
         reduction: `mean` over anchors, or `none` for the loss of every anchor.
         total_steps: How many calls the training will have, so that `progress` may be left out.
         learnable: Whether temperature and bias are learned; give `loss_fn.parameters()` to the optimiser.
+        guide_view: Let the anchors find the guide's vector of their sample as well.
 
     Example:
         >>> loss_fn = Sigmoid()
@@ -62,10 +64,11 @@ class Sigmoid(Objective):
         reduction: Reduction = "mean",
         total_steps: int | None = None,
         learnable: bool = True,
+        guide_view: GuideView | None = None,
     ) -> None:
         if learnable and not isinstance(temperature, Temperature):
             temperature = Temperature(temperature, learnable=True)
-        super().__init__(temperature, negatives, treatment, reduction, total_steps)
+        super().__init__(temperature, negatives, treatment, reduction, total_steps, guide_view)
         if not math.isfinite(bias):
             raise ValueError(f"bias must be finite, got {bias}: it is added to every logit")
         if negatives is not None and negatives.reweighs:

@@ -18,7 +18,7 @@ from antipodes.encoders.heads import Head
 from antipodes.guides import RowGuides, RunGuide
 from antipodes.methods import Method, Tower, TowerPlan, Towers
 from antipodes.negatives import Policy
-from antipodes.objectives import Objective, Refine, Temperature
+from antipodes.objectives import GuideView, Objective, Refine, Temperature
 from antipodes.registry import Kind, find
 from antipodes.runs.groups import place_groups
 from antipodes.runs.guides import attach_guide
@@ -28,7 +28,9 @@ Spec = Mapping[str, Any]
 
 GIVEN: dict[Kind, frozenset[str]] = {
     "method": frozenset({"network", "objective", "num_samples", "identities", "dim", "seed"}),
-    "objective": frozenset({"num_samples", "negatives", "treatment", "seed", "reduction", "total_steps"}),
+    "objective": frozenset(
+        {"num_samples", "negatives", "treatment", "guide_view", "seed", "reduction", "total_steps"}
+    ),
     "negatives": frozenset({"num_samples", "labels", "seed", "identities"}),
     "guide": frozenset({"data", "method", "num_samples"}),
     "data": frozenset({"split"}),
@@ -166,8 +168,14 @@ def _build_objective(config: Spec, given: Spec, policy: Policy | None, trains: S
         # runs of earlier versions do not name all of them
         names = (field.name for field in fields(Refine) if f"refine_{field.name}" in config)
         treatment = Refine(**{name: config[f"refine_{name}"] for name in names})
+    view = None
+    if weight := config.get("guide_view", 0.0):  # runs of earlier versions do not name it
+        if "guide_view" not in takes:
+            raise ValueError(f"objective {name} cannot take a guide's vector as a view: leave --guide_view out")
+        view = GuideView(weight, config["guide_view_temperature"])
     spec = _with_temperature(config, target, given["num_samples"])
-    objective: Objective = _call("objective", spec, {**given, "negatives": policy, "treatment": treatment})
+    parts = {"negatives": policy, "treatment": treatment, "guide_view": view}
+    objective: Objective = _call("objective", spec, {**given, **parts})
     return objective
 
 

@@ -158,8 +158,9 @@ def attach_guide(method: Method, guide: RunGuide | None, names: Mapping[str, str
         return
     if not looking and not together:
         raise ValueError(
-            f"--guide {names['guide']} is given and nothing looks through it: use --negatives guided, neighbours with "
-            "--negatives.space guide, positive-aware with --negatives.guide true, --together 4, or leave it out"
+            f"--guide {names['guide']} is given and nothing looks through it: use --guide_view 1, --negatives guided, "
+            "neighbours with --negatives.space guide, positive-aware with --negatives.guide true, --together 4, or "
+            "leave it out"
         )
     for _, policy in method.policies():
         if policy.fits and policy.space == "guide" and not guide.has_table:
@@ -329,4 +330,6 @@ def _flags_nothing(policy: Policy) -> bool:
 
 def _who(objective: Objective, names: Mapping[str, str]) -> str:
     by_policy = any(policy.uses_guide for policy in objective.policies())
-    return f"--negatives {names['negatives']}" if by_policy else "--refine_space guide"
+    if by_policy:
+        return f"--negatives {names['negatives']}"
+    return "--refine_space guide" if objective.guide_view is None else "--guide_view"

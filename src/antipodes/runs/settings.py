@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from antipodes.objectives import Refine, TreatmentName
+from antipodes.objectives import GuideView, Refine, TreatmentName
 from antipodes.seeding import check_seed
 
 MOST_THREADS = 1024
@@ -37,6 +37,9 @@ class Settings:
         refine_positive: Of treatment refine: false leaves the positive out, with a share of 1.
         refine_among: Of treatment refine: what the soft label is a softmax over: all, the positive and what is flagged,
             or others, what is flagged alone, which allows a low temperature; with a refine_share below 1.
+        guide_view: Weight of the guide's vector as one more view of its sample, which anchors have to find among those
+            of the others; 0 leaves it out.
+        guide_view_temperature: Its temperature.
         optimizer: The optimiser; lars is for batches of thousands.
         learning_rate: At a batch of 256; it scales linearly with the batch. By default what the method bears.
         weight_decay: Not applied to biases and normalisation.
@@ -78,6 +81,8 @@ class Settings:
     refine_share: float | None = Refine.share
     refine_positive: bool = Refine.positive
     refine_among: Literal["all", "others"] = Refine.among
+    guide_view: float = 0.0
+    guide_view_temperature: float = GuideView.temperature
     optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
     learning_rate: float = 0.12
     weight_decay: float = 5e-4
@@ -116,6 +121,10 @@ class Settings:
         refined = Refine(**{field.name: getattr(self, f"refine_{field.name}") for field in fields(Refine)})
         if refined != Refine() and self.treatment != "refine":
             raise ValueError("the options --refine_... belong to --treatment refine: add it or leave them out")
+        if self.guide_view:
+            GuideView(self.guide_view, self.guide_view_temperature)
+        elif self.guide_view_temperature != GuideView.temperature:
+            raise ValueError("guide_view_temperature is that of a guide's view: give its weight, --guide_view 1")
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup must be in [0, 1), got {self.warmup}: it is a share of training")
         if not 0 < self.layer_decay <= 1:

@@ -1,0 +1,47 @@
+"""`GuideView`: a guide's vector of a sample as one more view of it, which the anchors have to find."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from antipodes.pairs import Pairs, Rule
+
+
+@dataclass(frozen=True)
+class GuideView:
+    """What a loss with this view has besides, where s is the similarity of an anchor to a guide's vector:
+
+        weight * ( -s+/tau + log( e^{s+/tau} + sum_k e^{s_k/tau} ) )
+
+    s+ is that to the guide's vector of the anchor's own sample, s_k those to the guide's vectors of its candidates,
+    all of them but the anchor's own sample. Embeddings and the guide's vectors have to be of one length. An anchor so
+    learns where the guide puts its sample among the others: LiT's loss (Zhai et al. 2022) with the guide as the locked
+    tower, or contrastive distillation (Tian et al. 2020), beside the base's own.
+
+    Args:
+        weight: Of this term; the base's own has 1.
+        temperature: tau.
+    """
+
+    weight: float = 1.0
+    temperature: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < math.inf:
+            raise ValueError(f"the weight of a guide's view must be above 0, got {self.weight}")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"the temperature of a guide's view must be above 0, got {self.temperature}")
+
+    def losses(self, pairs: Pairs) -> Tensor:
+        """The term of every anchor, (A,).
+
+        Raises:
+            ValueError: if the pairs have no guide, or its vectors another length than the embeddings.
+        """
+        seen = pairs.against_guide()
+        sums = seen.contrast(self.temperature, [Rule()])
+        return self.weight * F.softplus(sums.log_sum[0] - seen.positives / self.temperature)
