@@ -31,7 +31,7 @@ import faiss
 import torch
 from torch import Tensor
 
-from antipodes.negatives.clustering import BLOCK, spherical_kmeans
+from antipodes.clustering import BLOCK, spherical_kmeans
 from antipodes.pairs import normalise
 
 CLUSTERS = (100, 200, 500)

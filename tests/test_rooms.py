@@ -17,10 +17,11 @@ ALLOWED: dict[str, set[str]] = {
     "pairs": {"functional"},
     "state": {"distributed"},
     "candidates": {"functional", "pairs", "state"},
-    "negatives": {"functional", "pairs", "state"},
+    "clustering": {"functional"},
+    "negatives": {"functional", "pairs", "state", "clustering"},
     "guides": {"pairs", "state"},
     "objectives": {"functional", "pairs", "state", "candidates", "negatives"},
-    "encoders": {"functional", "data"},  # data only to read photos: nothing there knows encoders
+    "encoders": {"functional", "clustering", "data"},  # data only to read photos: nothing there knows encoders
     "data": set(),
     "methods": {"functional", "pairs", "state", "candidates", "negatives", "objectives", "encoders"},
 }

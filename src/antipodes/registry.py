@@ -92,6 +92,8 @@ _ENCODERS: dict[str, Entry] = {
     "resnet18-slim": Entry(_RESNET, {**_SLIM, "blocks": (2, 2, 2, 2)}),
     "resnet8-slim": Entry(_RESNET, {**_SLIM, "blocks": (1, 1, 1)}),
     "efficientnet-lite0": Entry("antipodes.encoders.efficientnet.EfficientNetLite0"),
+    # fitted to the training images before the first step, and never trained: with --epochs 0 it is all there is to do
+    "patches": Entry("antipodes.encoders.patches.PatchEyes"),
     # Texts: pretrained, CLIP's transformer from scratch, and the quickest.
     "minilm": Entry("antipodes.encoders.minilm.MiniLM"),
     "text-transformer": Entry("antipodes.encoders.text_transformer.TextTransformer"),

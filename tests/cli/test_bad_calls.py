@@ -90,7 +90,7 @@ CALLS = [
     f"{SHAPES} --out run",
     f"{SHAPES} --out notes.txt",
     f"{SHAPES} --out notes.txt/a",
-    f"{SHAPES} --epochs 0",
+    f"{SHAPES} --epochs -1",
     f"{SHAPES} --epochs many",
     f"{SHAPES} --epochs 1.5",
     f"{SHAPES} --epochs",

@@ -15,7 +15,7 @@ def test_the_demo_without_a_networks_weights_is_guided_by_patches(
 ) -> None:
     monkeypatch.setenv("ANTIPODES_DATA", str(tmp_path / "cache"))
     monkeypatch.setattr(demo, "find_packaged", lambda *_: None)
-    monkeypatch.setattr("antipodes.runs.patches.PATCHES", 4000)  # to be quick
+    monkeypatch.setattr("antipodes.encoders.patches.PATCHES", 4000)  # to be quick
     out = tmp_path / "demo"
     code, said, errors = here("demo", "--data", "shapes", "--limit", 600, "--epochs", 1, "--out", out)
     assert code == 0, errors

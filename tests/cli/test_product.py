@@ -12,6 +12,7 @@ import pytest
 from PIL import ImageOps
 
 from antipodes.audit.embeddings import read_embeddings
+from antipodes.encoders import patches
 from tests.audit.scenes import scene
 from tests.cli.command import here, refused
 from tests.report.browser import opened
@@ -194,6 +195,20 @@ def test_embed_a_folder(folder: Path, ending: str) -> None:
     assert left == ({"photos.paths.csv"} if ending == "npy" else set())
 
 
+def test_embed_by_the_patches_that_the_images_are_made_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patches, "PATCHES", 4000)
+    out = folder.with_name("photos.npz")
+    code, text, errors = here("embed", "patches", folder, "--out", out, "--json")
+    assert code == 0, errors
+    assert json.loads(text)["dimensions"] == 14  # one less than there are images
+    _, text, _ = here("neighbours", out, "--queries", "mirror.jpg", "--k", 1, "--json")
+    assert Path(next(iter(json.loads(text)["neighbours"].values()))[0]["path"]).name == "5.png"
+    (folder / "broken.jpg").unlink()
+    one = folder.with_name("one.npz")
+    assert "two pictures or more" in refused("embed", "patches", folder, "--limit", 1, "--out", one)
+    assert not [file for file in folder.parent.iterdir() if "one" in file.name]
+
+
 def test_embed_continues_where_it_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from antipodes.audit import parts, vectors
 
@@ -247,22 +262,24 @@ def test_baseline_of_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return np.stack([np.asarray(image.resize((3, 3)), dtype=np.float32).reshape(-1) for image in images])
 
     monkeypatch.setattr(vectors.antipodes, "load", lambda name: colours, raising=False)
+    monkeypatch.setattr(patches, "PATCHES", 4000)  # to be quick
     out = folder.with_name("baseline.csv")
     code, text, errors = here(
         "baseline", folder, "--limit", 12, "--epochs", 0, "--runs", "mine", "--out", out, "--json"
     )
     assert code == 0, errors
     rows = json.loads(text)["encoders"]
-    assert list(rows) == ["random weights", "descriptor", "efficientnet-lite0", "mine"]
+    assert list(rows) == ["random weights", "descriptor", "patches", "efficientnet-lite0", "mine"]
     assert rows["descriptor"]["two-view retrieval"] > 0.2
     assert rows["mine"] == rows["efficientnet-lite0"]
-    assert len(out.read_text().splitlines()) == 5
+    assert len(out.read_text().splitlines()) == 6
     assert "limit must be" in refused("baseline", folder, "--limit", 1)
     assert "should end in" in refused("baseline", folder, "--out", "x.txt")
 
 
 def test_baseline_trains_simclr_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(patches, "PATCHES", 4000)
     call = ["baseline", folder, "--encoder", "resnet8-slim", "--limit", 6, "--json", "--epochs"]
     code, text, errors = here(*call, 1)
     assert code == 0, errors

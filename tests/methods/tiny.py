@@ -28,13 +28,14 @@ from antipodes.methods import (
     Towers,
 )
 from antipodes.negatives import Clustered
-from antipodes.objectives import GlobalContrastive, HardPairs, InfoNCE, LocalAggregation, SoftLabel
+from antipodes.objectives import GlobalContrastive, GuideView, HardPairs, InfoNCE, LocalAggregation, SoftLabel
 from antipodes.objectives.local_aggregation import local_aggregation
 from antipodes.runs.guides import attach_guide
 
 N, BATCH, SIZE, DIM, VECTOR = 24, 8, 4, 5, 9
 LABELS = torch.arange(N) % 5
 VECTORS = torch.randn(N, 3, generator=torch.Generator().manual_seed(9), dtype=torch.float64)  # a guide's
+LONG_VECTORS = torch.randn(N, DIM, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
 
 
 class Tiny(nn.Module):
@@ -126,6 +127,7 @@ POLICIES: dict[str, dict[str, Any]] = {
         "guide": lambda method: RowGuides({name: HistoryGuide(N, DIM, 0.5) for name in method.network.names()}),
     },
     "momentum": {"negatives": lambda: Guided(alpha=0.5), "guide": lambda method: MomentumKeys()},
+    "view": {"guide_view": GuideView(0.5, 0.2), "guide": lambda method: by_row(method, TableGuide(LONG_VECTORS))},
 }
 
 
@@ -150,7 +152,7 @@ SOME = {
     "instance-expected": ("none", "ring", "attract", "refine", "table"),
     "la": ("none", "ring", "cave", "supports", "table"),
     "cmc-la": ("none", "ring"),
-    "clip-global": ("none", "glofnd", "attract", "table"),
+    "clip-global": ("none", "glofnd", "attract", "table", "view"),
 }
 ONLY = {"momentum": ("moco", "moco-v1")}  # policies that not every method takes
 CASES = [

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from antipodes import InfoNCE
-from antipodes.negatives.clustering import spherical_kmeans
+from antipodes.clustering import spherical_kmeans
 from antipodes.negatives.ifnd import IFND, doubts, standing
 from antipodes.negatives.oracle import Oracle
 from antipodes.pairs import Pairs, normalise

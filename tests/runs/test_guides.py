@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from antipodes import Guided, InfoNCE, Neighbours, TableGuide
 from antipodes.cli.train import parse
 from antipodes.encoders.loading import LoadedEncoder
+from antipodes.encoders.patches import PatchEyes
 from antipodes.evaluation.judged import judged_embeddings
 from antipodes.guides import GuideSource, HistoryGuide, RowGuides, RunGuide
 from antipodes.methods import Batch, Method
 from antipodes.pairs import Pairs, normalise
 from antipodes.runs import guides as run_guides
 from antipodes.runs.build import build_data, build_method
-from antipodes.runs.patches import PatchEyes
 from antipodes.runs.settings import Settings
 from antipodes.runs.views import Views
 from antipodes.training.between import fit_policies
@@ -451,14 +451,14 @@ def test_a_guide_of_patches_is_made_once_from_images_of_any_size(
     monkeypatch.setenv("ANTIPODES_DATA", str(tmp_path / "cache"))
     data = build_data({"name": "shapes", "count": 120, "size": 32})
     said: list[str] = []
-    eyes = PatchEyes(words=12, patch=5, grid=2, dim=6)
-    vectors = run_guides.patch_vectors(eyes, data, size=16, say=said.append)
+    eyes = PatchEyes(words=12, patch=5, grid=2, dim=6, size=16)
+    vectors = run_guides.patch_vectors(eyes, data, say=said.append)
     assert vectors.shape == (120, 6)
     assert said == ["finding the patches that 120 images are made of"]
-    again = run_guides.patch_vectors(PatchEyes(words=12, patch=5, grid=2, dim=6), data, size=16, say=said.append)
+    again = run_guides.patch_vectors(PatchEyes(words=12, patch=5, grid=2, dim=6, size=16), data, say=said.append)
     assert torch.equal(again, vectors)
     assert len(said) == 1
-    other = run_guides.patch_vectors(PatchEyes(words=12, patch=5, grid=2, dim=5), data, size=16, say=said.append)
+    other = run_guides.patch_vectors(PatchEyes(words=12, patch=5, grid=2, dim=5, size=16), data, say=said.append)
     assert other.shape == (120, 5)
     assert len(said) == 2
 

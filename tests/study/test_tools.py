@@ -72,7 +72,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("encoders/resnet.py", {}, True),
         ("evaluation/protocols/linear.py", {}, True),
         ("negatives/ifnd.py", {"negatives": {"name": "ring+ifnd"}}, True),
-        ("negatives/clustering.py", {"negatives": {"name": "ifnd"}}, True),
+        ("clustering.py", {"negatives": {"name": "ifnd"}}, True),
         ("negatives/cave.py", {"objective": {"name": "local-aggregation"}}, True),  # it builds one itself
         ("encoders/minilm.py", {"encoders": {"text": {"name": "minilm"}}}, True),
         ("data/stl10.py", {"transfer": ["stl10"]}, True),

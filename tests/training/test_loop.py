@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.cli.train import parse
+from antipodes.encoders import patches
 from antipodes.encoders.export import load_backbone
 from antipodes.evaluation.clusters import pair_rates
 from antipodes.evaluation.protocols.false_negatives import cluster_rates
@@ -18,6 +19,7 @@ from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.runs.opening import open_method
 from antipodes.runs.records import read_records
 from antipodes.runs.snapshots import SAMPLES, load_snapshots, sample
+from antipodes.runs.towers import tower_features
 from antipodes.runs.views import plain_view
 from antipodes.training.loop import TrainingFailed, train
 from tests.cli.command import ENVIRONMENT, antipodes
@@ -46,6 +48,38 @@ class TinyEncoder(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         out: Tensor = self.layers(images)
         return out
+
+
+def test_without_epochs_a_run_is_its_encoder_as_it_starts(tmp_path: Path) -> None:
+    made = run(tmp_path / "none", "--epochs", 0)
+    untrained = weights(made)
+    started = load_backbone(made.folder / "encoder.safetensors").state_dict()
+    assert all(torch.equal(untrained[f"network.towers.image.encoder.{name}"], value) for name, value in started.items())
+    answer = antipodes("evaluate", made.folder, "--protocol", "knn", "--json")
+    assert answer.returncode == 0, answer.stderr
+    config, resume = parse(["--resume", str(made.folder), "--epochs", "1"])
+    later, direct = weights(train(config, resume)), weights(run(tmp_path / "one", "--epochs", 1))
+    assert all(torch.equal(later[name], direct[name]) for name in direct)
+
+
+@pytest.mark.parametrize("method", ["simclr", "moco", "cmc"])
+def test_eyes_for_patches_are_fitted_to_the_data_and_stay(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patches, "PATCHES", 4000)  # to be quick
+    options = ["--method", method, "--encoder", "patches", "--encoder.words", 20, "--encoder.dim", 8]
+    fitted = run(tmp_path / "fitted", *options, "--epochs", 0)
+    method_then, data = open_method(fitted)
+    vectors = tower_features(method_then, data)
+    assert vectors.shape == (128, 8 * len(method_then.network.names()))
+    assert float(vectors.std(0).min()) > 0.01  # they tell images apart
+    torch.testing.assert_close(vectors[:, :8].norm(dim=1), torch.ones(128))
+    config, resume = parse(["--resume", str(fitted.folder), "--epochs", "1"])
+    method_now, _ = open_method(train(config, resume))
+    torch.testing.assert_close(tower_features(method_now, data), vectors)
+    for name in method_now.network.names():
+        for tower in method_now.copies(name):
+            assert float(tower.encoder.directions.abs().sum()) > 0
 
 
 def test_the_seed_decides_everything_and_the_global_generator_is_left_alone(tmp_path: Path) -> None:

@@ -11,14 +11,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
+from torch import Tensor
 
 import antipodes
 from antipodes.audit.descriptor import describe
 from antipodes.audit.photos import Photos
+from antipodes.encoders.loading import LoadedEncoder, normalised
+from antipodes.encoders.patches import DIM, PatchEyes, spread
 
 Progress = Callable[[int, int], None]
 Encode = Callable[[list[Image.Image]], Any]
-PRETRAINED, BY_HAND = "efficientnet-lite0", "descriptor"
+PRETRAINED, BY_HAND, PATCHES = "efficientnet-lite0", "descriptor", "patches"
 BATCH = 32
 
 
@@ -32,6 +35,8 @@ def open_encoder(name: str | None) -> tuple[str, Encode | None]:
     """
     if name == BY_HAND:
         return BY_HAND, None
+    if name == PATCHES:
+        return PATCHES, Patches()
     try:
         return name or PRETRAINED, antipodes.load(name or PRETRAINED)
     except (ValueError, ImportError, AttributeError) as error:
@@ -43,6 +48,38 @@ def open_encoder(name: str | None) -> tuple[str, Encode | None]:
             stacklevel=2,
         )
         return BY_HAND, None
+
+
+class Patches:
+    """Eyes for patches, which are fitted to the first pictures that they are to embed."""
+
+    def __init__(self) -> None:
+        self.loaded: LoadedEncoder | None = None
+
+    def fit(self, photos: Photos) -> None:
+        """Find the patches that pictures are made of, unless that was done.
+
+        Raises:
+            ValueError: if there are fewer than two pictures.
+        """
+        rows = spread(len(photos))
+        if self.loaded is not None:
+            return
+        if len(rows) < 2:
+            raise ValueError("eyes for patches are fitted to two pictures or more: use another encoder")
+        eyes = PatchEyes(dim=min(DIM, len(rows) - 1))
+        plain = eyes.preprocessing
+        assert plain is not None
+        loaded = LoadedEncoder([eyes], [plain], PATCHES)
+        chunks = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
+        raw = (loaded.prepare([photos.image(row) for row in chunk]) for chunk in chunks)
+        eyes.fit(torch.cat([normalised(each, plain) for each in raw]))
+        self.loaded = loaded
+
+    def __call__(self, images: list[Image.Image]) -> Tensor:
+        """Vectors (b, F) of images."""
+        assert self.loaded is not None
+        return self.loaded.embed(images)
 
 
 def embed_photos(
@@ -69,6 +106,8 @@ def embed_photos(
     Raises:
         ValueError: if the encoder's answer is not (b, F) finite numbers.
     """
+    if isinstance(encode, Patches):
+        encode.fit(photos)
     chosen = list(range(len(photos)) if rows is None else rows)
     chunks = [chosen[start : start + batch] for start in range(0, len(chosen), batch)]
     parts: list[NDArray[np.float32]] = []

@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> None:
         "--encoder",
         type=str | None,
         default=None,
-        help="Run folder or name of the encoder for images; `descriptor` is a hand-made description that needs none.",
+        help="Run folder or name of the encoder for images; `patches` and the hand-made `descriptor` need no weights.",
     )
     parser.add_argument("--batch_size", type=int, default=256, help="Batch of training that the summary speaks of.")
     parser.add_argument("--limit", type=int | None, default=None, help="Look at only so many images.")

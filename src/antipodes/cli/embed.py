@@ -13,17 +13,19 @@ from antipodes.audit.embeddings import FORMATS, Embeddings, checked, paths_besid
 from antipodes.audit.outputs import require_out, write_table
 from antipodes.audit.parts import compute_in_parts, remove_parts
 from antipodes.audit.photos import Photos, open_photos, photos_of
-from antipodes.audit.vectors import embed_photos, open_encoder
+from antipodes.audit.vectors import Patches, embed_photos, open_encoder
 from antipodes.cli.evaluate import progress_bar
 from antipodes.cli.parser import ArgumentParser
 
 DESCRIPTION = """Embed images: a vector for every image of a folder or dataset, by the encoder of a run, a pretrained
-one (efficientnet-lite0), an exported .safetensors file, or a hand-made description (descriptor). A call that was
-interrupted continues where it stopped when it is made again.
+one (efficientnet-lite0), an exported .safetensors file, the small patches that these images are made of (patches,
+which needs no weights and takes a minute), or a hand-made description (descriptor). A call that was interrupted
+continues where it stopped when it is made again.
 
 Examples:
 antipodes embed runs/a path/to/photos --out photos.npz - arrays embeddings (N, F) and paths (N,);
 antipodes embed efficientnet-lite0 path/to/photos --out photos.parquet - columns id, path, embedding;
+antipodes embed patches path/to/photos --out photos.npz - without any training or weights;
 antipodes embed runs/a --out training.npy - the run's own training images, the vectors alone; paths are in
 training.paths.csv."""
 
@@ -53,6 +55,8 @@ def main(arguments: list[str]) -> None:
             raise ValueError(f"{name} must be at least 1, got {getattr(call, name)}")
     name, encode = open_encoder(call.encoder)
     photos = _photos(call.encoder, call.data, call.limit)
+    if isinstance(encode, Patches):
+        encode.fit(photos)  # what it refuses is refused before anything is written
     parts = out.with_name(f".{out.name}.parts")
     with progress_bar("embedding") as progress:
         vectors, found = compute_in_parts(

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, get_args
 import torch
 from torch import Tensor
 
+from antipodes.clustering import Clustering, spherical_kmeans, summed
 from antipodes.distributed import gather, rank, world_size
-from antipodes.negatives.clustering import Clustering, spherical_kmeans, summed
 from antipodes.negatives.policy import Policy, Space
 from antipodes.pairs import Group, Pairs, Rule, normalise
 from antipodes.state import ByRow, check_rows, sample_count

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from antipodes import schedules
+from antipodes.clustering import BLOCK, Clustering, summed
 from antipodes.negatives.clustered import Clustered
-from antipodes.negatives.clustering import BLOCK, Clustering, summed
 from antipodes.negatives.policy import Space
 from antipodes.pairs import Group, Pairs, Rule, normalise
 from antipodes.state import ByRow

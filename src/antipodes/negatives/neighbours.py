@@ -8,9 +8,9 @@ from typing import ClassVar, get_args
 import torch
 from torch import Tensor
 
+from antipodes.clustering import summed
 from antipodes.distributed import rank, world_size
 from antipodes.functional.select import top_k
-from antipodes.negatives.clustering import summed
 from antipodes.negatives.matching import match_partners
 from antipodes.negatives.policy import Policy, Space
 from antipodes.pairs import Pairs, Rule, normalise

@@ -28,9 +28,7 @@ Spec = Mapping[str, Any]
 
 GIVEN: dict[Kind, frozenset[str]] = {
     "method": frozenset({"network", "objective", "num_samples", "identities", "dim", "seed"}),
-    "objective": frozenset(
-        {"num_samples", "negatives", "treatment", "guide_view", "seed", "reduction", "total_steps"}
-    ),
+    "objective": frozenset({"num_samples", "negatives", "treatment", "guide_view", "seed", "reduction", "total_steps"}),
     "negatives": frozenset({"num_samples", "labels", "seed", "identities"}),
     "guide": frozenset({"data", "method", "num_samples"}),
     "data": frozenset({"split"}),

@@ -15,20 +15,18 @@ from torch import Tensor
 
 from antipodes.data import Samples, subset
 from antipodes.data.loader import batches
-from antipodes.encoders.encoder import Preprocessing
 from antipodes.encoders.heads import embedding_length
 from antipodes.encoders.loading import LoadedEncoder, load, normalised
+from antipodes.encoders.patches import PatchEyes, spread
 from antipodes.guides import GuideSource, HistoryGuide, LaterGuide, MomentumKeys, RowGuides, RunGuide, TableGuide
 from antipodes.methods import Method
 from antipodes.negatives import Guided, Policy, PositiveAware
 from antipodes.objectives import Objective
 from antipodes.pairs import normalise
 from antipodes.runs.locked import kept_features
-from antipodes.runs.patches import PatchEyes
 
 Say = Callable[[str], None] | None
 BATCH = 256
-FITTED = 4000  # images in which a guide of patches finds its words
 _BLOCK = 2**16  # rows of a table that are checked at a time
 
 
@@ -101,8 +99,8 @@ def patches_guide(
         dim: Length of a vector.
         input: Which image of a row it looks at; by default the first.
     """
-    eyes = PatchEyes(words, patch, dim=dim)
-    source = LaterGuide(lambda say: TableGuide(patch_vectors(eyes, data, input, size, say)))
+    eyes = PatchEyes(words, patch, dim=dim, size=size)
+    source = LaterGuide(lambda say: TableGuide(patch_vectors(eyes, data, input, say)))
     return RowGuides(dict.fromkeys(method.network.names(), source))
 
 
@@ -206,35 +204,31 @@ def network_vectors(
 
 
 @torch.no_grad()
-def patch_vectors(
-    eyes: PatchEyes, data: Samples, input_name: str | None = None, size: int = 32, say: Say = None
-) -> Tensor:
+def patch_vectors(eyes: PatchEyes, data: Samples, input_name: str | None = None, say: Say = None) -> Tensor:
     """What eyes for patches see in every row, (n, dim), kept in the user's cache folder.
 
     Args:
         eyes: Not fitted yet; they are fitted to some of the data.
         data: The samples.
         input_name: Which image of a row; by default the first.
-        size: Side to which images are scaled.
         say: Told when they have to be computed.
 
     Raises:
         ValueError: if the data has no images.
     """
     name = _input_of(data, "image", input_name, "a guide of patches")
-
-    plain = Preprocessing(size, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    plain = eyes.preprocessing
+    assert plain is not None
 
     def scaled(samples: Samples) -> Iterator[Tensor]:
         return (normalised(torch.as_tensor(raw[name]), plain) for _, raw in batches(samples, BATCH))
 
     def compute() -> Tensor:
-        some = torch.arange(0, len(data), max(1, len(data) // FITTED))[:FITTED]
-        eyes.fit(torch.cat(list(scaled(subset(data, some)))))
+        eyes.fit(torch.cat(list(scaled(subset(data, torch.tensor(spread(len(data))))))))
         return torch.cat([eyes(images) for images in scaled(data)])
 
     sentence = f"finding the patches that {len(data):,} images are made of"
-    what = repr(("patches", data.fingerprint, name, size))
+    what = repr(("patches", data.fingerprint, name))
     return kept_features(eyes, what, compute, None if say is None else partial(say, sentence))
 
 

@@ -18,7 +18,8 @@ class Settings:
 
     Args:
         out: Folder of the run; it must not hold one yet.
-        epochs: Passes over the data. Beside --resume it may be more than before: schedules then follow the new total.
+        epochs: Passes over the data; 0 makes a run of the encoder as it is: untrained, pretrained, or fitted as
+            patches are. Beside --resume it may be more than before: schedules then follow the new total.
         batch_size: Samples per step over all devices; with accumulation, per part.
         together: So many samples share a batch because the guide finds them alike: each brings some of its ten nearest
             along, and every sample comes once an epoch. 1 draws at random; more needs a guide whose vectors are there
@@ -107,10 +108,10 @@ class Settings:
     freeze: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "together", "accumulate", "devices", "log_every"):
+        for name in ("batch_size", "together", "accumulate", "devices", "log_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("knn_every", "checkpoint_steps", "snapshot_every", "workers"):
+        for name in ("epochs", "knn_every", "checkpoint_steps", "snapshot_every", "workers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
         if self.together > self.batch_size:

@@ -121,6 +121,8 @@ def _loop(training: Training) -> Run:
                     training.checkpoint()
             row = _end_of_epoch(training, epoch + 1, seen / (time.perf_counter() - started))
             training.bar.say(_sentence(row, settings.epochs))
+    if settings.epochs == 0:
+        training.checkpoint(is_best=True)
     if training.records is not None:
         run = training.run
         export_encoders(method, training.data, run.folder, facts(run.config()))

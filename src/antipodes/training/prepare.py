@@ -16,10 +16,12 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from antipodes.data import Loader, Samples
+from antipodes.data import Loader, Samples, subset
 from antipodes.data.company import Company
+from antipodes.data.loader import batches
 from antipodes.encoders import without_pretrained
 from antipodes.encoders.layers import decayed_rates
+from antipodes.encoders.patches import PatchEyes, spread
 from antipodes.guides import RunGuide
 from antipodes.methods import Method
 from antipodes.negatives import Neighbours
@@ -34,7 +36,7 @@ from antipodes.runs.records import Records, Totals
 from antipodes.runs.settings import Settings
 from antipodes.runs.snapshots import discard_snapshots
 from antipodes.runs.towers import text_tower
-from antipodes.runs.views import Views, with_statistics
+from antipodes.runs.views import Views, plain_view, with_statistics
 from antipodes.schedules import learning_rate
 from antipodes.training.between import listeners
 from antipodes.training.calendar import Calendar
@@ -44,6 +46,7 @@ from antipodes.training.starting import start_from
 from antipodes.training.watch import Watch
 
 NEAREST = 10  # of a sample, out of which some come along into its batch
+FITTED_AT_ONCE = 256  # images that are read together for encoders that are fitted
 VALIDATION_ROWS = 4096  # of the validation split, at most
 
 
@@ -96,7 +99,7 @@ class Training:
     @property
     def progress(self) -> float:
         """The share of training that is done."""
-        return self.done / self.calendar.total(self.settings.epochs)
+        return self.done / max(1, self.calendar.total(self.settings.epochs))
 
     @cached_property
     def frozen(self) -> Frozen | None:
@@ -175,6 +178,7 @@ def prepare(
     _refuse(config, settings, method, data)
     if saved is None:  # a run that was stopped before its first checkpoint starts again, too
         _learn_vocabularies(method, data)
+        _fit_encoders(method, data, tell)
         if settings.init is not None:
             start_from(method, settings.init, data, tell)
     _try_encoders(method, data)
@@ -207,7 +211,8 @@ def prepare(
     )
     if learnable := [parameter for parameter in method.directions.parameters() if parameter.requires_grad]:
         optimizer.add_param_group({"params": learnable, "weight_decay": 0.0, "own_rate": config["temperature"]["rate"]})
-    rate_of(settings, 0, calendar)  # an impossible schedule is refused before anything is written
+    if settings.epochs:
+        rate_of(settings, 0, calendar)  # an impossible schedule is refused before anything is written
     identity = {"fingerprint": data.fingerprint, "world_size": fabric.world_size, "method": config["method"]["name"]}
     done, best, totals, growth = 0, -math.inf, Totals(), None
     if saved is not None:
@@ -378,6 +383,21 @@ def _learn_vocabularies(method: Method, data: Samples) -> None:
             learn = getattr(method.network[name].encoder, "fit_tokenizer", None)
             if learn is not None:
                 learn(data.corpus(plan.input))
+
+
+def _fit_encoders(method: Method, data: Samples, tell: Callable[[str], None]) -> None:
+    """Let image encoders that are fitted instead of trained see some of the training data as evaluation shows it."""
+    for name, plan in method.network.plans.items():
+        encoder = method.network[name].encoder
+        if not isinstance(encoder, PatchEyes):
+            continue
+        tell(f"finding the patches that {len(data):,} images are made of")
+        view, prepare = plain_view(method, data.image_size, plan.input), plan.prepare
+        some = subset(data, torch.tensor(spread(len(data))))
+        images = torch.cat([view(raw[plan.input]) for _, raw in batches(some, FITTED_AT_ONCE)])
+        encoder.fit(images if prepare is None else prepare(images))
+        for copy in method.copies(name)[1:]:
+            copy.encoder.load_state_dict(encoder.state_dict())
 
 
 def _company(method: Method, data: Samples, size: int) -> Company:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from antipodes.distributed import rank, world_size
-from antipodes.pairs import normalise
+from antipodes.functional.normalise import normalise
 from antipodes.seeding import generator
 
 BLOCK = 1024

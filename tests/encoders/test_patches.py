@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, unfold
 
-from antipodes.runs.patches import CONTRAST, PatchEyes, _principal
+from antipodes.encoders.patches import CONTRAST, PatchEyes, _principal
 from tests.ranks import Ranks
 
 KINDS, SIDE = 4, 24
@@ -31,7 +31,7 @@ def textures(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(scope="module")
 def eyes() -> PatchEyes:
-    return PatchEyes(words=40, patch=6, grid=2, dim=16).fit(textures(300)[0])
+    return PatchEyes(words=40, patch=6, grid=2, dim=16, size=SIDE).fit(textures(300)[0])
 
 
 def test_neighbours_are_of_the_same_texture_whatever_their_colour(eyes: PatchEyes) -> None:
@@ -56,10 +56,13 @@ def test_mirror_images_are_the_same_and_light_makes_little_difference(eyes: Patc
 def test_counts_equal_the_formula_in_float64(eyes: PatchEyes) -> None:
     images = textures(5, seed=3)[0]
     words = eyes.kernels.double().flatten(1)
+    assert float(eyes.contrast) == pytest.approx(CONTRAST * float(textures(300)[0].var()))
     expected = []
     for each in (images, images.flip(3)):
         patches = unfold(each.double(), eyes.patch, stride=eyes.stride).transpose(1, 2)
-        plain = (patches - patches.mean(2, keepdim=True)) / (patches.var(2, keepdim=True) + CONTRAST).sqrt()
+        plain = (patches - patches.mean(2, keepdim=True)) / (
+            patches.var(2, keepdim=True) + eyes.contrast.double()
+        ).sqrt()
         alike = plain @ words.T + eyes.offsets.double()
         above = (alike - alike.mean(2, keepdim=True) - alike.std(2, keepdim=True) / 2).clamp(min=0)
         edge = math.isqrt(above.shape[1])
@@ -80,14 +83,27 @@ def test_directions_are_those_of_a_decomposition() -> None:
 
 
 def test_the_same_images_give_the_same_eyes(eyes: PatchEyes) -> None:
-    again = PatchEyes(words=40, patch=6, grid=2, dim=16).fit(textures(300)[0])
+    again = PatchEyes(words=40, patch=6, grid=2, dim=16, size=SIDE).fit(textures(300)[0])
     assert torch.equal(again.kernels, eyes.kernels)
     assert torch.equal(again.directions, eyes.directions)
 
 
+def test_they_see_the_same_in_pixels_of_another_scale(eyes: PatchEyes) -> None:
+    images = textures(300)[0]
+    shifted = PatchEyes(words=40, patch=6, grid=2, dim=16, size=SIDE).fit(4 * images - 2)
+    alike = [vectors @ vectors.T for vectors in (shifted(4 * images[:20] - 2), eyes(images[:20]))]
+    torch.testing.assert_close(*alike, atol=0.02, rtol=0)
+
+
+def test_images_of_another_size_are_scaled_first(eyes: PatchEyes) -> None:
+    large = torch.nn.functional.interpolate(textures(20, seed=4)[0], (2 * SIDE, 2 * SIDE), mode="nearest")
+    torch.testing.assert_close(eyes(large), eyes(eyes._scaled(large)))
+    assert eyes._scaled(large).shape[-2:] == (SIDE, SIDE)
+
+
 def seen_by(rank: int, ranks: int) -> Tensor:
     """What the first rank sees, the others have nothing to do with it."""
-    small = PatchEyes(words=10, patch=6, grid=2, dim=4)
+    small = PatchEyes(words=10, patch=6, grid=2, dim=4, size=SIDE)
     return small.fit(textures(60)[0])(textures(8, seed=1)[0]) if rank == 0 else torch.zeros(8, 4)
 
 
@@ -96,14 +112,14 @@ def test_a_rank_fits_them_by_itself(two_ranks: Ranks) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "shape", "sentence"),
+    ("options", "side", "sentence"),
     [
-        ({"words": 0}, None, "words of a guide of patches must be at least 1, got 0"),
-        ({"patch": 9}, (40, 3, 8, 8), "images of 8 pixels are too small for 4 x 4 cells of patches"),
-        ({"words": 5, "patch": 4, "grid": 1}, (40, 3, 8, 8), "at most 5 dimensions on 40 images, got 128"),
-        ({"patch": 4}, (40, 3, 8, 8), "at most 39 dimensions on 40 images, got 128"),
+        ({"words": 0}, 32, "words of eyes for patches must be at least 1, got 0"),
+        ({"patch": 9, "size": 8}, 8, "images of 8 pixels are too small for 4 x 4 cells of patches"),
+        ({"words": 5, "patch": 4, "grid": 1, "size": 8}, 8, "at most 5 dimensions on 40 images, got 128"),
+        ({"patch": 4, "size": 8}, 8, "at most 39 dimensions on 40 images, got 128"),
     ],
 )
-def test_refusals(options: dict[str, int], shape: tuple[int, ...] | None, sentence: str) -> None:
+def test_refusals(options: dict[str, int], side: int, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        PatchEyes(**options).fit(torch.rand(shape or (40, 3, 32, 32)))
+        PatchEyes(**options).fit(torch.rand(40, 3, side, side))

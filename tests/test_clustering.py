@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from antipodes.negatives import clustering
-from antipodes.negatives.clustering import Clustering, spherical_kmeans
+from antipodes import clustering
+from antipodes.clustering import Clustering, spherical_kmeans
 from antipodes.pairs import normalise
 from tests.ranks import Ranks
 from tests.reference.clustering import kmeans_from_labels

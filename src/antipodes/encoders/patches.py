@@ -1,4 +1,4 @@
-"""`PatchEyes`: images told apart by the small patches that they are made of; nothing is trained for it.
+"""`PatchEyes`: images told apart by the small patches that they are made of; no step of training is needed for it.
 
 The features of Coates, Lee and Ng, "An Analysis of Single-Layer Networks in Unsupervised Feature Learning" (2011):
 
@@ -9,7 +9,7 @@ The features of Coates, Lee and Ng, "An Analysis of Single-Layer Networks in Uns
 3. What tells images apart: without their mean, along the directions in which they vary most, each divided by the root
    of its standard deviation, so that the strongest (colour, brightness) do not decide alone.
 
-A young encoder that looks for its own false negatives finds what it knows already. These eyes see something else.
+As a guide it sees what a young encoder does not; as an encoder it needs a minute, and no weights from elsewhere.
 """
 
 from __future__ import annotations
@@ -17,22 +17,25 @@ from __future__ import annotations
 from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
+from antipodes.clustering import spherical_kmeans
 from antipodes.distributed import alone
-from antipodes.negatives.clustering import spherical_kmeans
-from antipodes.pairs import normalise
+from antipodes.encoders.encoder import Encoder, Preprocessing
+from antipodes.functional.normalise import normalise
 from antipodes.seeding import generator
 
-CONTRAST = 10 / 255**2  # added to the variance of a patch, so that a plain one is not blown up
+CONTRAST = 0.0025  # of all pixels' variance, added to that of a patch, so that a plain one is not blown up
 FLAT = 0.1  # likewise to the variance of whitened directions
 PATCHES = 100_000  # that words are found in
+FITTED = 4000  # images that are enough to find words, and the directions in which images vary
 CLUSTERING = 10  # iterations
+DIM = 128
 BATCH = 64
 
 
-class PatchEyes(nn.Module):
+class PatchEyes(Encoder):
     """Images to vectors, by words that `fit` has found.
 
     Args:
@@ -41,6 +44,11 @@ class PatchEyes(nn.Module):
         stride: From one patch to the next.
         grid: Cells of the image along each side in which words are counted.
         dim: Length of a vector.
+        size: Side in pixels to which images are scaled first.
+        in_channels: Channels of the images.
+
+    Raises:
+        ValueError: if a number is below 1; in `fit`, if images are too small or too few.
 
     Example:
         >>> images = torch.rand(40, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -51,38 +59,59 @@ class PatchEyes(nn.Module):
 
     kernels: Tensor
     offsets: Tensor
+    contrast: Tensor
     mean: Tensor
     directions: Tensor
 
-    def __init__(self, words: int = 400, patch: int = 8, stride: int = 2, grid: int = 4, dim: int = 128) -> None:
+    def __init__(
+        self,
+        words: int = 400,
+        patch: int = 8,
+        stride: int = 2,
+        grid: int = 4,
+        dim: int = DIM,
+        size: int = 32,
+        in_channels: int = 3,
+    ) -> None:
         super().__init__()
-        for name, value in {"words": words, "patch": patch, "stride": stride, "grid": grid, "dim": dim}.items():
+        numbers = {"words": words, "patch": patch, "stride": stride, "grid": grid, "dim": dim, "size": size}
+        for name, value in {**numbers, "in_channels": in_channels}.items():
             if value < 1:
-                raise ValueError(f"{name} of a guide of patches must be at least 1, got {value}")
-        self.words, self.patch, self.stride, self.grid, self.dim = words, patch, stride, grid, dim
+                raise ValueError(f"{name} of eyes for patches must be at least 1, got {value}")
+        if size < patch + grid - 1:
+            raise ValueError(f"images of {size} pixels are too small for {grid} x {grid} cells of patches")
+        self.words, self.patch, self.stride, self.grid, self.dim, self.size = words, patch, stride, grid, dim, size
+        self.num_features = dim
+        self.preprocessing = Preprocessing(size, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+        self.register_buffer("kernels", torch.zeros(words, in_channels, patch, patch))
+        self.register_buffer("offsets", torch.zeros(words))
+        self.register_buffer("contrast", torch.ones(()))
+        self.register_buffer("mean", torch.zeros(words * grid**2))
+        self.register_buffer("directions", torch.zeros(words * grid**2, dim))
 
     def extra_repr(self) -> str:
         """What makes the vectors what they are, beside the images."""
-        return f"words={self.words}, patch={self.patch}, stride={self.stride}, grid={self.grid}, dim={self.dim}"
+        sides = f"patch={self.patch}, stride={self.stride}, grid={self.grid}, size={self.size}"
+        return f"words={self.words}, {sides}, dim={self.dim}"
 
     @torch.no_grad()
     def fit(self, images: Tensor) -> Self:
         """Find words, and the directions in which these images vary.
 
         Args:
-            images: (n, channels, side, side) in [0, 1], some thousand.
+            images: (n, in_channels, H, W), some thousand, with pixels as `forward` will see them.
 
         Raises:
-            ValueError: if the images are smaller than a patch, or too few.
+            ValueError: if the images are too few.
         """
-        count, side = len(images), images.shape[-1]
-        most = min(count - 1, self.words * self.grid**2)
-        if side < self.patch + self.grid - 1:
-            raise ValueError(f"images of {side} pixels are too small for {self.grid} x {self.grid} cells of patches")
+        images = self._scaled(images)
+        most = min(len(images) - 1, self.words * self.grid**2)
         if self.dim > most:
             raise ValueError(
-                f"a guide of patches has at most {most} dimensions on {count} images, got {self.dim}: give a lower dim"
+                f"eyes for patches have at most {most} dimensions on {len(images)} images, got {self.dim}: give a "
+                "lower dim"
             )
+        self.contrast.copy_(CONTRAST * images.var())
         patches = self._draw(images)
         centre = patches.mean(0)
         variances, basis = torch.linalg.eigh(torch.cov((patches - centre).T))
@@ -90,18 +119,24 @@ class PatchEyes(nn.Module):
         with alone():  # a rank that has the vectors on its disk does not come here
             found = spherical_kmeans((patches - centre) @ whitening, [self.words], iterations=CLUSTERING)[0]
         kernels = found.centroids @ whitening
-        self.register_buffer("offsets", -(kernels @ centre))
+        self.offsets.copy_(-(kernels @ centre))
         kernels = kernels - kernels.mean(1, keepdim=True)  # which takes a patch's own mean away
-        self.register_buffer("kernels", kernels.reshape(self.words, -1, self.patch, self.patch))
+        self.kernels.copy_(kernels.reshape(self.kernels.shape))
         counted = self._count(images)
-        self.register_buffer("mean", counted.mean(0))
-        self.register_buffer("directions", _principal(counted - self.mean, self.dim))
+        self.mean.copy_(counted.mean(0))
+        self.directions.copy_(_principal(counted - self.mean, self.dim))
         return self
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """The vectors (B, dim) of images (B, channels, side, side) in [0, 1], of unit length."""
-        return normalise((self._count(images) - self.mean) @ self.directions)
+        """The vectors (B, dim) of images (B, in_channels, H, W), of unit length."""
+        return normalise((self._count(self._scaled(images)) - self.mean) @ self.directions)
+
+    def _scaled(self, images: Tensor) -> Tensor:
+        """Images of the side that patches are cut from."""
+        if images.shape[-2:] == (self.size, self.size):
+            return images
+        return F.interpolate(images, (self.size, self.size), mode="bilinear", antialias=True)
 
     def _draw(self, images: Tensor) -> Tensor:
         """Patches from anywhere, (m, channels * patch * patch), without mean and contrast."""
@@ -110,7 +145,7 @@ class PatchEyes(nn.Module):
         along = torch.arange(self.patch)
         rows, columns = (top[:, None] + along)[:, :, None], (left[:, None] + along)[:, None, :]
         drawn = images[which[:, None, None], :, rows, columns].permute(0, 3, 1, 2).flatten(1)
-        return (drawn - drawn.mean(1, keepdim=True)) / (drawn.var(1, keepdim=True) + CONTRAST).sqrt()
+        return (drawn - drawn.mean(1, keepdim=True)) / (drawn.var(1, keepdim=True) + self.contrast).sqrt()
 
     def _count(self, images: Tensor) -> Tensor:
         """How much of every word is in every cell, (n, words * grid * grid)."""
@@ -121,10 +156,20 @@ class PatchEyes(nn.Module):
         mean_of = images.new_full((1, *self.kernels.shape[1:]), 1 / self.kernels[0].numel())
         means, squares = (F.conv2d(each, mean_of, stride=self.stride) for each in (images, images.square()))
         numbers = self.kernels[0].numel()
-        contrast = ((squares - means.square()).clamp_(min=0) * numbers / (numbers - 1) + CONTRAST).sqrt_()
+        contrast = ((squares - means.square()).clamp_(min=0) * numbers / (numbers - 1) + self.contrast).sqrt_()
         alike = F.conv2d(images, self.kernels, stride=self.stride).div_(contrast).add_(self.offsets[:, None, None])
         spread, middle = torch.std_mean(alike, 1, keepdim=True)
         return F.adaptive_avg_pool2d(alike.sub_(middle + spread / 2).clamp_(min=0), self.grid)
+
+
+def spread(count: int) -> list[int]:
+    """Rows of a dataset of that many images, evenly spread, that are enough to fit eyes to all of them.
+
+    Example:
+        >>> spread(3), len(spread(10_000))
+        ([0, 1, 2], 4000)
+    """
+    return list(range(0, count, max(1, count // FITTED)))[:FITTED]
 
 
 def _principal(centred: Tensor, dim: int) -> Tensor:
