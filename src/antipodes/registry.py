@@ -288,12 +288,13 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "guided": Preset(
-        "images: SimCLR in which four fifths of the target go to the tenth of a batch that is most alike, by a frozen "
-        "EfficientNet-Lite0",
+        "images: SimCLR guided by a frozen EfficientNet-Lite0: its vector is one more view of every sample, and four "
+        "fifths of the target go to the tenth of a batch that it finds most alike",
         "docs/evidence/scratch-search.md",
         {
             "method": "simclr",
-            "guide": {"name": "network", "encoder": "efficientnet-lite0", "size": 128, "dim": 64},
+            "guide": {"name": "network", "encoder": "efficientnet-lite0", "size": 128, "dim": 128},
+            "guide_view": 1.0,
             "negatives": {"name": "guided", "alpha": 0.1},
             "treatment": "refine",
             "refine_space": "guide",
@@ -304,12 +305,13 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "patches": Preset(
-        "images: SimCLR in which half of the target goes to the tenth of a batch that is most alike, by the small "
-        "patches that images are made of; no weights from elsewhere",
+        "images: the same by the small patches that images are made of, with half of the target; no weights from "
+        "elsewhere",
         "docs/evidence/scratch-search.md",
         {
             "method": "simclr",
             "guide": "patches",
+            "guide_view": 1.0,
             "negatives": {"name": "guided", "alpha": 0.1},
             "treatment": "refine",
             "refine_space": "guide",

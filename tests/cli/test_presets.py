@@ -46,11 +46,12 @@ def test_locked_clip_is_what_was_measured(tmp_path: Path) -> None:
     [
         ("ring-bank", "ring", "iring"),
         ("ring-bank", "ring-cifar100", "iring"),
-        ("guided", "false-negatives", "guide others"),
-        ("guided", "guide-photos", "guide others"),
-        ("patches", "false-negatives", "patches others"),
-        ("patches", "guide-photos", "patches others"),
-        ("patches", "guide-cifar100", "patches others"),
+        ("guided", "false-negatives", "guide others, view"),
+        ("guided", "guide-photos", "guide others, view"),
+        ("guided", "guide-cifar100", "guide others, view"),
+        ("patches", "false-negatives", "patches others, view"),
+        ("patches", "guide-photos", "patches others, view"),
+        ("patches", "guide-cifar100", "patches others, view"),
     ],
 )
 def test_a_preset_for_images_is_what_was_measured(name: str, study: str, variant: str, tmp_path: Path) -> None:
