@@ -278,14 +278,11 @@ class Pairs:
                 f"as a view of a sample a guide's vector must be as long as an embedding, {self.anchors.shape[1]}, got "
                 f"{self.guide.anchors.shape[1]}: give guide or head another dim"
             )
-        own = self.guide.anchors.to(self.anchors.dtype)
-        return Pairs(
-            self.anchors,
-            self.anchor_ids,
-            (self.anchors * own).sum(1),
-            self.guide.keys().to(self.anchors.dtype),
-            self.keys()[1],
-        )
+        own, keys = (each.to(self.anchors.dtype) for each in (self.guide.anchors, self.guide.keys()))
+        seen = Pairs(self.anchors, self.anchor_ids, (self.anchors * own).sum(1), keys, self.keys()[1])
+        # the same anchors and ids, and vectors of length 1: nothing has to be read again
+        seen.remember(None if self.extent is None else self.extent._replace(farthest=1.0), self.row_span)
+        return seen
 
     def _with(self, **changes: Any) -> Pairs:
         """The same numbers in other fields: what was found out about them stays known."""
