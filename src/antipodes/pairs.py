@@ -36,11 +36,14 @@ class Guide:
         anchors: (A, G) vectors of the anchors.
         positives: (A,) cosine similarity of every anchor to its positive in this space.
         candidates: (C, G) vectors of the candidates; None together with those of the pairs.
+        own: (A, G) vectors of the anchors' samples as candidates are seen, which may be by another source than anchors;
+            None takes those of the anchors.
     """
 
     anchors: Tensor
     positives: Tensor
     candidates: Tensor | None = None
+    own: Tensor | None = None
 
     def keys(self) -> Tensor:
         """The vectors of the candidates, whether or not they are the anchors."""
@@ -264,9 +267,9 @@ class Pairs:
         """The same pairs as a guide sees them besides."""
         return self._with(guide=guide)
 
-    def against_guide(self) -> Pairs:
+    def against_guide(self) -> tuple[Pairs, Tensor]:
         """The anchors beside the guide's vectors: that of their own sample is the positive, those of the candidates are
-        the candidates.
+        the candidates. And which anchors (A,) the guide knows.
 
         Raises:
             ValueError: if there is no guide, or its vectors are of another length than the embeddings.
@@ -278,11 +281,13 @@ class Pairs:
                 f"as a view of a sample a guide's vector must be as long as an embedding, {self.anchors.shape[1]}, got "
                 f"{self.guide.anchors.shape[1]}: give guide or head another dim"
             )
-        own, keys = (each.to(self.anchors.dtype) for each in (self.guide.anchors, self.guide.keys()))
+        guide = self.guide
+        found = guide.anchors if guide.own is None else guide.own
+        own, keys = (each.to(self.anchors.dtype) for each in (found, guide.keys()))
         seen = Pairs(self.anchors, self.anchor_ids, (self.anchors * own).sum(1), keys, self.keys()[1])
         # the same anchors and ids, and vectors of length 1: nothing has to be read again
         seen.remember(None if self.extent is None else self.extent._replace(farthest=1.0), self.row_span)
-        return seen
+        return seen, found.any(1)
 
     def _with(self, **changes: Any) -> Pairs:
         """The same numbers in other fields: what was found out about them stays known."""

@@ -97,8 +97,8 @@ def test_they_see_the_same_in_pixels_of_another_scale(eyes: PatchEyes) -> None:
 
 def test_images_of_another_size_are_scaled_first(eyes: PatchEyes) -> None:
     large = torch.nn.functional.interpolate(textures(20, seed=4)[0], (2 * SIDE, 2 * SIDE), mode="nearest")
-    torch.testing.assert_close(eyes(large), eyes(eyes._scaled(large)))
-    assert eyes._scaled(large).shape[-2:] == (SIDE, SIDE)
+    torch.testing.assert_close(eyes(large), eyes(eyes.scaled(large)))
+    assert eyes.scaled(large).shape[-2:] == (SIDE, SIDE)
 
 
 def seen_by(rank: int, ranks: int) -> Tensor:

@@ -88,8 +88,17 @@ def test_of_two_modalities_each_finds_the_guides_vector() -> None:
     assert_adds(
         TwoWay(InfoNCE(0.2, guide_view=GuideView(WEIGHT, TAU))),
         lambda loss, z1, z2: loss(z1, z2, IDS, guide=(first, second)),
-        lambda z1, z2: (term(z1, first, IDS, second, IDS) + term(z2, second, IDS, first, IDS)) / 2,
+        lambda z1, z2: (term(z1, second, IDS, second, IDS) + term(z2, first, IDS, first, IDS)) / 2,
     )
+
+
+def test_who_is_not_known_to_the_guide_is_left_alone() -> None:
+    seen = draws(B, D, seed=1)
+    seen[2] = 0
+    z1, z2 = (leaf.requires_grad_() for leaf in draws(2, B, D))
+    losses = [InfoNCE(0.2, guide_view=view)(z1, z2, IDS, guide=(seen, seen)) for view in (GuideView(WEIGHT, TAU), None)]
+    (of_view,) = torch.autograd.grad(losses[0] - losses[1], z1)
+    assert float(of_view[2].abs().max()) < 1e-12 < 1e-4 < float(of_view[3].abs().max())
 
 
 def test_it_moves_embeddings_to_where_the_guide_has_them() -> None:

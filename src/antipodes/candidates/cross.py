@@ -29,7 +29,7 @@ def cross_pairs(
     Returns:
         Pairs with b anchors; candidates are the second modality of all ranks.
     """
-    seen = None if guide is None else Guide(guide[0], (guide[0] * guide[1]).sum(1), gather(guide[1]))
+    seen = None if guide is None else Guide(guide[0], (guide[0] * guide[1]).sum(1), gather(guide[1]), guide[1])
     return Pairs(
         first,
         ids,

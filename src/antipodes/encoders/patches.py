@@ -23,7 +23,6 @@ from torch.nn import functional as F
 from antipodes.clustering import spherical_kmeans
 from antipodes.distributed import alone
 from antipodes.encoders.encoder import Encoder, Preprocessing
-from antipodes.functional.normalise import normalise
 from antipodes.seeding import generator
 
 CONTRAST = 0.0025  # of all pixels' variance, added to that of a patch, so that a plain one is not blown up
@@ -104,14 +103,14 @@ class PatchEyes(Encoder):
         Raises:
             ValueError: if the images are too few.
         """
-        images = self._scaled(images)
+        images = self.scaled(images)
         most = min(len(images) - 1, self.words * self.grid**2)
         if self.dim > most:
             raise ValueError(
                 f"eyes for patches have at most {most} dimensions on {len(images)} images, got {self.dim}: give a "
-                "lower dim"
+                "lower dim (--encoder.dim, --guide.dim)"
             )
-        self.contrast.copy_(CONTRAST * images.var())
+        self.contrast.copy_((CONTRAST * images.var()).clamp(min=1e-12))
         patches = self._draw(images)
         centre = patches.mean(0)
         variances, basis = torch.linalg.eigh(torch.cov((patches - centre).T))
@@ -129,10 +128,11 @@ class PatchEyes(Encoder):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """The vectors (B, dim) of images (B, in_channels, H, W), of unit length."""
-        return normalise((self._count(self._scaled(images)) - self.mean) @ self.directions)
+        """The vectors (B, dim) of images (B, in_channels, H, W), of unit length; in full precision always."""
+        with torch.autocast(images.device.type, enabled=False):
+            return F.normalize((self._count(self.scaled(images.float())) - self.mean) @ self.directions)
 
-    def _scaled(self, images: Tensor) -> Tensor:
+    def scaled(self, images: Tensor) -> Tensor:
         """Images of the side that patches are cut from."""
         if images.shape[-2:] == (self.size, self.size):
             return images

@@ -91,7 +91,8 @@ class RowGuides(RunGuide):
         of_positives: Tensor = of_anchors if candidates is anchors else candidates(anchor_rows)
         known = of_anchors.any(1) & of_positives.any(1)
         positives = torch.where(known, (of_anchors * of_positives).sum(1), 1.0)
-        return Guide(of_anchors, positives, None if pairs.candidates is None else _known(candidates, candidate_rows))
+        keys = None if pairs.candidates is None else _known(candidates, candidate_rows)
+        return Guide(of_anchors, positives, keys, of_positives)
 
     def open(self, say: Callable[[str], None] | None = None) -> None:
         """Open the sources that come from files or networks."""

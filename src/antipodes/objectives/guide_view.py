@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -20,10 +21,11 @@ class GuideView:
     s+ is that to the guide's vector of the anchor's own sample, s_k those to the guide's vectors of its candidates,
     all of them but the anchor's own sample. Embeddings and the guide's vectors have to be of one length. An anchor so
     learns where the guide puts its sample among the others: LiT's loss (Zhai et al. 2022) with the guide as the locked
-    tower, or contrastive distillation (Tian et al. 2020), beside the base's own.
+    tower, or contrastive distillation (Tian et al. 2020), beside the base's own. A sample that the guide does not know
+    has no such term. No policy decides about it, and on a bank it has the candidates that the policy looks at.
 
     Args:
-        weight: Of this term; the base's own has 1.
+        weight: Of this term. The base's own has 1; that of `GlobalContrastive` is its temperature times InfoNCE's.
         temperature: tau.
     """
 
@@ -42,6 +44,7 @@ class GuideView:
         Raises:
             ValueError: if the pairs have no guide, or its vectors another length than the embeddings.
         """
-        seen = pairs.against_guide()
+        seen, known = pairs.against_guide()
         sums = seen.contrast(self.temperature, [Rule()])
-        return self.weight * F.softplus(sums.log_sum[0] - seen.positives / self.temperature)
+        losses = F.softplus(sums.log_sum[0] - seen.positives / self.temperature)
+        return self.weight * torch.where(known, losses, 0.0)

@@ -174,7 +174,7 @@ def queue_pairs(
         log_weights = None if log_weights is None else gather(log_weights)
     seen = None
     if guide is not None and candidate_guide is not None:
-        seen = Guide(guide[0], (guide[0] * guide[1]).sum(1), normalise(candidate_guide.detach()))
+        seen = Guide(guide[0], (guide[0] * guide[1]).sum(1), normalise(candidate_guide.detach()), guide[1])
     return Pairs(
         first,
         ids,

@@ -173,6 +173,10 @@ def attach_guide(method: Method, guide: RunGuide | None, names: Mapping[str, str
                 "similarity 1 and a margin of 0 flags nothing: give --negatives.margin, such as 0.3, or, of guided, "
                 "--negatives.alpha"
             )
+    if isinstance(guide, MomentumKeys) and any(objective.guide_view is not None for objective in looking):
+        raise ValueError(
+            "the momentum network's keys are what moco compares with anyway: --guide_view needs another guide"
+        )
     method.guide = guide
     for direction, objective in method.objectives().items() if looking else ():
         towers = method.anchor_tower(direction), method.candidate_tower(direction)

@@ -102,9 +102,11 @@ class Grid:
         write_content(trial.folder / "study.json", content)
 
     def histories(self) -> Histories | None:
-        """What every finished trial has logged of its epochs; None where only the scores of some are left."""
+        """What every finished trial with epochs has logged of them; None where only the scores of some are left."""
         found: dict[str, dict[int, list[dict[str, float | None]]]] = {}
         for trial in (trial for trial in self.trials if self.scores(trial) is not None):
+            if trial.options.get("epochs") == 0:
+                continue
             if not (epochs := read_epochs(trial.folder)):
                 return None
             found.setdefault(trial.variant, {})[trial.seed] = epochs

@@ -187,7 +187,7 @@ def prepare(
     views = Views(config, data, method, fabric.device, fabric.global_rank, fabric.world_size)
     loader = Loader(
         data,
-        settings.batch_size,
+        settings.batch_size if settings.epochs else min(settings.batch_size, len(data)),
         seed=settings.seed,
         rank=fabric.global_rank,
         world_size=fabric.world_size,
@@ -394,8 +394,8 @@ def _fit_encoders(method: Method, data: Samples, tell: Callable[[str], None]) ->
         tell(f"finding the patches that {len(data):,} images are made of")
         view, prepare = plain_view(method, data.image_size, plan.input), plan.prepare
         some = subset(data, torch.tensor(spread(len(data))))
-        images = torch.cat([view(raw[plan.input]) for _, raw in batches(some, FITTED_AT_ONCE)])
-        encoder.fit(images if prepare is None else prepare(images))
+        shown = (view(raw[plan.input]) for _, raw in batches(some, FITTED_AT_ONCE))
+        encoder.fit(torch.cat([encoder.scaled(each if prepare is None else prepare(each)) for each in shown]))
         for copy in method.copies(name)[1:]:
             copy.encoder.load_state_dict(encoder.state_dict())
 
