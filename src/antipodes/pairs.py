@@ -274,14 +274,14 @@ class Pairs:
         Raises:
             ValueError: if there is no guide, or its vectors are of another length than the embeddings.
         """
-        if self.guide is None:
+        guide = self.guide
+        if guide is None:
             raise ValueError("a guide's view needs a guide: give the loss guide=(first, second)")
-        if self.guide.anchors.shape[1] != self.anchors.shape[1]:
+        if guide.anchors.shape[1] != self.anchors.shape[1]:
             raise ValueError(
                 f"as a view of a sample a guide's vector must be as long as an embedding, {self.anchors.shape[1]}, got "
-                f"{self.guide.anchors.shape[1]}: give guide or head another dim"
+                f"{guide.anchors.shape[1]}: give guide or head another dim"
             )
-        guide = self.guide
         found = guide.anchors if guide.own is None else guide.own
         own, keys = (each.to(self.anchors.dtype) for each in (found, guide.keys()))
         seen = Pairs(self.anchors, self.anchor_ids, (self.anchors * own).sum(1), keys, self.keys()[1])

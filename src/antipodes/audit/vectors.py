@@ -62,18 +62,16 @@ class Patches:
         Raises:
             ValueError: if there are fewer than two pictures.
         """
-        rows = spread(len(photos))
         if self.loaded is not None:
             return
+        rows = spread(len(photos))
         if len(rows) < 2:
             raise ValueError("eyes for patches are fitted to two pictures or more: use another encoder")
         eyes = PatchEyes(dim=min(DIM, len(rows) - 1))
-        plain = eyes.preprocessing
-        assert plain is not None
-        loaded = LoadedEncoder([eyes], [plain], PATCHES)
+        loaded = LoadedEncoder([eyes], [eyes.preprocessing], PATCHES)
         chunks = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
         raw = (loaded.prepare([photos.image(row) for row in chunk]) for chunk in chunks)
-        eyes.fit(torch.cat([normalised(each, plain) for each in raw]))
+        eyes.fit(torch.cat([normalised(each, eyes.preprocessing) for each in raw]))
         self.loaded = loaded
 
     def __call__(self, images: list[Image.Image]) -> Tensor:

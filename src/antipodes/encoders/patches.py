@@ -47,7 +47,7 @@ class PatchEyes(Encoder):
         in_channels: Channels of the images.
 
     Raises:
-        ValueError: if a number is below 1; in `fit`, if images are too small or too few.
+        ValueError: if a number is below 1, or the size too small; in `fit`, if images are too few.
 
     Example:
         >>> images = torch.rand(40, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -56,6 +56,7 @@ class PatchEyes(Encoder):
         torch.Size([2, 8])
     """
 
+    preprocessing: Preprocessing
     kernels: Tensor
     offsets: Tensor
     contrast: Tensor
@@ -79,7 +80,7 @@ class PatchEyes(Encoder):
                 raise ValueError(f"{name} of eyes for patches must be at least 1, got {value}")
         if size < patch + grid - 1:
             raise ValueError(f"images of {size} pixels are too small for {grid} x {grid} cells of patches")
-        self.words, self.patch, self.stride, self.grid, self.dim, self.size = words, patch, stride, grid, dim, size
+        self.words, self.patch, self.stride, self.grid, self.size = words, patch, stride, grid, size
         self.num_features = dim
         self.preprocessing = Preprocessing(size, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
         self.register_buffer("kernels", torch.zeros(words, in_channels, patch, patch))
@@ -91,7 +92,7 @@ class PatchEyes(Encoder):
     def extra_repr(self) -> str:
         """What makes the vectors what they are, beside the images."""
         sides = f"patch={self.patch}, stride={self.stride}, grid={self.grid}, size={self.size}"
-        return f"words={self.words}, {sides}, dim={self.dim}"
+        return f"words={self.words}, {sides}, dim={self.num_features}"
 
     @torch.no_grad()
     def fit(self, images: Tensor) -> Self:
@@ -105,10 +106,10 @@ class PatchEyes(Encoder):
         """
         images = self.scaled(images)
         most = min(len(images) - 1, self.words * self.grid**2)
-        if self.dim > most:
+        if self.num_features > most:
             raise ValueError(
-                f"eyes for patches have at most {most} dimensions on {len(images)} images, got {self.dim}: give a "
-                "lower dim (--encoder.dim, --guide.dim)"
+                f"eyes for patches have at most {most} dimensions on {len(images)} images, got {self.num_features}: "
+                "give a lower dim (--encoder.dim, --guide.dim)"
             )
         self.contrast.copy_((CONTRAST * images.var()).clamp(min=1e-12))
         patches = self._draw(images)
@@ -123,7 +124,7 @@ class PatchEyes(Encoder):
         self.kernels.copy_(kernels.reshape(self.kernels.shape))
         counted = self._count(images)
         self.mean.copy_(counted.mean(0))
-        self.directions.copy_(_principal(counted - self.mean, self.dim))
+        self.directions.copy_(_principal(counted - self.mean, self.num_features))
         return self
 
     @torch.no_grad()
@@ -158,8 +159,8 @@ class PatchEyes(Encoder):
         numbers = self.kernels[0].numel()
         contrast = ((squares - means.square()).clamp_(min=0) * numbers / (numbers - 1) + self.contrast).sqrt_()
         alike = F.conv2d(images, self.kernels, stride=self.stride).div_(contrast).add_(self.offsets[:, None, None])
-        spread, middle = torch.std_mean(alike, 1, keepdim=True)
-        return F.adaptive_avg_pool2d(alike.sub_(middle + spread / 2).clamp_(min=0), self.grid)
+        deviation, middle = torch.std_mean(alike, 1, keepdim=True)
+        return F.adaptive_avg_pool2d(alike.sub_(middle + deviation / 2).clamp_(min=0), self.grid)
 
 
 def spread(count: int) -> list[int]:

@@ -221,11 +221,9 @@ def patch_vectors(eyes: PatchEyes, data: Samples, input_name: str | None = None,
         ValueError: if the data has no images.
     """
     name = _input_of(data, "image", input_name, "a guide of patches")
-    plain = eyes.preprocessing
-    assert plain is not None
 
     def scaled(samples: Samples) -> Iterator[Tensor]:
-        return (normalised(torch.as_tensor(raw[name]), plain) for _, raw in batches(samples, BATCH))
+        return (normalised(torch.as_tensor(raw[name]), eyes.preprocessing) for _, raw in batches(samples, BATCH))
 
     def compute() -> Tensor:
         eyes.fit(torch.cat(list(scaled(subset(data, torch.tensor(spread(len(data))))))))
