@@ -129,7 +129,7 @@ def fastdup(folder: Path) -> Pairs:
 
 FINDERS: dict[str, Callable[[Path], Pairs]] = {
     "antipodes": lambda folder: ours(folder, "efficientnet-lite0"),
-    "antipodes, no encoder": lambda folder: ours(folder, "descriptor"),
+    "antipodes, patches": lambda folder: ours(folder, "patches"),
     "fastdup": fastdup,
     "cleanlab": cleanlab,
     "cleanvision": cleanvision,

@@ -7,11 +7,11 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageOps
 
-from antipodes.audit.descriptor import describe
+from antipodes.audit import vectors
 from antipodes.audit.files import FileImages
 from antipodes.audit.photos import equal_files, open_photos
 from antipodes.audit.pixels import agree
-from antipodes.audit.vectors import BY_HAND, embed_photos, open_encoder
+from antipodes.audit.vectors import PATCHES, Patches, embed_photos, open_encoder
 from tests.audit.scenes import scene
 
 
@@ -50,15 +50,6 @@ def test_pixels_of_other_pictures_do_not() -> None:
     assert agree(torch.zeros(0, 3, 8, 8, dtype=torch.uint8), torch.zeros(0, 3, 8, 8, dtype=torch.uint8)).shape == (0,)
 
 
-def test_the_description_is_blind_to_mirrors_and_contrast() -> None:
-    pictures = torch.stack([square(scene(number)) for number in range(6)])
-    torch.testing.assert_close(describe(pictures), describe(pictures.flip(3)), atol=1e-3, rtol=1e-3)
-    darker = torch.cosine_similarity(describe(pictures), describe((pictures.float() * 0.6).to(torch.uint8)))
-    others = torch.cosine_similarity(describe(pictures), describe(pictures).roll(1, 0))
-    assert darker.min() > max(0.9, float(others.max()))
-    assert describe(torch.zeros(1, 3, 16, 16, dtype=torch.uint8)).isfinite().all()
-
-
 def test_equal_files(tmp_path: Path) -> None:
     contents = [b"one", b"two", b"one", b"three", b"one"]
     for number, content in enumerate(contents):
@@ -93,19 +84,29 @@ def test_vectors_by_any_encoder(tmp_path: Path) -> None:
         small = [np.asarray(image.resize((4, 4)), dtype=np.float32).reshape(-1) for image in images]
         return torch.from_numpy(np.stack(small))
 
-    vectors = embed_photos(photos, encode, batch=2)
-    assert vectors.shape == (5, 48)
-    np.testing.assert_allclose(vectors[3], encode([scene(3)])[0])
-    np.testing.assert_allclose(embed_photos(photos, encode, rows=[3, 0], batch=2), vectors[[3, 0]])
+    plain = embed_photos(photos, encode, batch=2)
+    assert plain.shape == (5, 48)
+    np.testing.assert_allclose(plain[3], encode([scene(3)])[0])
+    np.testing.assert_allclose(embed_photos(photos, encode, rows=[3, 0], batch=2), plain[[3, 0]])
     both = embed_photos(photos, encode, mirrored=True)
     np.testing.assert_allclose(both[1], (encode([scene(1)])[0] + encode([ImageOps.mirror(scene(1))])[0]) / 2)
     with pytest.raises(ValueError, match="NaN"):
         embed_photos(photos, lambda images: torch.full((len(images), 2), torch.nan))
     with pytest.raises(ValueError, match="must give"):
         embed_photos(photos, lambda images: torch.ones(1, 2))
-    assert open_encoder(BY_HAND) == (BY_HAND, None)
     with pytest.raises(ValueError, match="nonexistent"):
         open_encoder("nonexistent")
+
+
+def test_without_the_weights_of_a_network_patches_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(vectors.antipodes, "load", missing, raising=False)
+    with pytest.warns(UserWarning, match="not installed"):
+        name, encode = open_encoder(None)
+    assert name == PATCHES
+    assert isinstance(encode, Patches)
 
 
 def test_files_that_cannot_be_read_are_grey(tmp_path: Path) -> None:

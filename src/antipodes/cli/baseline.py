@@ -17,7 +17,7 @@ from torch import Tensor
 from antipodes.audit.measures import alignment, duplicate_recall, effective_rank, two_view_retrieval, uniformity
 from antipodes.audit.outputs import require_out, write_table
 from antipodes.audit.photos import Photos, open_photos
-from antipodes.audit.vectors import BY_HAND, PATCHES, PRETRAINED, Encode, Progress, embed_photos, open_encoder
+from antipodes.audit.vectors import PATCHES, PRETRAINED, Encode, Progress, embed_photos, open_encoder
 from antipodes.audit.views import second_view
 from antipodes.cli.evaluate import progress_bar
 from antipodes.cli.parser import ArgumentParser
@@ -39,10 +39,9 @@ COLUMNS = {
     "duplicate recall": "share of copies that are among five neighbours; higher",
     "knn top-1": "accuracy of 20 neighbours, leave one out, where there are labels; higher",
 }
-DESCRIPTION = f"""Compare encoders on your own images, with or without labels: random weights, a hand-made description,
-the small patches that the images are made of, a pretrained encoder where it is installed, plain SimCLR trained on them
-for a few epochs, and your runs. The SimCLR run is kept: a call that was stopped goes on with it, and later calls have
-it at once. Measures:
+DESCRIPTION = f"""Compare encoders on your own images, with or without labels: random weights, the small patches that
+the images are made of, a pretrained encoder where it is installed, plain SimCLR trained on them for a few epochs, and
+your runs. The SimCLR run is kept: a call that was stopped goes on with it, and later calls have it at once. Measures:
 {"; ".join(f"{name} - {text}" for name, text in COLUMNS.items())}.
 
 Examples:
@@ -75,7 +74,7 @@ def main(arguments: list[str]) -> None:
     check_seed(call.seed)
     out = None if call.out is None else require_out(call.out, OUTPUTS)
     simclr = _simclr_options(call.data, call.encoder, call.epochs, call.seed, call.simclr) if call.epochs else []
-    encoders = {RANDOM: _random(call.seed), **dict(open_encoder(name) for name in (BY_HAND, PATCHES, None))}
+    encoders = {RANDOM: _random(call.seed), **dict(open_encoder(name) for name in (PATCHES, None))}
     runs = {run: open_encoder(run)[1] for run in call.runs}
     photos = open_photos(call.data, call.limit)
     if simclr:
@@ -132,9 +131,7 @@ def _simclr_options(data: str, encoder: str, epochs: int, seed: int, out: str | 
     return options
 
 
-def _measure(
-    photos: Photos, encode: Encode | None, seed: int, workers: int, progress: Progress
-) -> dict[str, float | None]:
+def _measure(photos: Photos, encode: Encode, seed: int, workers: int, progress: Progress) -> dict[str, float | None]:
     """All measures of one encoder."""
     first = torch.from_numpy(embed_photos(photos, encode, workers=workers, progress=progress))
     changed = second_view(photos, seed)

@@ -18,9 +18,9 @@ from antipodes.cli.evaluate import progress_bar
 from antipodes.cli.parser import ArgumentParser
 
 DESCRIPTION = """Embed images: a vector for every image of a folder or dataset, by the encoder of a run, a pretrained
-one (efficientnet-lite0), an exported .safetensors file, the small patches that these images are made of (patches,
-which needs no weights and takes a minute), or a hand-made description (descriptor). A call that was interrupted
-continues where it stopped when it is made again.
+one (efficientnet-lite0), an exported .safetensors file, or the small patches that these images are made of (patches,
+which needs no weights and takes a minute). A call that was interrupted continues where it stopped when it is made
+again.
 
 Examples:
 antipodes embed runs/a path/to/photos --out photos.npz - arrays embeddings (N, F) and paths (N,);
