@@ -9,6 +9,7 @@
       plain: {}
       glofnd: {negatives: {name: glofnd, alpha: 0.1}}
       glofnd attract: {negatives: {name: glofnd, alpha: 0.1}, treatment: attract, seeds: [0]}   # fewer seeds
+      guided: {preset: guided}   # what a preset brings, below what is said here and in `common`
     seeds: [0, 1, 2]
     baseline: plain              # the variant that the others are compared with, unless they have `against: OTHER`
     protocols: [linear, knn]     # of antipodes evaluate; those on policies skip variants without one
