@@ -61,6 +61,10 @@ def test_a_budget_replaces_what_it_names(write: Any) -> None:
     assert study.variants["fnc"]["data"] == {"name": "shapes", "count": 32}
     assert study.variants["fnc"]["epochs"] == 2
     assert load(write()).variants["plain"]["data"]["count"] == 64
+    claims = {"transfer mean": ["plain < fnc"]}
+    path = write(claims={"transfer one top-1": ["plain < fnc"]}, budgets={"paper": {"claims": claims}})
+    assert [claim.score for claim in load(path, "paper").claims] == ["transfer mean"]
+    assert [claim.score for claim in load(path).claims] == ["transfer one top-1"]
 
 
 def test_components_are_merged_by_name() -> None:

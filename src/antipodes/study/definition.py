@@ -56,7 +56,7 @@ SHIPPED = Path(__file__).parent / "studies"
 FULL = "full"
 REQUIRED = ("title", "question", "common", "variants", "seeds", "baseline")
 OPTIONAL = ("scores", "paper", "claims", "budgets")
-BUDGETED = ("common", "variants", "seeds")
+BUDGETED = ("common", "variants", "seeds", "claims")
 TRAINED = ("test_limit", "transfer", "transfer_limit", "transfer_normalise")  # where trials are training runs
 
 
