@@ -370,34 +370,20 @@ class Objective(LossModule, ABC):
         return (step.pairs.positives + sums.pulled_sum) / (1 + sums.pulled)
 
     def _refine(self, step: Step, sums: Sums) -> Sums:
-        """Put weights in the place of counts: what pulls a candidate, relative to what pulls the positive.
-
-        The label is y = (1 - a) onehot + a p, and the positive's own p = 1 / (1 + sum w) is the largest. So y of a
-        candidate over y of the positive is w a p / (1 - a + a p), which for a = mu p / (1 + mu p) is
-        w mu p^2 / (1 + mu p^2). Without the positive the weights themselves are the label. Among the others alone
-        q = w / sum w, and the same ratio is w a / ((1 - a) sum w).
-        """
+        """Put weights in the place of counts: what pulls a candidate, relative to what pulls the positive."""
         if isinstance(step.temperature, Tensor) and step.temperature.dim():
             raise ValueError("refined labels need one temperature for all: a temperature per sample cannot make them")
-        given = step.temperature
+        given, refinery = step.temperature, self.refinery
         temperature = float(given.detach() if isinstance(given, Tensor) else given)
-        refinery = self.refinery
         among = refinery.among if refinery.positive else "others"
         refined = step.pairs.refine(temperature, temperature * refinery.tau_prime, step.rules, refinery.space, among)
-        if not refinery.positive:
+        if not refinery.positive:  # the weights themselves are the label
             self._diary.numbers["refined_mass"] = (refined.weight > 0).to(refined.weight).mean()
             return sums._replace(pulled_sum=refined.weighted_sum, pulled=refined.weight)
-        if refinery.share is None:
-            confidence = refinery.mu / (1 + refined.weight) ** 2
-            share = confidence / (1 + confidence)
-        elif refinery.among == "others":
-            odds = refinery.share / (1 - refinery.share)
-            share = torch.where(refined.weight > 0, odds / refined.weight, 0.0)
-        else:
-            share = refinery.share / (1 + (1 - refinery.share) * refined.weight)
-        weight = share * refined.weight
+        pull = refinery.pull(refined.weight)
+        weight = pull * refined.weight
         self._diary.numbers["refined_mass"] = (weight / (1 + weight)).mean()  # of a label, off the positive
-        return sums._replace(pulled_sum=share * refined.weighted_sum, pulled=weight)
+        return sums._replace(pulled_sum=pull * refined.weighted_sum, pulled=weight)
 
     def _warn_of_a_cone(self, pairs: Pairs, rules: Sequence[Rule]) -> None:
         """Warn where a policy goes by the order of nearly equal similarities; looked at in calls 1, 2, 4, 8, ..."""

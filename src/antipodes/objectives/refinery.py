@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+from torch import Tensor
+
 
 @dataclass(frozen=True)
 class Refine:
@@ -49,6 +52,24 @@ class Refine:
         if self.space not in ("own", "guide"):
             raise ValueError(f"space must be own or guide, got {self.space!r}: it is where candidates are weighed")
         check_refinery(self.tau_prime, self.mu)
+
+    def pull(self, weight: Tensor) -> Tensor:
+        """Times this, a candidate's weight w is its part of the label over that of the positive.
+
+        The label is y = (1 - a) onehot + a p, and the positive's own p = 1 / (1 + sum w) is the largest. So y of a
+        candidate over y of the positive is w a p / (1 - a + a p), which for a = mu p / (1 + mu p) is
+        w mu p^2 / (1 + mu p^2). Among the others alone q = w / sum w, and the same ratio is w a / ((1 - a) sum w).
+
+        Args:
+            weight: The sum of an anchor's weights, of any shape.
+        """
+        if self.share is None:
+            confidence = self.mu / (1 + weight) ** 2
+            return confidence / (1 + confidence)
+        if self.among == "others":
+            odds = self.share / (1 - self.share)
+            return torch.where(weight > 0, odds / weight, 0.0)
+        return self.share / (1 + (1 - self.share) * weight)
 
 
 def check_refinery(tau_prime: float, *mu: float) -> None:
