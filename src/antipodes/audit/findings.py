@@ -194,7 +194,8 @@ def _near(
     if verify is not None:  # of heavily changed copies the encoder only knows that nothing else is closer
         bars = background.similarity_at(_DISTANT)
         close |= edges.nearest & (edges.similarity >= torch.maximum(bars[edges.a], bars[edges.b]))
-        close |= torch.tensor(len(bars) <= _FEW)
+        if len(bars) <= _FEW:
+            close = torch.ones_like(close)
     close &= (copied[edges.a] < 0) | (copied[edges.a] != copied[edges.b])
     chosen = close.nonzero().flatten()
     if verify is not None and len(chosen):

@@ -103,7 +103,7 @@ def embed_photos(
     """
     if isinstance(encode, Patches):
         encode.fit(photos)
-        mirrored = False
+        mirrored = False  # it has both in one vector
     chosen = list(range(len(photos)) if rows is None else rows)
     chunks = [chosen[start : start + batch] for start in range(0, len(chosen), batch)]
     parts: list[NDArray[np.float32]] = []
