@@ -207,8 +207,8 @@ def _counts(papers: Mapping[str, Any], rows: Sequence[Tested]) -> str:
     tested = sum(ended[verdict] for verdict in ("held", "not held", "undecided"))
     return (
         f"**{claims} claims. Of {tested} tests {ended['held']} held, {ended['not held']} did not, and "
-        f"{ended['undecided']} are undecided; {ended[NOT_RUN]} claims were not run yet, {ended[CANNOT]} cannot be "
-        "tested here.**"
+        f"{ended['undecided']} are undecided; claims without a run yet: {ended[NOT_RUN]}, that cannot be tested "
+        f"here: {ended[CANNOT]}.**"
     )
 
 
