@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from antipodes.candidates.batch import batch_pairs, small_batch
 from antipodes.distributed import gather, world_size
-from antipodes.functional._arguments import Extent
 from antipodes.functional._compiling import outside_graphs
-from antipodes.functional._reading import has_zero, on_host, span_on_host, spans
+from antipodes.functional._reading import has_zero, on_host
 from antipodes.functional.batch_softmax import Views
 from antipodes.functional.contrast import contrast_both
 from antipodes.functional.errors import NotFinite
@@ -41,6 +40,7 @@ from antipodes.objectives.refinery import Refine
 from antipodes.objectives.shares import check_shares
 from antipodes.objectives.step import Step, statistics
 from antipodes.objectives.temperature import Temperature, check_temperature
+from antipodes.objectives.views import NOT_FINITE, ViewFacts, examine_views
 from antipodes.pairs import Guide, Pairs, Rule
 
 TreatmentName = Literal["eliminate", "attract", "refine"]
@@ -52,26 +52,6 @@ _PATIENCE = 2  # calls in a row whose ids are 0..B-1 before that is called odd
 
 
 Treatment = TreatmentName | Refine
-
-
-class Seen(NamedTuple):
-    """What checking the views of a batch has found out about them.
-
-    Attributes:
-        shortest: Their shortest length.
-        lowest_id: The lowest id.
-        rows: The lowest and the highest row.
-        distinct: Whether no two ids are known to be equal.
-    """
-
-    shortest: float
-    lowest_id: float
-    rows: tuple[int, int]
-    distinct: bool
-
-    def known(self) -> tuple[Extent, tuple[int, int]]:
-        """What `Pairs.remember` takes, of pairs that hold nothing else."""
-        return Extent(1.0, float(self.shortest > 0), 1.0, float(self.lowest_id)), self.rows
 
 
 class Objective(LossModule, ABC):
@@ -247,7 +227,7 @@ class Objective(LossModule, ABC):
             weights: (A,) of the anchors, for a weighted mean.
         """
         if not math.isfinite(pairs.measure(pairs.positives.detach().sum())[0]):
-            raise NotFinite(_NOT_FINITE)
+            raise NotFinite(NOT_FINITE)
         step = self.begin(pairs, progress)
         return self.finish(step, self.sums(step, contrast), weights)
 
@@ -312,7 +292,7 @@ class Objective(LossModule, ABC):
         policy = slice(len(step.rules))  # what the loss needs besides comes last
         self.take_down(step, sums.kept[policy], sums.pulled[policy])
         if self.treatment == "refine":
-            sums = self._refine(step, sums)
+            sums, self._diary.numbers["refined_mass"] = self.refinery.relabel(step, sums)
         return self._conclude(step, self.value(step, sums), weights)
 
     def take_down(self, step: Step, kept: Tensor | None, pulled: Tensor | None = None) -> None:
@@ -369,22 +349,6 @@ class Objective(LossModule, ABC):
             return sums.pulled_sum / torch.where(sums.pulled > 0, sums.pulled, 1.0)
         return (step.pairs.positives + sums.pulled_sum) / (1 + sums.pulled)
 
-    def _refine(self, step: Step, sums: Sums) -> Sums:
-        """Put weights in the place of counts: what pulls a candidate, relative to what pulls the positive."""
-        if isinstance(step.temperature, Tensor) and step.temperature.dim():
-            raise ValueError("refined labels need one temperature for all: a temperature per sample cannot make them")
-        given, refinery = step.temperature, self.refinery
-        temperature = float(given.detach() if isinstance(given, Tensor) else given)
-        among = refinery.among if refinery.positive else "others"
-        refined = step.pairs.refine(temperature, temperature * refinery.tau_prime, step.rules, refinery.space, among)
-        if not refinery.positive:  # the weights themselves are the label
-            self._diary.numbers["refined_mass"] = (refined.weight > 0).to(refined.weight).mean()
-            return sums._replace(pulled_sum=refined.weighted_sum, pulled=refined.weight)
-        pull = refinery.pull(refined.weight)
-        weight = pull * refined.weight
-        self._diary.numbers["refined_mass"] = (weight / (1 + weight)).mean()  # of a label, off the positive
-        return sums._replace(pulled_sum=pull * refined.weighted_sum, pulled=weight)
-
     def _warn_of_a_cone(self, pairs: Pairs, rules: Sequence[Rule]) -> None:
         """Warn where a policy goes by the order of nearly equal similarities; looked at in calls 1, 2, 4, 8, ..."""
         ranked = self.negatives is not None and self.negatives.ranks and any(rule.ranks for rule in rules)
@@ -436,7 +400,7 @@ class Objective(LossModule, ABC):
             raise ValueError(f"ids are missing: {who} must know which sample is which, give dataset indices (B,)")
         return own_numbers(len(z1), z1)
 
-    def check_views(self, measured: Sequence[Measured], ids: Tensor, rows: Tensor | None = None) -> Seen:
+    def check_views(self, measured: Sequence[Measured], ids: Tensor, rows: Tensor | None = None) -> ViewFacts:
         """Refuse ids and embeddings that make no sense, and warn of odd ones; everything in one read.
 
         Args:
@@ -444,20 +408,9 @@ class Objective(LossModule, ABC):
             ids: (B,) identities of the samples.
             rows: (B,) where they stand in tables; None takes the ids.
         """
-        numbers = [ids] if rows is None else [rows, ids]
-        lengths = [each.span for each in measured if each.span is not None]
-        if lengths and on_host(ids):
-            of_ids = [span_on_host(each) for each in numbers]
-        else:  # on a device, where it is worth reading everything together
-            found = spans(*(each.length for each in measured), *numbers)
-            lengths, of_ids = [each[:2] for each in found[: len(measured)]], found[len(measured) :]
-        (lowest, highest, _), (lowest_id, _, distinct) = of_ids[0], of_ids[-1]
-        if lowest_id < 0:
-            raise ValueError(f"ids must be at least 0, got {lowest_id:.0f}: they are dataset indices")
-        if not all(math.isfinite(longest) for _, longest in lengths):
-            raise NotFinite(_NOT_FINITE)
-        shortest, count = min(lengths)[0], ids.shape[0]
-        if shortest == 0:
+        seen = examine_views(measured, ids, rows)
+        (lowest, highest), count = seen.rows, ids.shape[0]
+        if seen.shortest == 0:
             self._warn("some embeddings are zero vectors: their similarities are 0 and they get no gradient")
         local = self.learning and lowest == 0 < highest and self._table_rows() >= 10 * count
         diary = self._diary
@@ -467,7 +420,7 @@ class Objective(LossModule, ABC):
                 f"ids were 0..{highest} in {_PATIENCE} calls in a row, with tables of {self._table_rows()} rows: "
                 "they must be positions in the dataset, not in the batch"
             )
-        return Seen(shortest, lowest_id, (int(lowest), int(highest)), distinct)
+        return seen
 
     def _check_positives(
         self, weights: Tensor | None, of_candidates: Tensor | None, candidates: Tensor | None, count: int
@@ -485,7 +438,6 @@ class Objective(LossModule, ABC):
         return max([per_sample or 0, *(policy.num_samples or 0 for policy in self.policies())])
 
 
-_NOT_FINITE = "z1 or z2 hold NaN or infinite numbers: check the encoder's output before the loss"
 _ONE_SIDED = (
     "candidate_log_weights without positive_log_weights leave the positives' logits as they are: "
     "a logQ correction is meant for both"

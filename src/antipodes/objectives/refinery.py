@@ -9,6 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from antipodes.functional.sums import Sums
+from antipodes.objectives.step import Step
+
 
 @dataclass(frozen=True)
 class Refine:
@@ -52,6 +55,27 @@ class Refine:
         if self.space not in ("own", "guide"):
             raise ValueError(f"space must be own or guide, got {self.space!r}: it is where candidates are weighed")
         check_refinery(self.tau_prime, self.mu)
+
+    def relabel(self, step: Step, sums: Sums) -> tuple[Sums, Tensor]:
+        """Put weights in the place of counts: what pulls a candidate, relative to what pulls the positive.
+
+        Returns:
+            The sums with what is pulled by such weights, and the mean share of a label that is off the positive.
+
+        Raises:
+            ValueError: if every sample has a temperature of its own.
+        """
+        if isinstance(step.temperature, Tensor) and step.temperature.dim():
+            raise ValueError("refined labels need one temperature for all: a temperature per sample cannot make them")
+        temperature = float(step.temperature.detach() if isinstance(step.temperature, Tensor) else step.temperature)
+        among = self.among if self.positive else "others"
+        refined = step.pairs.refine(temperature, temperature * self.tau_prime, step.rules, self.space, among)
+        if not self.positive:  # the weights themselves are the label
+            mass = (refined.weight > 0).to(refined.weight).mean()
+            return sums._replace(pulled_sum=refined.weighted_sum, pulled=refined.weight), mass
+        pull = self.pull(refined.weight)
+        weight = pull * refined.weight
+        return sums._replace(pulled_sum=pull * refined.weighted_sum, pulled=weight), (weight / (1 + weight)).mean()
 
     def pull(self, weight: Tensor) -> Tensor:
         """Times this, a candidate's weight w is its part of the label over that of the positive.
