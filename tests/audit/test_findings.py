@@ -82,6 +82,31 @@ def test_pixels_decide_where_they_are_looked_at() -> None:
     assert [(pair.a, pair.kind) for pair in findings.pairs if pair.a in (20, 40)] == [(20, NEAR), (40, FALSE_NEGATIVE)]
 
 
+def test_pixels_decide_about_proposals_of_others() -> None:
+    vectors = strangers()
+    vectors[31] = vectors[30] + 0.1 * strangers()[5]
+    asked: list[tuple[int, int]] = []
+
+    def verify(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        asked.extend(zip(first.tolist(), second.tolist(), strict=True))
+        return first == 3
+
+    proposed = torch.tensor([[90, 3], [3, 90], [7, 60], [30, 31]])
+    alone = find(named(vectors), copies=[], verify=verify)
+    assert (3, 90) not in asked
+    asked.clear()
+    findings = find(named(vectors), copies=[], verify=verify, proposed=proposed)
+    assert {(3, 90), (7, 60), (30, 31)} <= set(asked)
+    assert len(asked) == len(set(asked))
+    added = set(findings.pairs) - set(alone.pairs)
+    expected = float(torch.cosine_similarity(*torch.from_numpy(vectors[[3, 90]]), dim=0))
+    assert [(pair.a, pair.b, pair.kind) for pair in added] == [(3, 90, NEAR)]
+    assert added.pop().similarity == pytest.approx(expected, abs=1e-6)
+    assert findings.groups[3] == findings.groups[90] >= 0 > findings.groups[7]
+    nothing = torch.zeros(0, 2, dtype=torch.int64)
+    assert find(named(vectors), copies=[], verify=verify, proposed=nothing).pairs == alone.pairs
+
+
 def test_outliers_and_samples_of_another_class() -> None:
     rng = np.random.default_rng(2)
     centres = np.eye(4, 32) * 12

@@ -11,8 +11,9 @@ from antipodes.audit import vectors
 from antipodes.audit.files import FileImages
 from antipodes.audit.photos import equal_files, open_photos
 from antipodes.audit.pixels import agree
+from antipodes.audit.proposals import propose
 from antipodes.audit.vectors import PATCHES, Patches, embed_photos, open_encoder
-from tests.audit.scenes import scene
+from tests.audit.scenes import garment, scene
 
 
 def square(image: Image.Image, side: int = 64) -> torch.Tensor:
@@ -48,6 +49,23 @@ def test_pixels_of_other_pictures_do_not() -> None:
     flat = torch.full((1, 3, 64, 64), 200, dtype=torch.uint8)
     assert not agree(flat, pictures[:1]).any()
     assert agree(torch.zeros(0, 3, 8, 8, dtype=torch.uint8), torch.zeros(0, 3, 8, 8, dtype=torch.uint8)).shape == (0,)
+
+
+def test_one_outline_is_not_one_picture() -> None:
+    pictures = torch.stack([square(garment(number)) for number in range(12)])
+    changed = torch.stack([square(CHANGES["all of it"](garment(number))) for number in range(12)])
+    assert not agree(pictures, pictures.roll(1, 0)).any()
+    assert agree(pictures, changed).all()
+
+
+def test_patches_propose_changed_copies(tmp_path: Path) -> None:
+    for number in range(40):
+        scene(number).save(tmp_path / f"{number:02d}.png")
+    for number in range(6):
+        CHANGES["all of it"](scene(number)).save(tmp_path / f"{number:02d}x.png")
+    photos = open_photos(str(tmp_path))
+    proposed = {tuple(sorted(Path(photos.paths[row]).stem for row in pair)) for pair in propose(photos).tolist()}
+    assert {(f"{number:02d}", f"{number:02d}x") for number in range(6)} <= proposed
 
 
 def test_equal_files(tmp_path: Path) -> None:

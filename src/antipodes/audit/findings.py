@@ -24,11 +24,11 @@ from antipodes.audit.background import Background, measure_background
 from antipodes.audit.embeddings import Embeddings
 from antipodes.audit.groups import equal_rows, join, listed_pairs
 from antipodes.audit.neighbours import Neighbours, Progress, nearest_large
+from antipodes.audit.proposals import DISTANT
 
 EXACT, NEAR, FALSE_NEGATIVE = "exact duplicate", "near duplicate", "false negative"
 OUTLIER, OTHER_CLASS = "outlier", "other class"
 KINDS = (EXACT, NEAR, FALSE_NEGATIVE)
-_DISTANT = 0.2  # closeness from which the pixels of a sample and its nearest are looked at
 _FEW = 50  # samples whose neighbours' pixels are all looked at: so few say little about what is close
 _ROBUST = 1.4826  # the median absolute deviation of a normal distribution, times this, is its standard deviation
 
@@ -115,6 +115,7 @@ def find(
     copies: Sequence[tuple[int, int]] | None = None,
     verify: Verify | None = None,
     candidate: float = 0.5,
+    proposed: Tensor | None = None,
     thresholds: Tensor | None = None,
     progress: Progress | None = None,
 ) -> Findings:
@@ -127,6 +128,7 @@ def find(
         verify: looks at the pixels of candidates for near duplicates; None goes by the embeddings alone.
         candidate: closeness from which pixels are looked at; those of a sample and its nearest in most cases, of few
             samples those of all neighbours.
+        proposed: (p, 2) rows of further pairs whose pixels are looked at, whatever the embeddings say about them.
         thresholds: (n,) learned ones in place of estimated ones.
         progress: called with (done, in all) of the search for neighbours.
     """
@@ -137,6 +139,8 @@ def find(
     if thresholds is not None:
         background = Background(background.mean, background.deviation, thresholds)
     edges = _edges(neighbours)
+    if proposed is not None:
+        edges = _with_proposals(edges, proposed, vectors)
     copied = join(len(vectors), equal_rows(embeddings.vectors) if copies is None else copies)
     found = [Pair(a, b, _similarity(vectors, a, b), 1.0, EXACT) for a, b in listed_pairs(copied)]
     found += _near(edges, background, options.duplicate, torch.from_numpy(copied), candidate, verify)
@@ -155,7 +159,7 @@ def find(
 @dataclass(frozen=True)
 class _Edges:
     """Pairs a < b (p,) of which one is a neighbour of the other, their similarity, whether both are, whether one is the
-    nearest of the other.
+    nearest of the other; and whether somebody else has proposed them, who may bring pairs that are no neighbours.
     """
 
     a: Tensor
@@ -163,6 +167,7 @@ class _Edges:
     similarity: Tensor
     mutual: Tensor
     nearest: Tensor
+    proposed: Tensor
 
 
 def _edges(neighbours: Neighbours) -> _Edges:
@@ -177,7 +182,26 @@ def _edges(neighbours: Neighbours) -> _Edges:
     first_place = (torch.arange(n * k) % k == 0)[known]
     nearest = torch.zeros(len(key), dtype=torch.bool)
     nearest[inverse[first_place]] = True
-    return _Edges(key // n, key % n, similarity.clamp(-1, 1), count > 1, nearest)
+    none = torch.zeros(len(key), dtype=torch.bool)
+    return _Edges(key // n, key % n, similarity.clamp(-1, 1), count > 1, nearest, none)
+
+
+def _with_proposals(edges: _Edges, proposed: Tensor, vectors: Tensor) -> _Edges:
+    n = len(vectors)
+    known = edges.a * n + edges.b
+    wanted = torch.unique(proposed.amin(1) * n + proposed.amax(1))
+    new = wanted[~torch.isin(wanted, known)]
+    a, b = new // n, new % n
+    similarity = torch.cosine_similarity(vectors[a], vectors[b]).clamp(-1, 1)
+    neither = torch.zeros(len(new), dtype=torch.bool)
+    return _Edges(
+        torch.cat((edges.a, a)),
+        torch.cat((edges.b, b)),
+        torch.cat((edges.similarity, similarity)),
+        torch.cat((edges.mutual, neither)),
+        torch.cat((edges.nearest, neither)),
+        torch.cat((torch.isin(known, wanted), ~neither)),
+    )
 
 
 def _near(
@@ -192,8 +216,9 @@ def _near(
     bar = torch.maximum(bars[edges.a], bars[edges.b])
     close = edges.similarity >= bar
     if verify is not None:  # of heavily changed copies the encoder only knows that nothing else is closer
-        bars = background.similarity_at(_DISTANT)
+        bars = background.similarity_at(DISTANT)
         close |= edges.nearest & (edges.similarity >= torch.maximum(bars[edges.a], bars[edges.b]))
+        close |= edges.proposed
         if len(bars) <= _FEW:
             close = torch.ones_like(close)
     close &= (copied[edges.a] < 0) | (copied[edges.a] != copied[edges.b])

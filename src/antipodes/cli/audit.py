@@ -19,8 +19,9 @@ from antipodes.audit.findings import AuditOptions, Findings, find
 from antipodes.audit.outputs import require_pyarrow
 from antipodes.audit.photos import Photos, open_photos, photos_of
 from antipodes.audit.pixels import agree
+from antipodes.audit.proposals import propose
 from antipodes.audit.summary import summarise, write_findings
-from antipodes.audit.vectors import embed_photos, open_encoder
+from antipodes.audit.vectors import PATCHES, embed_photos, open_encoder
 from antipodes.cli.evaluate import progress_bar
 from antipodes.cli.parser import ArgumentParser
 from antipodes.data import ImageDataset
@@ -87,7 +88,7 @@ def main(arguments: list[str]) -> None:
     require_jinja()
     folder = _folder(call.out)
     subject = _open(call.subject, call.encoder, call.limit, call.workers)
-    findings = _find(subject, options)
+    findings = _find(subject, options, call.workers)
     summary = {"subject": call.subject, "encoder": subject.encoder}
     summary |= summarise(subject.embeddings, findings, call.batch_size)
     if subject.photos is not None:
@@ -165,9 +166,13 @@ def _files_of(embeddings: Embeddings) -> Photos | None:
     return Photos((files,), embeddings.paths, ("train",) * len(files), are_files=True)
 
 
-def _find(subject: _Subject, options: AuditOptions) -> Findings:
-    """Search, with the pixels where there are any."""
+def _find(subject: _Subject, options: AuditOptions, workers: int) -> Findings:
+    """Search, with the pixels where there are any; patches then propose pairs as well."""
     photos = subject.photos
+    proposed = None
+    if photos is not None and subject.encoder != PATCHES:
+        with progress_bar("patches") as progress:
+            proposed = propose(photos, workers, progress)
     with progress_bar("neighbours") as progress:
         if photos is None:
             return find(subject.embeddings, options, progress=progress)
@@ -185,6 +190,7 @@ def _find(subject: _Subject, options: AuditOptions) -> Findings:
             options,
             copies=photos.copies(),
             verify=verify,
+            proposed=proposed,
             thresholds=subject.thresholds,
             progress=progress,
         )
