@@ -306,6 +306,12 @@ def test_other_data_keeps_the_options_of_the_studys_own_that_it_takes(write: Any
     assert found == {"name": str(images), "size": 64, "decode": 96}  # a folder has no captions, and a path of its own
     assert load(path, data={"name": str(images), "size": 32}).variants["plain"]["data"]["size"] == 32
     assert load(path, data={"name": "cifar10"}).variants["plain"]["data"] == {"name": "cifar10", "size": 64}
+    sharp = write(common={"data": own, "epochs": 1}, variants={"plain": {}, "sharp": {"data": {"size": 128}}})
+    sizes = {
+        name: each["data"]["size"]
+        for name, each in load(sharp, data={"name": str(images), "size": 32}).variants.items()
+    }
+    assert sizes == {"plain": 32, "sharp": 128}
 
 
 def test_claims_are_judged_over_seeds(write: Any) -> None:

@@ -175,7 +175,7 @@ def load(name: str, budget: str = FULL, seeds: list[int] | None = None, data: Op
         budget: Which of its budgets; `full` is the study as it stands.
         seeds: Instead of its own.
         data: Instead of its own: a name or path with options, for all variants. Options of the study's data stay, as
-            far as the new data takes them.
+            far as the new data takes them, and those of a variant's own win.
 
     Raises:
         ValueError: if there is no such study or budget, or the file is not a study.
@@ -229,9 +229,11 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
         against[variant] = its_options.pop("against", content["baseline"])
         if against[variant] not in variants:
             raise ValueError(f"{variant} is to be compared with {against[variant]!r}, which is not a variant")
-        options[variant] = merge(merge(merge(common, its_options), cut), _options(single.get(variant, {}), variant))
+        further = _options(single.get(variant, {}), variant)
+        options[variant] = merge(merge(merge(common, its_options), cut), further)
         if data is not None:
-            options[variant] = options[variant] | {"data": _on(data, options[variant].get("data"))}
+            own = {*_component(its_options.get("data")), *_component(further.get("data"))}
+            options[variant] = options[variant] | {"data": _on(data, options[variant].get("data"), own)}
     if not seeds[content["baseline"]]:
         raise ValueError(f"the baseline {content['baseline']!r} runs with none of the seeds")
     transfer = _names(content.get("transfer", []), "transfer")
@@ -296,14 +298,17 @@ def flatten(config: Options, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _on(data: Options, studied: Any) -> Options:
-    """Other data with those options of the study's own (decode, limit, ...) that it takes, too."""
+def _on(data: Options, studied: Any, own: set[str]) -> Options:
+    """Other data with those options of the study's data (decode, limit, ...) that it takes, too.
+
+    Those that a variant names itself (`own`), such as another size, are what sets it apart, and win.
+    """
     from antipodes.registry import find
 
     component = find("data", data["name"])
-    takes = set(inspect.signature(component.target).parameters) - set(component.preset)
-    kept = {key: value for key, value in _component(studied).items() if key != "name" and key in takes}
-    return {**kept, **data}
+    takes = set(inspect.signature(component.target).parameters) - set(component.preset) - {"name"}
+    kept = {key: value for key, value in _component(studied).items() if key in takes}
+    return {**kept, **data, **{key: value for key, value in kept.items() if key in own}}
 
 
 def _component(value: Any) -> Options:
