@@ -38,7 +38,7 @@ class Level:
 
 COARSE = Level(32, 11, (1.0, 0.93, 0.86, 0.8, 0.74, 0.68, 0.62, 0.56), 0.65)
 FINE = Level(64, 9, (0.96, 0.98, 1.0, 1.02, 1.04), 0.65)
-EXACT = Level(128, 9, tuple(1 + step / 200 for step in sorted(range(-6, 7), key=abs)), 0.8)
+EXACT = Level(128, 9, tuple(1 + step / 200 for step in sorted(range(-6, 7), key=abs)), 0.82)
 _AROUND = 4  # pixels of the exact level by which a place that was found finely may be off
 
 
