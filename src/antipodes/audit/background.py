@@ -21,6 +21,7 @@ from torch.nn.functional import normalize
 from antipodes.seeding import generator
 
 REFERENCE = 1024
+DISTANT = 0.2  # closeness from which the pixels of a sample and its nearest are looked at
 HIGHEST = 0.7  # closeness: in few dimensions, or where classes are far apart, z deviations may be more than 1
 
 

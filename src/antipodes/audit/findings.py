@@ -20,11 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antipodes.audit.background import Background, measure_background
+from antipodes.audit.background import DISTANT, Background, measure_background
 from antipodes.audit.embeddings import Embeddings
 from antipodes.audit.groups import equal_rows, join, listed_pairs
 from antipodes.audit.neighbours import Neighbours, Progress, nearest_large
-from antipodes.audit.proposals import DISTANT
 
 EXACT, NEAR, FALSE_NEGATIVE = "exact duplicate", "near duplicate", "false negative"
 OUTLIER, OTHER_CLASS = "outlier", "other class"
@@ -187,6 +186,7 @@ def _edges(neighbours: Neighbours) -> _Edges:
 
 
 def _with_proposals(edges: _Edges, proposed: Tensor, vectors: Tensor) -> _Edges:
+    """The edges with those pairs that are proposed (p, 2) marked, and added where they are none yet."""
     n = len(vectors)
     known = edges.a * n + edges.b
     wanted = torch.unique(proposed.amin(1) * n + proposed.amax(1))

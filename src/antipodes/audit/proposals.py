@@ -12,12 +12,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from antipodes.audit.background import measure_background
+from antipodes.audit.background import DISTANT, measure_background
 from antipodes.audit.neighbours import nearest_large
 from antipodes.audit.photos import Photos
 from antipodes.audit.vectors import Patches, Progress, embed_photos
-
-DISTANT = 0.2  # closeness from which the pixels of a picture and its nearest are looked at
 
 
 def propose(photos: Photos, workers: int = 2, progress: Progress | None = None) -> Tensor:
