@@ -340,7 +340,7 @@ def test_the_false_negative_study_compares_like_with_like() -> None:
             continue
         batch = 32 if "batch 32" in variant else 256
         assert (config["epochs"], config["batch_size"], config["data"]["limit"]) == (40, batch, 10_000)
-        assert config["objective"]["temperature"] == 0.2
+        assert config["objective"]["temperature"] == {"simclr .1": 0.1, "simclr .5": 0.5}.get(variant, 0.2)
         assert config["encoder"]["name"] == "resnet8-slim"
     assert configs["fnc"]["negatives"] == configs["fnc"]["negatives"] | {"alpha": 0.1, "start": 0.3}
     assert configs["glofnd"]["negatives"]["alpha"] == 0.1
