@@ -2,10 +2,11 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ORACLES = tests/objectives/test_other_libraries.py tests/objectives/test_gist_embed.py tests/encoders/test_text.py
 ORACLES_PIP = .venv-oracles/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+RELEASE_PIP = .venv-release/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TOOLS = pytest pytest-xdist pytest-timeout hypothesis
 PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-oracles lint bench docs clean
+.PHONY: demo test test-oracles attack lint bench docs release clean
 
 demo: .venv/ready
 	.venv/bin/antipodes demo
@@ -16,6 +17,10 @@ test: .venv/dev
 # the tests that compare with other libraries' own code, in an environment of their own
 test-oracles: .venv-oracles/ready
 	.venv-oracles/bin/python -m pytest $(ORACLES)
+
+# hostile input for ten minutes on two cores; CONTRIBUTING.md says how to repeat one case
+attack: .venv/dev
+	.venv/bin/python -m tests.attack --minutes 10 --seed 0
 
 lint: .venv/dev
 	.venv/bin/ruff check .
@@ -28,6 +33,17 @@ bench: .venv/bench
 docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
 	.venv/bin/python docs/links.py site
+
+# sdist and wheel in dist/, their metadata checked, the wheel installed in an environment of its own and used once
+release:
+	rm -rf dist .venv-release
+	$(PYTHON) -m venv .venv-release
+	$(RELEASE_PIP) build twine torch
+	.venv-release/bin/python -m build --outdir dist
+	.venv-release/bin/twine check --strict dist/*
+	$(RELEASE_PIP) dist/*.whl
+	cd .venv-release && rm -rf run && bin/antipodes --version && bin/antipodes train --data shapes --data.count 256 \
+	  --encoder resnet8-slim --batch_size 64 --epochs 1 --out run && bin/antipodes evaluate run --protocol knn
 
 # torch by itself first: the constraint then holds for everything that asks for torch;
 # the rest is what the commands of the README need beyond training: figures, pages, tables, a pretrained encoder
@@ -59,4 +75,4 @@ docs: .venv/docs
 	touch $@
 
 clean:
-	rm -rf .venv .venv-oracles
+	rm -rf .venv .venv-oracles .venv-release dist

@@ -38,7 +38,7 @@ def test_data_by_path_and_by_dotted_path(tmp_path: Path) -> None:
     ("kind", "name", "sentence"),
     [
         ("method", "simclrr", "unknown method 'simclrr': did you mean 'simclr'\\?"),
-        ("negatives", "nobody.home", "unknown negatives 'nobody.home': it cannot be imported"),
+        ("negatives", "nobody.Home", "unknown negatives 'nobody.Home': it cannot be imported"),
         ("method", "antipodes.InfoNCE", "it is not a subclass of antipodes.methods.method.Method"),
         ("data", "/nowhere/photos", "does not exist as a path"),
         ("encoder", "resnet19", "did you mean"),

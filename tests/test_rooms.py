@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "antipodes"
-TOOLS = {"distributed", "seeding", "files", "registry", "schedules", "threads"}  # small, without knowledge of any room
+# small, without knowledge of any room
+TOOLS = {"arguments", "distributed", "files", "parquet", "plain_text", "processes", "registry", "schedules", "seeding"}
+TOOLS |= {"threads"}
 FACE = {"__init__", "__main__"}  # what users import, and the command line: they name every room
 BY_NAME = ("registry", "data")  # the registry finds what names mean in every room, a path to data by asking that room
 

@@ -63,7 +63,7 @@ def test_refuses_values_that_do_not_fit_their_ids() -> None:
 
 
 def test_refuses_an_empty_dataset() -> None:
-    with pytest.raises(ValueError, match="num_samples must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"num_samples must be .* got 0"):
         SampleTable(0)
 
 
@@ -97,10 +97,10 @@ def test_a_table_in_a_file_is_mapped_and_stays_there(tmp_path: Path) -> None:
 
 
 def test_refuses_a_folder_that_is_not_there_or_too_small(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nowhere for tables does not exist: create it first"):
+    with pytest.raises(ValueError, match="nowhere' for tables does not exist: create it first"):
         SampleTable(3, folder=str(tmp_path / "nowhere"))
-    with pytest.raises(ValueError, match=r"needs 4,000,000,000,000,000 bytes and .* free: choose another folder"):
-        SampleTable(10**15, folder=str(tmp_path))
+    with pytest.raises(ValueError, match=r"needs 4,000,000,000,000 bytes and .* free: choose another folder"):
+        SampleTable(10**12, folder=str(tmp_path))
     assert not list(tmp_path.iterdir())
 
 

@@ -7,9 +7,11 @@ The names below are imported when they are first used, so that `antipodes --help
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # not from typing: `python -m antipodes` would look for a typing.py in the current folder first
 if TYPE_CHECKING:
+    from typing import Any
+
     from antipodes.encoders.loading import load
     from antipodes.guides import HistoryGuide, MomentumGuide, NetworkGuide, TableGuide
     from antipodes.negatives import (
@@ -130,7 +132,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name == "__version__":
         from importlib.metadata import version
 

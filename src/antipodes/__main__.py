@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
+
+# `python -m antipodes` puts the current folder first on the import path. It may be a folder of data: a signal.py in it
+# must not run, so it is removed before anything else is imported.
+if __name__ == "__main__" and sys.path and sys.path[0] in ("", os.getcwd()):
+    del sys.path[0]
+
+import signal
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -44,7 +50,7 @@ examples:
   antipodes study list
 
 `antipodes COMMAND --help` explains a command. `antipodes train --method moco --help` shows the options of that method.
-Exit codes: 0 done, 1 the run failed, 2 the call was wrong, 130 stopped by Control-C.
+Exit codes: 0 done, 1 the run failed, 2 the call was wrong, 130 stopped by Control-C, 143 by SIGTERM.
 """
 
 
@@ -64,8 +70,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     # Threads that wait should soon sleep: long spinning makes a run much slower when another program wants a core.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-    if os.getcwd() not in sys.path:  # so that a user's own class can be named by its dotted path
-        sys.path.insert(0, os.getcwd())
     before = _on_interrupt(_stop_at_once)  # imports take seconds, and an exception inside them ends in tracebacks
     from antipodes.cli.errors import exit_code
 

@@ -1,21 +1,147 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and only over files that this package wrote."""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator
+import re
+import secrets
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+"""What the names of temporary files look like."""
+
+MARK = "written by antipodes"
+"""What files say in their metadata, so that a later call knows them as earlier results."""
+
+_NEAR = 1 << 16  # bytes from either end of a file in which the mark lies
+_TRAILER = b"\nsha256 "
+
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; what is written there takes its place at once, or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
+    """Give a temporary file in the folder of `path`, which takes the place of `path` at the end.
+
+    Args:
+        path: The file to write.
+        mode: Who may read and write it, before the process's umask.
+
+    The temporary file has a random name and is created exclusively, so that nobody can prepare a link in its place. The
+    file and its folder reach the disk before this returns.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
     try:
         yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        _flush(temporary)
         os.replace(temporary, path)
+        _flush(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove the temporary files that a killed process has left in a folder which no other process writes to."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if TEMPORARY.fullmatch(path.name) and path.is_file():
+            path.unlink(missing_ok=True)
+
+
+def refuse_foreign(path: str | Path, option: str, ours: Callable[[Path], bool], force: bool = False) -> None:
+    """Refuse to write over a file that is not an earlier result of the same kind.
+
+    Args:
+        path: The file that will be written.
+        option: The name of the argument that gave it, for the error.
+        ours: Tells whether an existing file is an earlier result; an error while it reads means no.
+        force: Write over any file, because the user said so.
+
+    Raises:
+        ValueError: there is a folder at the path, or a file that something else has written.
+    """
+    file = Path(path).expanduser()
+    try:
+        mode = file.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise ValueError(f"{option} {path} cannot be written: {error.strerror}") from error
+    if stat.S_ISDIR(mode) or file.is_dir():
+        raise ValueError(f"{option} {path} is a folder: give the name of the file to write")
+    if force:
+        return
+    try:
+        known = ours(file)
+    except Exception:  # whatever a reader of the format raises for a file of another format
+        known = False
+    if not known:
+        raise ValueError(
+            f"{option} {path} exists and is not an earlier result of this command: choose another name, "
+            "or add --force to replace it"
+        )
+
+
+def is_marked(path: Path) -> bool:
+    """Return True if the beginning or the end of a file holds `MARK`."""
+    with path.open("rb") as file:
+        found = MARK.encode() in file.read(_NEAR)
+        file.seek(max(0, path.stat().st_size - _NEAR))
+        return found or MARK.encode() in file.read()
+
+
+def append_digest(path: Path) -> None:
+    """Append the SHA-256 of a file to it, for `check_digest`. A zip archive, such as torch's, may be followed by it."""
+    digest = _digest(path, path.stat().st_size)
+    with path.open("ab") as file:
+        file.write(_TRAILER + digest)
+
+
+def check_digest(path: Path, required: bool = True) -> None:
+    """Compare a file with the digest at its end.
+
+    Args:
+        path: The file.
+        required: Refuse a file without a digest, too; False for files that others may have written.
+
+    Raises:
+        ValueError: the digest is missing, or the bytes before it have another one.
+    """
+    length = path.stat().st_size - len(_TRAILER) - 64
+    with path.open("rb") as file:
+        file.seek(max(length, 0))
+        end = file.read()
+    if length < 0 or not end.startswith(_TRAILER):
+        if required:
+            raise ValueError(f"{path} does not end with its digest: it is damaged, or of another version of antipodes")
+    elif _digest(path, length) != end.removeprefix(_TRAILER):
+        raise ValueError(f"{path} is damaged: its content does not match the digest at its end")
+
+
+def _digest(path: Path, length: int) -> bytes:
+    """The SHA-256 of the first bytes of a file, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while length > 0 and (chunk := file.read(min(length, 1 << 20))):
+            digest.update(chunk)
+            length -= len(chunk)
+    return digest.hexdigest().encode()
+
+
+def _flush(path: Path) -> None:
+    """Make sure that a file or the entries of a folder are on the disk; some systems cannot do so for a folder."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        if path.is_dir():
+            return
+        raise
+    try:
+        os.fsync(handle)
+    except OSError:
+        if not path.is_dir():
+            raise
+    finally:
+        os.close(handle)

@@ -72,6 +72,7 @@ class Pairs:
         guide: The same anchors and candidates in the space of a guide, for policies that look there.
         log_weights: (C,) by which every candidate's logit is raised, for candidates that were not drawn evenly.
         positive_log_weights: (A,) by which every positive's logit is.
+        views: How many views of every sample are anchors; with 2 the second half of the anchors are the second views.
     """
 
     anchors: Tensor
@@ -86,6 +87,7 @@ class Pairs:
     guide: Guide | None = None
     log_weights: Tensor | None = None
     positive_log_weights: Tensor | None = None
+    views: int = 1
 
     def keys(self) -> tuple[Tensor, Tensor]:
         """The candidates and their ids, whether or not they are the anchors."""
@@ -191,7 +193,7 @@ class Pairs:
         if not few_pairs(len(self.anchors), len(keys)):
             return None
         dtype = torch.promote_types(self.anchors.dtype, torch.float32)
-        with full_precision(keys.device):
+        with full_precision():
             return torch.mm(self.anchors.detach().to(dtype), keys.detach().to(dtype).T)
 
     @cached_property

@@ -12,12 +12,19 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Mapping
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 Kind = Literal["method", "objective", "negatives", "guide", "data", "encoder", "augmentation"]
+
+DOTTED_PATH = re.compile(r"([A-Za-z_]\w*\.)+[A-Z]\w*", re.ASCII)
+"""What the dotted path of a class looks like: ``package.module.Class``, the class with a capital letter."""
 
 _BASES: dict[Kind, str] = {
     "method": "antipodes.methods.method.Method",
@@ -218,6 +225,7 @@ NAMES: dict[Kind, dict[str, Entry]] = {
     },
     "negatives": {
         "glofnd": Entry("antipodes.negatives.glofnd.GloFND"),
+        "glofnd-paper": Entry("antipodes.negatives.glofnd.GloFND", {"initial": "one", "lr": 0.05}),
         "ifnd": Entry("antipodes.negatives.ifnd.IFND"),
         "fnc": Entry("antipodes.negatives.fnc.FNC"),
         "ring": Entry("antipodes.negatives.ring.Ring"),
@@ -350,6 +358,9 @@ ELSE: dict[Kind, str] = {
 def find(kind: Kind, name: str) -> Component:
     """Look a component up by its name, by a path on disk (data), by `timm:<model>`, `hf:<model>` or a dotted path.
 
+    A path that exists is always data and is never imported. A dotted path ends in the name of a class
+    (``package.module.Class``); the current folder is searched for it after all installed packages.
+
     Raises:
         ValueError: if there is none; the sentence lists the names that exist.
 
@@ -364,9 +375,7 @@ def find(kind: Kind, name: str) -> Component:
         entry = Entry("antipodes.encoders.hugging_face.HuggingFaceText", {"model": name.removeprefix("hf:")})
     if entry is None and kind == "data" and name.startswith("hf:"):
         entry = Entry("antipodes.data.hub.HubCaptions", {"path": name.removeprefix("hf:")})
-    if entry is None and kind == "data" and "." not in Path(name).name.rstrip("."):
-        entry = _data_on_disk(name)
-    if entry is None and kind == "data" and not _importable(name):
+    if entry is None and kind == "data" and (_exists(name) or not DOTTED_PATH.fullmatch(name)):
         entry = _data_on_disk(name)
     target = _load(kind, name if entry is None else entry.path, name)
     if entry is None:
@@ -424,14 +433,28 @@ def _data_on_disk(name: str) -> Entry:
     )
 
 
+def _exists(name: str) -> bool:
+    """Return True if there is a file or folder of this name."""
+    try:
+        return Path(name).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):  # too long, no home folder, a null byte
+        return False
+
+
 def _load(kind: Kind, path: str, name: str) -> Any:
-    """The class at a dotted path."""
-    if "." not in path:
+    """Import the class at a dotted path."""
+    if not DOTTED_PATH.fullmatch(path) and path == name:
         close = difflib.get_close_matches(name, NAMES[kind], n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ValueError(f"unknown {kind} {name!r}: {hint}Choose one of {', '.join(NAMES[kind])}, or {ELSE[kind]}")
+        raise ValueError(
+            f"unknown {kind} {name!r}: {hint}Choose one of {', '.join(NAMES[kind])}, or {ELSE[kind]} "
+            "(package.module.Class)"
+        )
     try:
-        return _attribute(path)
+        if path != name:  # from the table of names, so it is one of our own classes
+            return _attribute(path)
+        with _current_folder_importable():
+            return _attribute(path)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
             f"unknown {kind} {name!r}: it cannot be imported as the dotted path of a class ({error}), "
@@ -444,11 +467,18 @@ def _attribute(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _importable(path: str) -> bool:
-    if "/" in path or "." not in path.strip("."):
-        return False
+@contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    """Append the current folder to the import path, so that users can name classes of their own.
+
+    The folder comes last: a file in it never replaces an installed module. It is removed again afterwards, because the
+    current folder may be a folder of data whose files must not run.
+    """
+    folder = os.getcwd()
+    sys.path.append(folder)
     try:
-        _attribute(path)
-    except (ImportError, AttributeError, ValueError):
-        return False
-    return True
+        yield
+    finally:
+        places = [place for place, entry in enumerate(sys.path) if entry == folder]
+        if places:  # else the imported module has removed it
+            del sys.path[places[-1]]

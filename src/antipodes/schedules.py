@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Real
 from typing import Literal
 
 
@@ -39,7 +40,7 @@ class Schedule:
 
     def __call__(self, progress: float) -> float:
         """Return the value after this share of training."""
-        if not 0 <= progress <= 1:
+        if not isinstance(progress, Real) or not 0 <= progress <= 1:
             raise ValueError(f"progress must be in [0, 1], got {progress}: it is the share of training that is done")
         after = bisect_right(self.points, progress, key=lambda point: point[0])
         if after == 0:

@@ -14,7 +14,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from antipodes.arguments import checked, describe, is_dense, whole
 from antipodes.distributed import gather
+
+LARGEST_TABLE = 2**40  # numbers
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class SampleTable(nn.Module):
     row_state: ClassVar[Mapping[str, ByRow]] = {"rows": ByRow()}
     rows: Tensor
 
+    @checked
     def __init__(
         self,
         num_samples: int,
@@ -69,10 +73,18 @@ class SampleTable(nn.Module):
         super().__init__()
         num_samples = self.num_samples = sample_count(num_samples)
         self._in_memory = folder is None
+        shape = tuple(whole("shape", each, 0) for each in shape)
         size = (num_samples, *shape)
+        if math.prod(size) >= LARGEST_TABLE:
+            raise ValueError(f"num_samples must leave room for a table in memory, got {num_samples} rows of {shape}")
         rows = torch.empty(size, dtype=dtype) if folder is None else _mapped(folder, math.prod(size), dtype).view(size)
         self.fill = fill
-        self.register_buffer("rows", rows.copy_(torch.tensor(fill, dtype=dtype)))
+        try:
+            self.register_buffer("rows", rows.copy_(torch.tensor(fill, dtype=dtype)))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"fill must be a number, or one for each of a row's {shape}, got {describe(fill)}"
+            ) from error
 
     def read(self, ids: Tensor) -> Tensor:
         """The rows of the given ids, (b, *shape), as a copy on their device."""
@@ -86,9 +98,9 @@ class SampleTable(nn.Module):
     def write(self, ids: Tensor, values: Tensor) -> None:
         """Replace the rows of the given ids on every rank by values (b, *shape)."""
         self._check(ids)
-        if values.shape != (ids.numel(), *self.rows.shape[1:]):
+        if not is_dense(values) or values.shape != (ids.numel(), *self.rows.shape[1:]) or values.is_complex():
             expected = (ids.numel(), *self.rows.shape[1:])
-            raise ValueError(f"values must have the shape {expected} of their ids and rows, got {tuple(values.shape)}")
+            raise ValueError(f"values must have the shape {expected} of their ids and rows, got {describe(values)}")
         self.write_gathered(gather(ids), gather(values.detach()))
 
     def write_gathered(self, ids: Tensor, values: Tensor, distinct: bool = False) -> None:
@@ -118,16 +130,18 @@ def sample_count(given: float, name: str = "num_samples") -> int:
     Raises:
         ValueError: if it is not a whole number, or less than 1.
     """
-    if not isinstance(given, Real) or not float(given).is_integer() or given < 1:
+    if not isinstance(given, Real) or not 1 <= given < LARGEST_TABLE or not float(given).is_integer():
         what = given if isinstance(given, Real) else f"a {type(given).__name__}"
-        raise ValueError(f"{name} must be at least 1, got {what}: it is the size of the dataset, a whole number")
+        raise ValueError(
+            f"{name} must be a whole number from 1 to below {LARGEST_TABLE}, got {what}: it is the size of the dataset"
+        )
     return int(given)
 
 
 def check_ids(ids: Tensor, num_samples: int) -> None:
     """Refuse ids that are not whole numbers in 0..num_samples-1."""
-    if ids.dtype != torch.int64 or ids.dim() != 1:
-        raise ValueError(f"ids must be int64 of shape (B,), got {ids.dtype} of shape {tuple(ids.shape)}")
+    if not is_dense(ids) or ids.dtype != torch.int64 or ids.dim() != 1:
+        raise ValueError(f"ids must be int64 of shape (B,), got {describe(ids)}")
     if not ids.numel():
         return
     lowest, highest = torch.stack(torch.aminmax(ids)).tolist()  # one read from the device
@@ -163,8 +177,8 @@ def _last_of_each(ids: Tensor) -> Tensor:
 
 def _mapped(folder: str, size: int, dtype: torch.dtype) -> Tensor:
     """A flat tensor whose memory is a file without a name, which the system removes with the process."""
-    if not Path(folder).is_dir():
-        raise ValueError(f"the folder {folder} for tables does not exist: create it first")
+    if not folder or "\0" in folder or not Path(folder).is_dir():
+        raise ValueError(f"the folder {folder!r} for tables does not exist: create it first")
     needed, free = size * dtype.itemsize, shutil.disk_usage(folder).free
     if needed > free:  # told here: writing to a mapped file that finds no room kills the process
         raise ValueError(f"a table needs {needed:,} bytes and {folder} has {free:,} free: choose another folder")

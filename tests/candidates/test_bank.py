@@ -54,7 +54,7 @@ def test_opposite_entries_that_cancel_stay_finite() -> None:
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.0, math.nan])
 def test_refuses_a_momentum_that_makes_no_sense(momentum: float) -> None:
-    with pytest.raises(ValueError, match=r"momentum must be in \[0, 1\)"):
+    with pytest.raises(ValueError, match=r"momentum must be"):
         MemoryBank(3, 2, momentum=momentum)
 
 

@@ -21,7 +21,8 @@ TINY = "--data shapes --data.count 16 --data.test_count 8 --encoder resnet8-slim
 def scored(folder: Path, *options: str, scores: dict[str, float] = SCORES, **measured: Any) -> Path:
     """A folder as a run leaves it that was trained and scored."""
     config, _ = parse(["--data", "shapes", *options, "--out", str(folder)])
-    run = Run.create(str(folder), config)
+    run = Run(folder)
+    run.create(config)
     weights = {"weight": torch.full((2,), float(config["seed"]))}
     save_checkpoint(run.last, {"model": weights})
     measured = {"checkpoint": "last", "weights": fingerprint(weights), "data": "16 training rows a"} | measured

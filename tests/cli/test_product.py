@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import pytest
 from PIL import ImageOps
 
 from antipodes.audit.embeddings import read_embeddings
-from antipodes.encoders import patches
+from antipodes.encoders import create, patches
+from antipodes.encoders.encoder import Preprocessing
+from antipodes.encoders.export import export_backbone
 from tests.audit.scenes import scene
-from tests.cli.command import here, refused
+from tests.cli.command import antipodes, here, refused
 from tests.report.browser import opened
 
 
@@ -298,3 +301,93 @@ def test_baseline_trains_simclr_once(folder: Path, tmp_path: Path, monkeypatch: 
     assert "simclr, 2 epochs" in json.loads(text)["encoders"]
     assert "--simclr names another folder" in refused(*call[:3], "resnet18-slim", "--limit", 12)
     assert "epochs must be" in refused(*call, -1)
+
+
+def _stopped_in_its_third_part(monkeypatch: pytest.MonkeyPatch, *call: object) -> None:
+    """Call embed in parts of four images and stop it in the third."""
+    from antipodes.audit import parts, vectors
+
+    seen: list[int] = []
+    real = vectors._encoded
+
+    def encoded(encode, images):
+        seen.append(len(images))
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return real(encode, images)
+
+    monkeypatch.setattr(parts.compute_in_parts, "__defaults__", (None, 4))
+    with monkeypatch.context() as patched:
+        patched.setattr(vectors, "_encoded", encoded)
+        assert here(*call)[0] == 130
+
+
+@pytest.mark.parametrize("encoder", ["patches", "file"])
+def test_photos_and_encoders_that_were_replaced_get_new_vectors(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, encoder: str
+) -> None:
+    out, weights = folder.with_name("photos.npz"), folder.with_name("encoder.safetensors")
+    if encoder == "file":
+        export_backbone(create("resnet8-slim"), weights, Preprocessing(32))
+        encoder = str(weights)
+    _stopped_in_its_third_part(monkeypatch, "embed", encoder, folder, "--out", out)
+    before = (folder / "0.png").stat()
+    scene(40).save(folder / "0.png")
+    os.utime(folder / "0.png", ns=(before.st_atime_ns, before.st_mtime_ns))  # a copy may keep its time
+    code, text, errors = here("embed", encoder, folder, "--out", out, "--json")
+    assert code == 0, errors
+    assert json.loads(text)["taken from an earlier call"] == 0
+    whole = folder.with_name("whole.npz")
+    assert here("embed", encoder, folder, "--out", whole)[0] == 0
+    np.testing.assert_array_equal(read_embeddings(out).vectors, read_embeddings(whole).vectors)
+    if encoder != "patches":
+        _stopped_in_its_third_part(monkeypatch, "embed", encoder, folder, "--out", out)
+        time = weights.stat()
+        export_backbone(create("resnet8-slim"), weights, Preprocessing(32))
+        os.utime(weights, ns=(time.st_atime_ns, time.st_mtime_ns))
+        assert json.loads(here("embed", encoder, folder, "--out", out, "--json")[1])["taken from an earlier call"] == 0
+
+
+def test_a_folder_in_the_way_of_the_parts_is_left_alone(folder: Path) -> None:
+    other = folder.with_name(".photos.npz.parts")
+    other.mkdir()
+    (other / "letter.txt").write_text("dear")
+    assert other.name in refused_after_warnings("embed", "patches", folder, "--out", folder.with_name("photos.npz"))
+    assert (other / "letter.txt").read_text() == "dear"
+
+
+def refused_after_warnings(*arguments: object) -> str:
+    code, _, errors = here(*arguments)
+    assert code == 2, errors
+    return errors.splitlines()[-1]
+
+
+def test_audit_of_a_collapsed_encoder_has_a_page_without_a_map(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    vectors = np.tile(np.random.default_rng(0).normal(size=(1, 16)).astype(np.float32), (60, 1))
+    np.savez(tmp_path / "same.npz", embeddings=vectors, paths=np.array([f"{row}.jpg" for row in range(60)]))
+    done = antipodes("audit", tmp_path / "same.npz", "--out", tmp_path / "audit")  # t-SNE would end the process
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "audit" / "report.html").read_text()
+    assert "There is no map" in page
+    assert "<canvas" not in page
+
+
+def test_audit_takes_its_options_from_a_file(archive: Path) -> None:
+    pytest.importorskip("pyarrow")
+    options = archive.with_name("options.yaml")
+    call = ["audit", archive, "--out", archive.with_name("audit"), "--json"]
+    options.write_text("k: 3\nduplicate: 1.0\n")
+    code, of_file, errors = here(*call, "--options", options)
+    assert code == 0, errors
+    assert of_file == here(*call, "--options.k", 3, "--options.duplicate", 1.0)[1]
+    assert of_file != here(*call)[1]
+    options.write_text("k: 0\n")
+    assert "k must be at least 1" in refused(*call, "--options", options)
+
+
+@pytest.mark.parametrize("command", ["audit", "baseline", "report", "compare", "neighbours"])
+def test_a_link_to_itself_gets_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    assert "loop" in refused(command, "loop")

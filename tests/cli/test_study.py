@@ -239,9 +239,11 @@ def test_compare_refuses_what_it_cannot_compare(finished: Any, tmp_path: Path) -
     folder, *_ = finished
     run = folder / "out" / "plain" / "seed-0"
     config = Run.open(run).config()
-    copy = Run.create(str(tmp_path / "copy"), config)
+    copy = Run(tmp_path / "copy")
+    copy.create(config)
     assert "same settings and the same seed 0" in refused("compare", run, copy.folder)
-    other = Run.create(str(tmp_path / "other"), config | {"epochs": 7})
+    other = Run(tmp_path / "other")
+    other.create(config | {"epochs": 7})
     assert f"run antipodes evaluate {other.folder}" in refused("compare", run, other.folder)
     assert "is not a run" in refused("compare", run, "--baseline", tmp_path)
     (other.folder / "evaluation.json").write_text((run / "evaluation.json").read_text())

@@ -146,12 +146,12 @@ def test_a_download_is_checked_converted_and_kept(tmp_path, monkeypatch):
     content = (tmp_path / "a.tar.gz").read_bytes()
     asked = []
 
-    def serve(url, timeout):
+    def serve(self, url, timeout):
         asked.append(url)
         assert timeout <= 10
         return Answer(content)
 
-    monkeypatch.setattr(download.urllib.request, "urlopen", serve)
+    monkeypatch.setattr(download.urllib.request.OpenerDirector, "open", serve)
     root = tmp_path / "root"
     with pytest.raises(ValueError, match="has md5"):
         CIFAR100(root=str(root))
@@ -207,7 +207,7 @@ def test_cifar10_through_npm(tmp_path, monkeypatch):
 def test_a_cache_that_cannot_be_written_to_is_named(tmp_path, monkeypatch):
     write_cifar100(tmp_path / "a.tar.gz")
     content = (tmp_path / "a.tar.gz").read_bytes()
-    monkeypatch.setattr(download.urllib.request, "urlopen", lambda url, timeout: Answer(content))
+    monkeypatch.setattr(download.urllib.request.OpenerDirector, "open", lambda self, url, timeout: Answer(content))
     monkeypatch.setattr(CIFAR100, "checksum", "md5:" + hashlib.md5(content).hexdigest())
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(ValueError, match=r"cannot write to .*file.*: point root or ANTIPODES_DATA elsewhere"):

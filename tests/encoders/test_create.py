@@ -116,7 +116,7 @@ def test_features_that_cannot_be_measured_are_explained():
         ("vgg", "unknown encoder 'vgg': Choose one of resnet18,"),
         ("antipodes.nowhere.Net", "cannot be imported"),
         ("torch.nn.Nowhere", "cannot be imported"),
-        ("math.sqrt", "cannot be the encoder: it is not a subclass"),
+        ("fractions.Fraction", "cannot be the encoder: it is not a subclass"),
         ("collections.OrderedDict", "cannot be the encoder: it is not a subclass"),
     ],
 )

@@ -55,7 +55,11 @@ def test_the_file_says_how_images_are_made_ready(tmp_path):
     files = save_detectron2(create("resnet50"), Preprocessing(), tmp_path / "new" / "out.pkl")
     assert [file.name for file in files] == ["out.pkl", "out-voc.yaml", "out-coco.yaml"]
     saved = pickle.loads(files[0].read_bytes())
-    assert (saved["__author__"], saved["matching_heuristics"], saved["input_format"]) == ("antipodes", True, "RGB")
+    assert (saved["__author__"], saved["matching_heuristics"], saved["input_format"]) == (
+        "written by antipodes",
+        True,
+        "RGB",
+    )
     assert saved["pixel_mean"] == [123.675, 116.28, 103.53]
     assert saved["pixel_std"] == [58.395, 57.12, 57.375]
     for file in files[1:]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
 from antipodes.evaluation.accuracy import accuracy, average_precision
 from antipodes.evaluation.clusters import pair_rates
-from antipodes.evaluation.ranking import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.functional.retrieval import first_ranks, recalls
-from antipodes.pairs import normalise
 
 
 def test_accuracies_by_hand() -> None:
@@ -101,32 +97,3 @@ def test_ties_are_no_finds_and_blocks_do_not_matter(monkeypatch: pytest.MonkeyPa
     assert torch.equal(first_ranks(texts, images, owners, torch.arange(3)), whole)
     with pytest.raises(ValueError, match="1 of 4 queries have nothing to find, first number 3"):
         first_ranks(same, same, ids, torch.tensor([0, 1, 2, 2]))
-
-
-def test_how_vectors_lie() -> None:
-    z = normalise(torch.randn(50, 4, generator=torch.Generator().manual_seed(0)))
-    assert alignment(z, z) == 0
-    assert alignment(z, -z) == pytest.approx(4)
-    pairs = [(z[i] - z[k]).double().square().sum().item() for i in range(50) for k in range(i)]
-    expected = math.log(sum(math.exp(-2 * distance) for distance in pairs) / len(pairs))
-    assert uniformity(z) == pytest.approx(expected, abs=1e-6)
-    assert uniformity(torch.ones(5, 4) / 2) == pytest.approx(0, abs=1e-6)  # all in one place
-    line = torch.linspace(-1, 1, 20)[:, None] * torch.tensor([[1.0, 2.0, 3.0]])
-    assert effective_rank(line) == pytest.approx(1, abs=1e-3)
-    assert effective_rank(torch.zeros(3, 3)) == 1
-
-
-def test_duplicates_are_recalled_as_loops_find_them() -> None:
-    generator = torch.Generator().manual_seed(0)
-    first = torch.randn(30, 4, generator=generator)
-    second = first + 0.8 * torch.randn(30, 4, generator=generator)
-    both = normalise(torch.cat((first, second)))
-    found = 0
-    for view in range(60):
-        nearest = sorted(
-            (other for other in range(60) if other != view), key=lambda other: -float(both[view] @ both[other])
-        )
-        found += (view + 30) % 60 in nearest[:5]
-    assert duplicate_recall(first, second) == pytest.approx(found / 60)
-    assert 0 < found < 60
-    assert duplicate_recall(torch.ones(10, 2), torch.ones(10, 2)) == 0  # what cannot be told apart is no find

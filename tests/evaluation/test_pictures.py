@@ -277,6 +277,13 @@ def test_a_map_that_starts_from_another_leaves_points_where_they_were() -> None:
     assert (second - first).norm(dim=1).mean() < 0.3 * first.norm(dim=1).mean()
 
 
+def test_equal_features_have_a_map_without_t_sne() -> None:
+    points, how = planar(torch.full((60, 16), 0.3) * (1 + 1e-8), seed=0)  # t-SNE would end the process
+    assert points.shape == (60, 2)
+    assert bool(torch.isfinite(points).all())
+    assert "equal" in how
+
+
 def test_t_sne_goes_on_from_the_other_map(monkeypatch: pytest.MonkeyPatch) -> None:
     manifold = pytest.importorskip("sklearn.manifold")
     start = torch.randn(20, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([9.0, 3.0])

@@ -107,7 +107,7 @@ def test_a_momentum_network_follows() -> None:
     guide.eval()
     guide.update(network)
     torch.testing.assert_close(followed, start + 0.25)
-    with pytest.raises(ValueError, match=r"momentum must be in \[0, 1\)"):
+    with pytest.raises(ValueError, match=r"momentum must be"):
         MomentumGuide(network, 1.0)
 
 

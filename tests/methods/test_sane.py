@@ -315,7 +315,7 @@ def test_the_temperature_is_of_both_losses() -> None:
         ({"refined_share": math.nan}, r"refined_share must be in \[0, 1\]"),
         ({"targets": "qp"}, "targets must be one of pq, p, q, onehot"),
         ({"mixup": "cut"}, "mixup must be one of momentum, vanilla, none"),
-        ({"tau_prime": 1.5}, r"tau_prime must be in \(0, 1\]"),
+        ({"tau_prime": 1.5}, r"tau_prime must be"),
         ({"mu": (0.0, -1.0)}, "mu must be at least 0"),
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"momentum": 2.0}, "momentum must be in"),

@@ -188,8 +188,8 @@ def test_two_that_reweigh_cannot_be_joined() -> None:
 
 def test_wrong_arguments_get_one_sentence() -> None:
     for tau_plus in (-0.1, 1.0, math.nan):
-        with pytest.raises(ValueError, match=r"tau_plus must be in \[0, 1\)"):
+        with pytest.raises(ValueError, match=r"tau_plus must be"):
             DCL(tau_plus)
     for beta in (-1.0, math.inf, math.nan):
-        with pytest.raises(ValueError, match="beta must be at least 0"):
+        with pytest.raises(ValueError, match="beta must be"):
             HCL(0.1, beta)

@@ -105,7 +105,7 @@ def test_by_quantile_as_the_authors(alpha: float, count: int) -> None:
 
 def test_support_views_of_another_shape() -> None:
     z = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(ValueError, match=r"supports must be \(S, B, D\) of views like z1, got \(6, 4\)"):
+    with pytest.raises(ValueError, match=r"supports must be \(S, B, D\) of views like z1, got .*\(6, 4\)"):
         InfoNCE(0.1, FNC(0.2, supports=1))(z, z, torch.arange(6), supports=z)
     with pytest.raises(ValueError, match="supports must be at least 0, got -1"):
         FNC(supports=-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from antipodes import FNC, GlobalContrastive, GloFND, InfoNCE, Oracle
 from antipodes.pairs import Pairs, normalise
+from antipodes.registry import find
 from tests.ranks import Ranks
 from tests.reference.glofnd import LoopGloFND
 
@@ -37,7 +39,7 @@ def by_sample(z1: Tensor, z2: Tensor, ids: Tensor) -> dict[int, list[float]]:
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_thresholds_equal_loops_over_several_visits(optimizer: Any) -> None:
-    policy = GloFND(COUNT, alpha=0.2, optimizer=optimizer, lr=0.3)
+    policy = GloFND(COUNT, alpha=0.2, optimizer=optimizer, lr=0.3, initial="one")
     loops = LoopGloFND(alpha=0.2, lr=0.3, adam=optimizer == "adam")
     loss_fn = InfoNCE(0.1, policy)
     for step in range(6):
@@ -58,7 +60,7 @@ def test_thresholds_equal_loops_over_several_visits(optimizer: Any) -> None:
 def test_flags_by_hand_on_a_circle() -> None:
     degrees = torch.tensor([0.0, 20.0, 90.0, 180.0]).deg2rad()
     points = torch.stack((degrees.cos(), degrees.sin()), dim=1)
-    policy = GloFND(4, alpha=0.4, optimizer="sgd", lr=0.5)
+    policy = GloFND(4, alpha=0.4, optimizer="sgd", lr=0.5, initial="one")
     (rule,) = policy.judge(Pairs(points, torch.arange(4), torch.ones(4)), 1.0)
     # nothing exceeds 1, so g = 0.4 and every threshold falls to 0.8; cos 20 degrees is 0.94
     assert rule.ceiling is not None
@@ -86,7 +88,7 @@ def test_lemma_the_threshold_converges_to_the_quantile(count: int, k: int, seed:
 
 def test_the_share_flagged_converges_to_alpha() -> None:
     z1, z2 = views(3, 200)
-    loss_fn = InfoNCE(0.1, GloFND(200, alpha=0.1, decay=True))
+    loss_fn = InfoNCE(0.1, GloFND(200, alpha=0.1, decay=True, initial="one", lr=0.05))
     shares = []
     for step in range(200):
         ids = torch.randperm(200, generator=torch.Generator().manual_seed(step))[:50]
@@ -106,12 +108,36 @@ def test_nothing_happens_before_the_start() -> None:
     assert bool((policy.threshold < 1).all())
 
 
-def test_quantile_start_flags_alpha_at_once() -> None:
-    slow, fast = (InfoNCE(0.1, GloFND(COUNT, alpha=0.25, initial=initial)) for initial in ("one", "quantile"))
+def test_the_default_flags_alpha_at_once_and_the_papers_start_nothing() -> None:
+    slow, fast = (InfoNCE(0.1, GloFND(COUNT, alpha=0.25, **options)) for options in ({"initial": "one"}, {}))
     for loss_fn in (slow, fast):
         loss_fn(*views(0), torch.arange(COUNT))
     assert slow.stats["flagged_share"] == 0
     assert fast.stats["flagged_share"] == pytest.approx(0.25, abs=0.05)
+
+
+def test_the_papers_start_has_a_name() -> None:
+    paper, default = find("negatives", "glofnd-paper"), find("negatives", "glofnd")
+    slow, fast = (part.target(num_samples=COUNT, **part.preset) for part in (paper, default))
+    assert (slow.initial, slow.lr) == ("one", 0.05)
+    assert (fast.initial, fast.lr) == ("quantile", 0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "epochs", "warns"),
+    [
+        ({"initial": "one"}, 19, True),
+        ({"initial": "one"}, 20, False),
+        ({"initial": "one", "start": 0.35}, 20, True),
+        ({}, 5, False),
+        ({"initial": "one"}, 0, False),
+    ],
+)
+def test_too_few_visits_for_the_papers_start_are_said(options: dict[str, Any], epochs: int, warns: bool) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        GloFND(COUNT, **options).check_visits(epochs)
+    assert ["initial" in str(each.message) for each in caught] == [True] * warns
 
 
 def test_a_shared_threshold_is_one_number() -> None:
@@ -154,7 +180,7 @@ def test_an_empty_queue_leaves_the_thresholds_alone() -> None:
 @pytest.mark.parametrize("build", [InfoNCE, lambda *rest: GlobalContrastive(COUNT, rest[0], 0.9, 0.0, *rest[1:])])
 @pytest.mark.filterwarnings("ignore:some anchors have no negatives")
 def test_everything_flagged_stays_finite(build: Any, treatment: str) -> None:
-    policy = GloFND(COUNT)
+    policy = GloFND(COUNT, initial="one")
     policy._table.rows[:, 0].fill_(-1.0)
     z1, z2 = (part.requires_grad_() for part in views(0))
     loss_fn = build(0.1, policy, treatment)
@@ -167,7 +193,7 @@ def test_everything_flagged_stays_finite(build: Any, treatment: str) -> None:
 def test_a_share_for_every_sample_by_hand() -> None:
     degrees = torch.tensor([0.0, 20.0, 90.0, 180.0]).deg2rad()
     points = torch.stack((degrees.cos(), degrees.sin()), dim=1)
-    policy = GloFND(6, alpha=torch.tensor([0.9, 0.0, 0.1, 0.2, 0.4, 1.0]), optimizer="sgd", lr=0.5)
+    policy = GloFND(6, alpha=torch.tensor([0.9, 0.0, 0.1, 0.2, 0.4, 1.0]), optimizer="sgd", lr=0.5, initial="one")
     pairs = Pairs(points, torch.arange(4), torch.ones(4), anchor_rows=torch.tensor([5, 4, 2, 1]))
     (rule,) = policy.judge(pairs, 1.0)
     # nothing exceeds 1: a threshold falls by half of its own sample's share
@@ -203,7 +229,7 @@ def run_steps(rank: int, world_size: int, first: int, last: int, state: Any, opt
     return outcome, loss_fn.state_dict()
 
 
-BY_SAMPLE = {"alpha": torch.linspace(0, 0.5, COUNT), "initial": "quantile"}
+BY_SAMPLE = {"alpha": torch.linspace(0, 0.5, COUNT)}
 
 
 @pytest.mark.parametrize(
@@ -211,9 +237,9 @@ BY_SAMPLE = {"alpha": torch.linspace(0, 0.5, COUNT), "initial": "quantile"}
     [
         {},
         {"shared": True},
-        {"initial": "quantile"},
+        {"initial": "one"},
         {"optimizer": "sgd"},
-        {"shared": True, "initial": "quantile"},
+        {"shared": True, "initial": "one"},
         BY_SAMPLE,
     ],
     ids=lambda options: ", ".join(options),
@@ -231,7 +257,7 @@ def test_two_ranks_equal_one(two_ranks: Ranks, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"shared": True}, {"initial": "quantile", "decay": True}, BY_SAMPLE],
+    [{}, {"shared": True}, {"initial": "one", "decay": True}, BY_SAMPLE],
     ids=lambda options: ", ".join(options),
 )
 def test_save_load_continue_is_bit_equal(options: dict[str, Any]) -> None:

@@ -230,7 +230,7 @@ def test_there_is_nothing_to_save() -> None:
 
 def test_wrong_arguments_get_one_sentence() -> None:
     for arguments, sentence in (
-        ({"outer": (1.0, 0.0)}, "outer must be two shares"),
+        ({"outer": (1.0, 0.0)}, "outer must be"),
         ({"inner": 1.0}, "inner must be in"),
         ({"until": 0.0}, "until must be in"),
         (
@@ -238,7 +238,7 @@ def test_wrong_arguments_get_one_sentence() -> None:
             "anneal must be one of linear, step, staircase, none, validation, loss",
         ),
         ({"patience": 0}, "patience must be at least 1"),
-        ({"outer": 0.5}, "outer must be two shares"),
+        ({"outer": 0.5}, "outer must be"),
         ({"start": 0.5, "until": 0.4}, "start must be in"),
     ):
         with pytest.raises(ValueError, match=sentence):

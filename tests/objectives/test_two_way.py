@@ -169,9 +169,9 @@ def test_sigmoid_refuses_what_does_not_fit() -> None:
 
     with pytest.raises(ValueError, match="policies that reweigh it do not fit"):
         Sigmoid(negatives=DCL())
-    with pytest.raises(ValueError, match="bias must be finite"):
+    with pytest.raises(ValueError, match="bias must be"):
         Sigmoid(bias=float("nan"))
-    with pytest.raises(ValueError, match="TwoWay needs an objective"):
+    with pytest.raises(ValueError, match="objective must be"):
         TwoWay(torch.nn.Identity())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="two different"):
         TwoWay(InfoNCE(), ("a", "a"))

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from antipodes.report.run_page import _curves
+from antipodes.runs.records import epoch_lines
 from tests.audit.scenes import scene
 from tests.cli.command import here, refused
 from tests.report.browser import opened
@@ -175,3 +178,27 @@ def test_one_place_for_the_data_of_several_runs(runs: list[Path], tmp_path: Path
     other.mkdir()
     (other / "config.yaml").write_text(config.replace("/photos\n", "/others\n"))
     assert "trained on several" in refused("report", runs[0], other, "--data", tmp_path, "--out", tmp_path / "x.html")
+
+
+def test_a_page_of_many_epochs_is_small_and_needs_little_memory(runs: list[Path], tmp_path: Path) -> None:
+    run, out = tmp_path / "long", tmp_path / "report.html"
+    shutil.copytree(runs[0], run)
+    count = 60_000
+    with (run / "metrics.jsonl").open("w") as file:
+        for epoch in range(1, count + 1):
+            loss = 99.5 if epoch == 31_415 else 1 + 1 / epoch
+            file.write(json.dumps({"kind": "epoch", "step": epoch, "epoch": epoch, "loss": loss, "lr": 0.1}) + "\n")
+    assert here("report", run, "--samples", 0, "--out", out)[0] == 0
+    page = out.read_text()
+    assert len(page) < 200_000
+    assert f"1 at epoch {count}" in page  # the last
+    tracemalloc.start()
+    curves = _curves({"long": epoch_lines(run)})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert curves is not None
+    assert peak < 10_000_000  # a list of all lines takes 30 MB
+    heights = [
+        float(point.partition(",")[2]) for point in curves.drawings[0].split('points="')[1].split('"')[0].split()
+    ]
+    assert min(heights) < 60  # the peak at one epoch is still there

@@ -54,7 +54,7 @@ def heard(folder: Path) -> list[object]:
 
 @pytest.mark.usefixtures("wandb")
 def test_wandb_hears_what_is_recorded_and_a_resumed_run_goes_on(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("epochs: 3")
+    (tmp_path / "config.yaml").write_text("---\nepochs: 3\n...\n")
     records = Records(tmp_path, boards=["wandb"])
     records.write("step", 1, {"loss": 0.5})
     Records(tmp_path, 1, ["wandb"]).write("epoch", 2, {"loss": 0.25})

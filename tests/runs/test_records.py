@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antipodes.runs.records import Records, Totals, read_records
+from antipodes.runs.records import Records, Totals, read_epochs, read_records
 from tests.ranks import Ranks
 
 
@@ -45,3 +45,19 @@ def means_of_rank(rank: int, world_size: int) -> dict[str, float]:
 def test_ranks_need_not_have_the_same_numbers(two_ranks: Ranks) -> None:
     for means in two_ranks(means_of_rank):
         assert means == pytest.approx({"loss": 1.5, "mtpr": 0.25})
+
+
+def test_lines_that_are_no_records_are_left_out(tmp_path: Path) -> None:
+    whole = [{"kind": "step", "step": 1, "loss": 2.0}, {"kind": "epoch", "step": 2, "epoch": 1, "loss": None}]
+    odd = ["5", "null", "[1]", '"kind"', "{}", '{"kind": "epoch"}', '{"step": 3}', '{"kind": 5, "step": 3}', "\ufffd"]
+    odd += ['{"kind": "step", "step": "3"}', '{"kind": "step", "step": -1}', '{"kind": "step", "step": true}']
+    odd += ['{"kind": "epoch", "step": 3}', '{"kind": "step", "step": 3, "loss": "low"}', "[" * 100_000, "9" * 5000]
+    lines = [json.dumps(whole[0]), *odd, json.dumps(whole[1])]
+    (tmp_path / "metrics.jsonl").write_bytes("\n".join(lines).encode() + b"\n\xff\xfe")
+    with pytest.warns(UserWarning, match=rf"{len(odd)} of {len(lines) + 1} lines of .*metrics\.jsonl"):
+        assert read_records(tmp_path) == whole
+    with pytest.warns(UserWarning, match="no records"):
+        assert read_epochs(tmp_path) == whole[1:]
+    with pytest.warns(UserWarning, match="no records"):
+        assert Records(tmp_path, step=2).epochs == whole[1:]
+    assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == whole

@@ -111,7 +111,8 @@ def test_records_of_earlier_versions_are_compared_by_rooms() -> None:
 
 
 def finished(out: Path, config: dict, digests: dict[str, str]) -> Path:
-    run = Run.create(str(out / "plain" / f"seed-{config['seed']}"), config)
+    run = Run(out / "plain" / f"seed-{config['seed']}")
+    run.create(config)
     (run.folder / "metrics.jsonl").write_text("{}\n")
     (run.folder / "evaluation.json").write_text("{}")
     (run.folder / "study.json").write_text(json.dumps({"scores": {}, "code": digests}))

@@ -13,7 +13,7 @@ from PIL import Image
 
 from antipodes.data import open_dataset
 from antipodes.methods import Method
-from antipodes.runs.folder import Run, load_checkpoint
+from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint
 from antipodes.runs.growth import growth_since
 from antipodes.runs.opening import open_method
 from antipodes.state import ByRow
@@ -128,7 +128,7 @@ def test_epochs_may_shrink_and_an_unfinished_epoch_begins_anew(tmp_path: Path) -
     done("train", "--data", album(tmp_path / "photos", 40), *options, "--out", run)
     state = load_checkpoint(Run(run).last)
     state["step"] = 7  # as if it had been killed in its second epoch
-    torch.save(state, Run(run).last)
+    save_checkpoint(Run(run).last, state)
     for number in range(10, 40):
         (tmp_path / "photos" / f"{10 * number:03}.png").unlink()
     done("train", "--resume", run)

@@ -13,7 +13,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from antipodes.runs.folder import Run, load_checkpoint
+from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint
 from antipodes.runs.records import read_records
 from antipodes.runs.snapshots import load_snapshots
 from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, here, refused
@@ -167,7 +167,7 @@ def test_checkpoint_that_would_run_code_is_refused(finished: Path, tmp_path: Pat
             return (Path.touch, (tmp_path / "touched",))  # type: ignore[return-value]
 
     path = tmp_path / "evil.pt"
-    torch.save({"format": 1, "model": Evil()}, path)
+    save_checkpoint(path, {"model": Evil()})
     with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
         load_checkpoint(path)
     assert not (tmp_path / "touched").exists()

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antipodes.audit.outputs import escaped, require_out, require_pyarrow, write_table
+from antipodes.audit.outputs import escaped, is_table_of, require_out, require_pyarrow, write_table
 from antipodes.files import replacing
+from antipodes.plain_text import from_csv_cell
 
 FORMATS = (".npz", ".npy", ".parquet")
 _NAMES = ("embeddings", "features", "vectors", "embedding")
@@ -130,6 +131,17 @@ def write_embeddings(path: str | Path, embeddings: Embeddings) -> None:
             parquet.write_table(pyarrow.table(columns), file)
 
 
+def is_written(path: Path) -> bool:
+    """Return True if `write_embeddings` may have written a file: it holds what such a file holds.
+
+    Raises:
+        Exception: of the reader, if the file has another format.
+    """
+    if path.suffix == ".npy":
+        return is_table_of(paths_beside(path), ("id", "path"))
+    return is_table_of(path, ("embeddings", "paths", "ids") if path.suffix == ".npz" else ("id", "path", "embedding"))
+
+
 def paths_beside(path: Path) -> Path:
     """The table of `id` and `path` that belongs to an .npy file, which holds vectors alone: x.paths.csv for x.npy."""
     return path.with_suffix(".paths.csv")
@@ -168,7 +180,7 @@ def _read_npy(path: Path) -> dict[str, Any]:
     table = paths_beside(path)
     if table.is_file():
         with table.open(newline="", encoding="utf-8") as file:
-            paths = [line.get("path") for line in csv.DictReader(file)]
+            paths = [from_csv_cell(line.get("path") or "") for line in csv.DictReader(file)]
         if len(paths) == len(loaded):
             return {"embeddings": loaded, "paths": paths}
     return {"embeddings": loaded}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
-from PIL import Image, ImageOps
 from torch import Tensor
 
 from antipodes.data import ImageDataset
+from antipodes.data.decode import decode_source
+from antipodes.data.image_opening import Source
 
 SIZE = 64
 
@@ -32,11 +32,7 @@ class FileImages(ImageDataset):
         return torch.stack([self._picture(self.paths[row]) for row in ids.tolist()])
 
     def _picture(self, path: str) -> Tensor:
-        try:
-            with Image.open(path) as image:
-                image.draft("RGB", (2 * self.image_size, 2 * self.image_size))
-                upright = ImageOps.exif_transpose(image).convert("RGB")
-            square = ImageOps.fit(upright, (self.image_size, self.image_size), Image.Resampling.BICUBIC)
-        except Exception:  # damaged files raise nearly anything in Pillow's decoders
+        decoded = decode_source(Source(path), self.image_size)
+        if decoded.pixels is None:
             return torch.full((3, self.image_size, self.image_size), 128, dtype=torch.uint8)
-        return torch.from_numpy(np.array(square)).permute(2, 0, 1)
+        return torch.from_numpy(decoded.pixels)

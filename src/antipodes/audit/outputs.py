@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from antipodes.files import replacing
+from antipodes.parquet import write_parquet
+from antipodes.plain_text import csv_cell
 
 Columns = Mapping[str, Sequence[Any]]
 
 
 def require_out(path: str | Path, suffixes: Sequence[str]) -> Path:
-    """Refuse a file that cannot be written, before any work is done.
+    """Refuse a file that cannot be written, before any work is done. See `refuse_foreign` for a file that exists.
 
     Raises:
         ValueError: if its ending is not one of `suffixes`, its folder does not exist or cannot be written to, or it is
@@ -52,12 +54,30 @@ def require_pyarrow() -> tuple[ModuleType, ModuleType]:
     return pyarrow, pyarrow.parquet
 
 
+def is_table_of(path: Path, names: Collection[str]) -> bool:
+    """Return True if a .csv, .parquet, .json or .npz file is a table with these columns, and maybe more.
+
+    Raises:
+        Exception: of the reader, if the file has another format.
+    """
+    if path.suffix == ".parquet":
+        found = require_pyarrow()[1].read_schema(path).names
+    elif path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as archive:
+            found = archive.files
+    elif path.suffix == ".json":
+        found = json.loads(path.read_text())[0]
+    else:
+        with path.open(newline="", encoding="utf-8") as file:
+            found = next(csv.reader(file))
+    return set(names) <= set(found)
+
+
 def write_table(path: Path, columns: Columns) -> None:
     """Write columns of equal length to a .csv, .parquet, .json (a list of records) or .npz file."""
     with replacing(path) as temporary:
         if path.suffix == ".parquet":
-            pyarrow, parquet = require_pyarrow()
-            parquet.write_table(pyarrow.table({name: _plain(values) for name, values in columns.items()}), temporary)
+            write_parquet(temporary, {name: _plain(values) for name, values in columns.items()})
         elif path.suffix == ".npz":
             with temporary.open("wb") as file:
                 np.savez(file, **{name: np.asarray(values) for name, values in columns.items()})  # type: ignore[arg-type]
@@ -66,8 +86,9 @@ def write_table(path: Path, columns: Columns) -> None:
         else:
             with temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as handle:
                 writer = csv.writer(handle)
-                writer.writerow(columns)
-                writer.writerows(zip(*(_plain(values) for values in columns.values()), strict=True))
+                writer.writerow(map(csv_cell, columns))
+                cells = (map(csv_cell, _plain(values)) for values in columns.values())
+                writer.writerows(zip(*cells, strict=True))
 
 
 def records(columns: Columns) -> list[dict[str, Any]]:

@@ -36,14 +36,20 @@ def compute_in_parts(
 
     Returns:
         All vectors (count, F), and how many rows were there already. The folder stays: see `remove_parts`.
+
+    Raises:
+        ValueError: if the folder holds something else.
     """
     key = hashlib.blake2b("\0".join(identity).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
     mark = folder / "identity.json"
     wanted = {"key": key, "count": count, "size": size}
-    if folder.exists() and not (mark.is_file() and json.loads(mark.read_text()) == wanted):
+    if folder.exists() and not mark.is_file() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is in the way, and no earlier call has made it: move it elsewhere")
+    if folder.exists() and _read(mark) != wanted:
         shutil.rmtree(folder)
     folder.mkdir(exist_ok=True)
-    mark.write_text(json.dumps(wanted))
+    with replacing(mark) as temporary:
+        temporary.write_text(json.dumps(wanted))
     parts, found = [], 0
     for start in range(0, count, size):
         rows = range(start, min(start + size, count))
@@ -58,6 +64,13 @@ def compute_in_parts(
         if progress is not None:
             progress(rows.stop, count)
     return np.concatenate(parts), found
+
+
+def _read(mark: Path) -> object:
+    try:
+        return json.loads(mark.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def remove_parts(folder: Path) -> None:

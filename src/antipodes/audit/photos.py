@@ -17,9 +17,12 @@ from PIL import Image
 from torch import Tensor
 
 from antipodes.data import Captions, Folder, Samples, open_dataset
+from antipodes.data.decode import upright
 from antipodes.data.image_files import ImageFiles
+from antipodes.data.image_opening import Source, opened_source
 
 SIZE = 64
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,12 @@ class Photos:
             return read_image(self.paths[row])
         return Image.fromarray(self.pixels([row])[0].permute(1, 2, 0).numpy())
 
+    def contents(self) -> list[str]:
+        """Digests of the files as they are now; where pictures are not files, the fingerprints of the datasets."""
+        if self.are_files:
+            return [_file_digest(path) for path in self.paths]
+        return [part.fingerprint for part in self.parts]
+
     def copies(self) -> list[tuple[int, int]] | None:
         """Pairs of the first and every other file of equal content; None where pictures are not files."""
         return equal_files(self.paths) if self.are_files else None
@@ -124,11 +133,16 @@ def _has_files(dataset: Samples) -> TypeGuard[ImageFiles | Captions]:
 
 
 def read_image(path: str) -> Image.Image:
-    """An image file as RGB, upright."""
-    from PIL import ImageOps
+    """An image file as RGB, upright.
 
-    with Image.open(path) as image:
-        return ImageOps.exif_transpose(image).convert("RGB")
+    Raises:
+        ValueError: if it cannot be read.
+    """
+    try:
+        with opened_source(Source(path)) as image:
+            return upright(image).convert("RGB")
+    except Exception as error:  # damaged files raise nearly anything in Pillow's decoders
+        raise ValueError(f"{path} cannot be read as an image ({error})") from error
 
 
 def equal_files(paths: Sequence[str]) -> list[tuple[int, int]]:
@@ -138,12 +152,21 @@ def equal_files(paths: Sequence[str]) -> list[tuple[int, int]]:
         sizes[os.path.getsize(path)].append(row)
     found = []
     for rows in sizes.values():
-        firsts: dict[bytes, int] = {}
+        firsts: dict[str, int] = {}
         for row in rows if len(rows) > 1 else ():
-            first = firsts.setdefault(hashlib.blake2b(Path(paths[row]).read_bytes()).digest(), row)
+            first = firsts.setdefault(_file_digest(paths[row]), row)
             if first != row:
                 found.append((first, row))
     return sorted(found)
+
+
+def _file_digest(path: str) -> str:
+    """Digest of a file's content, of which only a part is in memory at a time."""
+    digest = hashlib.blake2b(digest_size=32)
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _limit(limit: int | None) -> dict[str, int]:

@@ -10,10 +10,16 @@ from typing import Any
 from antipodes.audit.embeddings import Embeddings
 from antipodes.audit.findings import EXACT, FALSE_NEGATIVE, KINDS, NEAR, OTHER_CLASS, OUTLIER, Findings
 from antipodes.audit.groups import join, pairs_within
-from antipodes.audit.outputs import write_table
-from antipodes.files import replacing
+from antipodes.audit.outputs import is_table_of, write_table
+from antipodes.files import MARK, is_marked, replacing
 
 PAIRS, GROUPS, SAMPLES, SUMMARY = "pairs.parquet", "groups.parquet", "samples.parquet", "summary.json"
+COLUMNS = {
+    PAIRS: ("path_a", "path_b", "similarity", "threshold", "kind"),
+    GROUPS: ("row", "path", "group"),
+    SAMPLES: ("row", "path", "kind", "score", "bound"),
+}
+"""Some columns of each table, by which an earlier one is known."""
 
 
 def summarise(embeddings: Embeddings, findings: Findings, batch_size: int) -> dict[str, Any]:
@@ -89,7 +95,16 @@ def write_findings(
     write_table(folder / GROUPS, {"row": list(range(len(trained))), "path": trained, "group": groups})
     write_table(folder / SAMPLES, standing_out)
     with replacing(folder / SUMMARY) as temporary:
-        temporary.write_text(json.dumps(summary, indent=1) + "\n")
+        temporary.write_text(json.dumps({"generator": MARK, **summary}, indent=1) + "\n")
+
+
+def is_finding(path: Path) -> bool:
+    """Return True if `write_findings` may have written a file: the summary has our mark, a table its columns.
+
+    Raises:
+        Exception: of the reader, if the file has another format.
+    """
+    return is_marked(path) if path.name == SUMMARY else is_table_of(path, COLUMNS[path.name])
 
 
 def class_name(embeddings: Embeddings, label: int) -> str:

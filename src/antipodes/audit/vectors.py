@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -75,6 +76,21 @@ class Patches:
         """Vectors (b, F) of images."""
         assert self.loaded is not None
         return self.loaded.embed(images)
+
+
+def encoder_digest(encode: Encode) -> str:
+    """Hex digest of an encoder's weights and of how it makes images ready.
+
+    Patches must have been fitted: vectors of two fits have nothing to do with each other.
+    """
+    loaded = encode.loaded if isinstance(encode, Patches) else encode
+    assert isinstance(loaded, LoadedEncoder)
+    digest = hashlib.blake2b(repr((loaded, loaded.preprocessing)).encode(), digest_size=16)
+    for name, tensor in loaded.state_dict().items():
+        values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(values.numpy().data)
+    return digest.hexdigest()
 
 
 def embed_photos(

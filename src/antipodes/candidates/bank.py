@@ -8,9 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from antipodes.arguments import check_numbers, check_vectors, checked, number, whole
+from antipodes.functional.errors import NotFinite
 from antipodes.pairs import normalise
 from antipodes.seeding import generator
-from antipodes.state import ByRow, SampleTable
+from antipodes.state import ByRow, SampleTable, sample_count
 
 
 class MemoryBank(nn.Module):
@@ -34,22 +36,19 @@ class MemoryBank(nn.Module):
     draws: Tensor
     samples: Tensor | None
 
+    @checked
     def __init__(
         self, num_samples: int, dim: int, momentum: float = 0.5, seed: int = 0, identities: Tensor | None = None
     ) -> None:
         super().__init__()
-        if not 0 <= momentum < 1:
-            raise ValueError(f"the bank's momentum must be in [0, 1), got {momentum}: 1 would never write anything")
-        self.momentum = momentum
-        self.seed = seed
+        self.momentum = number("momentum", momentum, 0, below=1, why="1 would never write anything")
+        self.seed = whole("seed", seed)
+        num_samples, dim = sample_count(num_samples), whole("dim", dim, 1)
         self.table = SampleTable(num_samples, (dim,))
         self.table.rows.copy_(normalise(torch.randn(num_samples, dim, generator=generator("bank", seed))))
         self.register_buffer("draws", torch.zeros((), dtype=torch.int64))
-        if identities is not None and (identities.shape != (num_samples,) or identities.dtype != torch.int64):
-            raise ValueError(
-                f"identities must be int64 of shape ({num_samples},), "
-                f"got {identities.dtype} of shape {tuple(identities.shape)}"
-            )
+        if identities is not None:
+            check_numbers("identities", identities, num_samples)
         self.register_buffer("samples", identities)
 
     def read(self, rows: Tensor) -> Tensor:
@@ -58,6 +57,10 @@ class MemoryBank(nn.Module):
 
     def write(self, rows: Tensor, embeddings: Tensor) -> None:
         """Mix normalised embeddings (b, D) into the entries of their rows, on every rank."""
+        check_vectors("embeddings", embeddings, self.table.rows.shape[1])
+        check_numbers("rows", rows, len(embeddings))
+        if not bool(embeddings.detach().isfinite().all()):
+            raise NotFinite("embeddings hold NaN or infinite numbers: an entry of the bank would keep them")
         mixed = self.momentum * self.read(rows) + (1 - self.momentum) * embeddings.detach()
         self.table.write(rows, normalise(mixed))
 
@@ -76,7 +79,7 @@ class MemoryBank(nn.Module):
         An entry drawn twice would tie with itself in a ranking. The draw depends on the seed and on how many were made
         before, which a checkpoint restores.
         """
-        rows = self.table.rows
+        rows, count = self.table.rows, whole("count", count, 1)
         if count >= len(rows):
             return self.entries()
         ids = torch.randperm(len(rows), generator=self.generator())[:count].to(rows.device)

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from antipodes.distributed import gather, world_size
-from antipodes.functional._compiling import full_precision
 from antipodes.functional.positives import paired_similarity
 from antipodes.functional.same_sample import SameSample
 from antipodes.pairs import Guide, Pairs
@@ -44,7 +43,7 @@ def batch_pairs(
     if world_size() == 1:
         pairs = Pairs(
             views, anchor_ids, positives, teachers=others, anchor_rows=anchor_rows, guide=seen,
-            log_weights=weights, positive_log_weights=weights,
+            log_weights=weights, positive_log_weights=weights, views=2,
         )  # fmt: skip
         pairs.__dict__["same_sample"] = _of_batch(anchor_ids, distinct)
         return pairs
@@ -62,6 +61,7 @@ def batch_pairs(
         guide=seen,
         log_weights=None if log_weights is None else gather(log_weights).repeat(2),
         positive_log_weights=weights,
+        views=2,
     )
 
 
@@ -82,8 +82,7 @@ def small_batch(
         guide: likewise.
     """
     half = ids.shape[0]
-    with full_precision(views.device):
-        product = torch.mm(views, views.T)
+    product = torch.mm(views, views.T)
     positive = product.diagonal(half)
     pairs = Pairs(
         views,
@@ -91,6 +90,7 @@ def small_batch(
         torch.cat((positive, positive)),
         anchor_rows=None if rows is None else torch.cat((rows, rows)),
         guide=None if guide is None else view_guides(guide),
+        views=2,
     )
     pairs.__dict__.update(product=product, same_sample=_of_batch(pairs.anchor_ids, distinct))
     return pairs

@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from antipodes.arguments import check_numbers, check_vectors, checked, whole
 from antipodes.distributed import gather
-from antipodes.state import ByRow
+from antipodes.state import LARGEST_TABLE, ByRow
 
 
 class Queue(nn.Module):
@@ -29,10 +30,12 @@ class Queue(nn.Module):
     rows: Tensor
     cursor: Tensor
 
+    @checked
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()
-        if size < 1:
-            raise ValueError(f"the queue's size must be at least 1, got {size}")
+        size, dim = whole("size", size, 1), whole("dim", dim, 1)
+        if size * dim >= LARGEST_TABLE:
+            raise ValueError(f"size must leave room for the keys in memory, got {size} keys of {dim} numbers")
         self.register_buffer("keys", torch.zeros(size, dim))
         self.register_buffer("ids", torch.full((size,), -1))
         self.register_buffer("rows", torch.full((size,), -1))
@@ -48,6 +51,9 @@ class Queue(nn.Module):
         """
         size = len(self.ids)
         rows = ids if rows is None else rows
+        check_vectors("keys", keys, self.keys.shape[1])
+        check_numbers("ids", ids, len(keys))
+        check_numbers("rows", rows, len(keys))
         keys, ids, rows = gather(keys.detach())[-size:], gather(ids)[-size:], gather(rows)[-size:]
         slots = (self.cursor + torch.arange(len(ids), device=ids.device)) % size
         self.keys[slots] = keys.to(self.keys.dtype)

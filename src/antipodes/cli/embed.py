@@ -7,15 +7,19 @@ import os
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
-from antipodes.audit.embeddings import FORMATS, Embeddings, checked, paths_beside, write_embeddings
-from antipodes.audit.outputs import require_out, write_table
+from antipodes.audit.embeddings import FORMATS, Embeddings, checked, is_written, paths_beside, write_embeddings
+from antipodes.audit.outputs import is_table_of, require_out, write_table
 from antipodes.audit.parts import compute_in_parts, remove_parts
 from antipodes.audit.photos import Photos, open_photos, photos_of
-from antipodes.audit.vectors import Patches, embed_photos, open_encoder
+from antipodes.audit.vectors import Patches, embed_photos, encoder_digest, open_encoder
 from antipodes.cli.evaluate import progress_bar
-from antipodes.cli.parser import ArgumentParser
+from antipodes.cli.parser import FORCE, ArgumentParser
+from antipodes.cli.tables import facts_table
+from antipodes.files import refuse_foreign
+
+SKIPPED = ("file", "reason")
+"""The columns of the list of images that could not be read."""
 
 DESCRIPTION = """Embed images: a vector for every image of a folder or dataset, by the encoder of a run, a pretrained
 one (efficientnet-lite0), an exported .safetensors file, or the small patches that these images are made of (patches,
@@ -47,9 +51,15 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="Threads that decode images.")
     parser.add_argument("--batch_size", type=int, default=32, help="Images that the encoder sees at a time.")
     parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
+    parser.add_argument("--force", action="store_true", help=FORCE)
     call = parser.parse_args(arguments)
 
     out = require_out(call.out, FORMATS)
+    skipped = out.with_name(out.stem + ".skipped.csv")
+    refuse_foreign(out, "--out", is_written, call.force)
+    refuse_foreign(skipped, "--out", lambda file: is_table_of(file, SKIPPED), call.force)
+    if out.suffix == ".npy":
+        refuse_foreign(paths_beside(out), "--out", lambda _: is_written(out), call.force)
     for name in ("workers", "batch_size"):
         if getattr(call, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(call, name)}")
@@ -61,7 +71,7 @@ def main(arguments: list[str]) -> None:
     with progress_bar("embedding") as progress:
         vectors, found = compute_in_parts(
             parts,
-            (name, _version(call.encoder), *photos.paths),
+            (name, encoder_digest(encode), *photos.paths, *photos.contents()),
             len(photos),
             lambda rows: embed_photos(photos, encode, rows, workers=call.workers, batch=call.batch_size),
             progress,
@@ -79,19 +89,12 @@ def main(arguments: list[str]) -> None:
     if out.suffix == ".npy":
         facts["paths"] = str(paths_beside(out))
     if photos.skipped:
-        listing = out.with_name(out.stem + ".skipped.csv")
-        write_table(
-            listing, {"file": [file for file, _ in photos.skipped], "reason": [why for _, why in photos.skipped]}
-        )
-        facts["skipped files"] = str(listing)
+        write_table(skipped, dict(zip(SKIPPED, zip(*photos.skipped, strict=True), strict=True)))
+        facts["skipped files"] = str(skipped)
     if call.json:
         print(json.dumps(facts))
         return
-    table = Table("", title="embedded", show_header=False)
-    table.add_column("", justify="right")
-    for key, value in facts.items():
-        table.add_row(key, f"{value:,}" if isinstance(value, int) else str(value))
-    Console().print(table)
+    Console().print(facts_table("embedded", facts))
 
 
 def _photos(encoder: str, data: str | None, limit: int | None) -> Photos:
@@ -104,10 +107,3 @@ def _photos(encoder: str, data: str | None, limit: int | None) -> Photos:
     from antipodes.runs.folder import Run
 
     return photos_of(build_data(Run.open(encoder).config()["data"]))
-
-
-def _version(encoder: str) -> str:
-    """What changes when an encoder on disk does."""
-    place = Path(encoder)
-    files = [place, place / "encoder.safetensors", place / "checkpoints" / "last.pt"]
-    return " ".join(str(file.stat().st_mtime_ns) for file in files if file.is_file())

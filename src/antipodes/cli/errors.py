@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import errno
 import re
+import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from antipodes.plain_text import printable
 
 STOPPED = 130  # as shells have it for Control-C
+TERMINATED = 143  # and for SIGTERM
 
 
 def exit_code(command: Callable[[list[str]], None], arguments: list[str]) -> int:
-    """Run a command: 0 when it is done, 1 when it failed, 2 when the call was wrong, 130 when it was stopped."""
-    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+    """Run a command: 0 when it is done, 1 when it failed, 2 when the call was wrong, 130 or 143 when it was stopped."""
+    warnings.showwarning = lambda message, *_, **__: print(f"warning: {printable(str(message))}", file=sys.stderr)
+    received: list[int] = []
     try:
-        command(arguments)
+        with _terminated_like_interrupted(received):
+            command(arguments)
     except (ValueError, FileNotFoundError) as error:
         say(str(error))
         return 2
@@ -28,13 +35,36 @@ def exit_code(command: Callable[[list[str]], None], arguments: list[str]) -> int
         return 1
     except KeyboardInterrupt as error:
         say(str(error) or "stopped")
-        return STOPPED
+        return TERMINATED if received else STOPPED
     return 0
+
+
+@contextmanager
+def _terminated_like_interrupted(received: list[int]) -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, so that whatever cleans up after Control-C cleans up after it as well.
+
+    Args:
+        received: gets the signal's number.
+    """
+
+    def interrupt(number: int, _: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # only the main thread may say so
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def say(sentence: str) -> None:
     """Say it on standard error, in one line."""
-    print(f"antipodes: {' '.join(sentence.split())}", file=sys.stderr)
+    print(f"antipodes: {printable(' '.join(sentence.split()))}", file=sys.stderr)
 
 
 def _lacks_memory(error: Exception) -> bool:

@@ -26,7 +26,7 @@ from antipodes.evaluation.scores import keep_scores
 from antipodes.evaluation.subject import Subject
 from antipodes.methods import Method
 from antipodes.runs.fingerprint import fingerprint
-from antipodes.runs.folder import Run, load_checkpoint
+from antipodes.runs.folder import CHECKPOINT_KEYS, Run, load_checkpoint
 from antipodes.runs.open_clip import open_clip_method
 from antipodes.runs.opening import open_method
 from antipodes.runs.towers import Progress
@@ -137,7 +137,7 @@ def _of_open_clip(call: Namespace, names: Sequence[str] | None) -> None:
 
 def _measured_on(run: Run, which: Literal["last", "best"], subject: Subject) -> dict[str, Any]:
     """What scores are of: weights by their digest and epochs, data by its path, the number of its rows and a digest."""
-    state = load_checkpoint(run.last if which == "last" else run.best)
+    state = load_checkpoint(run.last if which == "last" else run.best, CHECKPOINT_KEYS)
     parts = {"training": subject.data, "test": subject.held_out}
     measured = {
         "checkpoint": which,

@@ -5,20 +5,28 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
 
-from antipodes.cli.parser import ArgumentParser
-from antipodes.encoders.detectron2 import save_detectron2, to_detectron2
+from antipodes.cli.parser import FORCE, ArgumentParser
+from antipodes.encoders.detectron2 import detectron2_files, save_detectron2, to_detectron2
 from antipodes.encoders.encoder import Encoder, Preprocessing
 from antipodes.encoders.export import export_backbone
 from antipodes.encoders.loading import LoadedEncoder, load
 from antipodes.encoders.onnx import export_onnx, require_onnx
-from antipodes.encoders.open_clip import TwoTowers, save_open_clip, to_open_clip
+from antipodes.encoders.open_clip import (
+    CONFIG_FILE,
+    VOCABULARY_FILE,
+    WEIGHTS_FILE,
+    TwoTowers,
+    save_open_clip,
+    to_open_clip,
+)
+from antipodes.files import is_marked, refuse_foreign
 from antipodes.runs.exporting import export_encoders, run_preprocessing, two_towers
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
@@ -65,6 +73,7 @@ def main(arguments: list[str]) -> None:
         default=None,
         help="Weights of this checkpoint instead of those at the end of training.",
     )
+    parser.add_argument("--force", action="store_true", help=FORCE)
     parser.add_argument("--json", action="store_true", help="Print JSON instead of sentences.")
     call = parser.parse_args(arguments)
 
@@ -72,12 +81,14 @@ def main(arguments: list[str]) -> None:
     if not wanted and not call.open_clip:
         raise ValueError("say what to write: --onnx FILE, --detectron2 FILE, --safetensors FILE or --open_clip FOLDER")
     for name, file in wanted.items():
-        if Path(file).is_dir():
-            raise ValueError(f"--{name} {file} is a folder: give the name of the file to write")
+        for each in FILES[name](Path(file)) if not Path(file).is_dir() else [Path(file)]:
+            refuse_foreign(each, f"--{name}", is_marked, call.force)
         if not Path(file).absolute().parent.is_dir():
             raise ValueError(f"--{name} {file}: the folder {Path(file).parent} does not exist, make it first")
     if "onnx" in wanted:
         require_onnx()
+    if call.open_clip:
+        _refuse_other_model(Path(call.open_clip), call.force)
     towers = open_towers(call.run, call.checkpoint) if call.open_clip else None
     done: dict[str, dict[str, Any]] = {}
     if wanted:
@@ -159,6 +170,25 @@ def write_safetensors(loaded: LoadedEncoder, file: Path) -> dict[str, Any]:
 
 
 WRITERS = {"onnx": write_onnx, "detectron2": write_detectron2, "safetensors": write_safetensors}
+FILES: dict[str, Callable[[Path], list[Path]]] = {
+    "onnx": lambda file: [file],
+    "detectron2": detectron2_files,
+    "safetensors": lambda file: [file, file.with_suffix(".md")],
+}
+"""What the writers write, given the file that a call names."""
+
+
+def _refuse_other_model(folder: Path, force: bool) -> None:
+    """Refuse a folder that holds a model of open_clip which this package did not write.
+
+    Its weights carry the mark; the other files belong to them.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--open_clip {folder} is a file: name a folder")
+    weights = folder / WEIGHTS_FILE
+    refuse_foreign(weights, "--open_clip", is_marked, force)
+    for name in (CONFIG_FILE, VOCABULARY_FILE):
+        refuse_foreign(folder / name, "--open_clip", lambda _: weights.is_file(), force)
 
 
 def _shape(loaded: LoadedEncoder) -> str:

@@ -13,11 +13,18 @@ from torch import Tensor
 
 from antipodes.audit.embeddings import FORMATS, Embeddings, read_embeddings
 from antipodes.audit.neighbours import Neighbours, nearest_large, nearest_of
-from antipodes.audit.outputs import require_out, write_table
+from antipodes.audit.outputs import is_table_of, require_out, write_table
 from antipodes.cli.evaluate import progress_bar
-from antipodes.cli.parser import ArgumentParser
+from antipodes.cli.parser import FORCE, ArgumentParser
+from antipodes.cli.tables import cell
+from antipodes.files import refuse_foreign
+from antipodes.plain_text import printable
 
 OUTPUTS = (".csv", ".parquet", ".json", ".npz")
+COLUMNS = ("path", "rank", "neighbour", "similarity")
+ARRAYS = ("paths", "neighbours", "similarities")
+"""The names in tables and in .npz files."""
+
 SHOWN = 5
 DESCRIPTION = """Find the nearest samples, by cosine, of every sample in a file of embeddings, or of some of them. The
 search is exact (above 300,000 samples it is faiss's, where faiss is installed). A sample is not its own neighbour.
@@ -51,9 +58,13 @@ def main(arguments: list[str]) -> None:
         help=f"File of the answer, a line for every sample and neighbour: {', '.join(OUTPUTS)}.",
     )
     parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
+    parser.add_argument("--force", action="store_true", help=FORCE)
     call = parser.parse_args(arguments)
 
     out = None if call.out is None else require_out(call.out, OUTPUTS)
+    if out is not None:
+        names = ARRAYS if out.suffix == ".npz" else COLUMNS
+        refuse_foreign(out, "--out", lambda file: is_table_of(file, names), call.force)
     known = read_embeddings(call.embeddings)
     with progress_bar("neighbours") as progress:
         vectors = torch.from_numpy(known.vectors)
@@ -78,7 +89,7 @@ def main(arguments: list[str]) -> None:
         return
     _show(queries, known, found)
     if out is not None:
-        print(f"{len(queries)} samples x {found.rows.shape[1]} neighbours: {out}")
+        print(f"{len(queries)} samples x {found.rows.shape[1]} neighbours: {printable(str(out))}")
 
 
 def _queries(names: list[str], known: Embeddings) -> tuple[Embeddings, Tensor | None]:
@@ -104,18 +115,15 @@ def _row(name: str, known: Embeddings) -> int:
 def _columns(queries: Embeddings, known: Embeddings, found: Neighbours, wide: bool) -> dict[str, Any]:
     """The answer as columns: a line for each neighbour, or for .npz a row of neighbours for each sample."""
     if wide:
-        return {
-            "paths": list(queries.paths),
-            "neighbours": found.rows.numpy(),
-            "similarities": found.similarities.numpy(),
-        }
+        return dict(zip(ARRAYS, (list(queries.paths), found.rows.numpy(), found.similarities.numpy()), strict=True))
     count, k = found.rows.shape
-    return {
-        "path": [path for path in queries.paths for _ in range(k)],
-        "rank": list(range(1, k + 1)) * count,
-        "neighbour": [known.paths[row] for row in found.rows.flatten().tolist()],
-        "similarity": found.similarities.flatten().numpy(),
-    }
+    columns = (
+        [path for path in queries.paths for _ in range(k)],
+        list(range(1, k + 1)) * count,
+        [known.paths[row] for row in found.rows.flatten().tolist()],
+        found.similarities.flatten().numpy(),
+    )
+    return dict(zip(COLUMNS, columns, strict=True))
 
 
 def _show(queries: Embeddings, known: Embeddings, found: Neighbours) -> None:
@@ -125,14 +133,7 @@ def _show(queries: Embeddings, known: Embeddings, found: Neighbours) -> None:
     for row in range(min(SHOWN, len(queries))):
         for place in range(min(SHOWN, found.rows.shape[1])):
             other, similarity = int(found.rows[row, place]), float(found.similarities[row, place])
-            table.add_row("" if place else _text(queries.paths[row]), _text(known.paths[other]), f"{similarity:.3f}")
+            table.add_row("" if place else cell(queries.paths[row]), cell(known.paths[other]), f"{similarity:.3f}")
     Console().print(table)
     if len(queries) > SHOWN:
         print(f"the first {SHOWN} of {len(queries)} samples")
-
-
-def _text(path: str) -> str:
-    """A path as a terminal may show it: no markup, no control characters."""
-    from rich.markup import escape
-
-    return escape("".join(letter if letter.isprintable() else "?" for letter in path))

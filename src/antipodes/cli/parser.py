@@ -10,6 +10,9 @@ import jsonargparse
 LONGEST = 500
 
 
+FORCE = "Replace files that are not earlier results of this command."
+
+
 class ArgumentParser(jsonargparse.ArgumentParser):
     """jsonargparse's, whose complaints are a `ValueError` of one line instead of a usage over several lines."""
 

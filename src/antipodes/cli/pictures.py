@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from antipodes.cli.parser import ArgumentParser
-from antipodes.evaluation.pictures import draw, draw_compared
+from antipodes.cli.parser import FORCE, ArgumentParser
+from antipodes.evaluation.pictures import COMPARED, PICTURES, draw, draw_compared
+from antipodes.files import is_marked, refuse_foreign
 from antipodes.runs.folder import Run
 from antipodes.seeding import check_seed
 
@@ -34,6 +35,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--anchors", type=int, default=8, help="Rows in the grid of flagged images.")
     parser.add_argument("--format", type=Literal["png", "svg", "pdf"], default="png", help="Of the files.")
     parser.add_argument("--seed", type=int, default=0, help="Of the choice of anchors and samples, and of their views.")
+    parser.add_argument("--force", action="store_true", help=FORCE)
     call = parser.parse_args(arguments)
 
     check_seed(call.seed)
@@ -41,6 +43,8 @@ def main(arguments: list[str]) -> None:
     folder = runs[0].folder / "pictures" if call.out is None else Path(call.out)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: --out names a folder")
+    for name in PICTURES if len(runs) == 1 else COMPARED:
+        refuse_foreign(folder / f"{name}.{call.format}", "--out", is_marked, call.force)
     options = (folder, call.anchors, call.format, call.seed)
     for picture in draw(runs[0], *options) if len(runs) == 1 else draw_compared(runs, *options):
         print(f"no {picture.name}: {picture.reason}" if picture.file is None else picture.file, flush=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from antipodes.audit.outputs import require_out
 from antipodes.cli.evaluate import progress_bar
-from antipodes.cli.parser import ArgumentParser
+from antipodes.cli.parser import FORCE, ArgumentParser
+from antipodes.files import is_marked, refuse_foreign
 from antipodes.report.page import require_jinja, write_page
 from antipodes.report.run_page import run_page
 
@@ -32,6 +33,7 @@ def main(arguments: list[str]) -> None:
         "--data", type=str | None, default=None, metavar="PATH", help="Where the runs' data is now, if it has moved."
     )
     parser.add_argument("--shown", type=int, default=100, help="Flagged pairs of every run.")
+    parser.add_argument("--force", action="store_true", help=FORCE)
     parser.add_argument("--json", action="store_true", help="Print JSON instead of a sentence.")
     call = parser.parse_args(arguments)
 
@@ -39,6 +41,7 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"samples must be 0, or at least 2, got {call.samples}")
     require_jinja()
     out = require_out(call.out, (".html",))
+    refuse_foreign(out, "--out", is_marked, call.force)
     with progress_bar("runs") as progress:
         page = run_page([Path(run) for run in call.runs], call.samples, call.shown, progress, call.data)
     write_page(out, page)

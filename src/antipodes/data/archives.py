@@ -12,12 +12,13 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from antipodes.data.dataset import DataError
 from antipodes.data.download import cache_root, check, make_folder, progress
+from antipodes.data.private_files import private_file, private_folder
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 """How the names of archives end."""
@@ -63,6 +64,8 @@ def unpacked(archive: Path, checksum: str | None = None, descend: bool = True) -
     if not target.is_dir():
         if checksum is not None:
             check(archive, checksum, str(archive))
+        with suppress(OSError):  # what is wrong with it is said below
+            private_folder(target.parent)
         make_folder(target.parent)
         partial = Path(tempfile.mkdtemp(prefix=f".{stem}-", dir=target.parent))
         try:
@@ -124,9 +127,9 @@ def _write(opened: "zipfile.ZipFile | tarfile.TarFile", archive: Path, member: _
     if relative is None:
         raise DataError(f"{archive} holds {member.name!r}, which would land outside its folder: do not trust it")
     target = folder / relative
-    target.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(target.parent)
     written = 0
-    with _stream(opened, member) as source, target.open("wb") as file:
+    with _stream(opened, member) as source, open(target, "wb", opener=private_file) as file:
         while chunk := source.read(_CHUNK):
             written += len(chunk)
             if written > member.size:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antipodes.data.dataset import DataError, Modality, Raw, Samples, _check_ids, limited
-from antipodes.data.decode import Source
 from antipodes.data.describe import printable
+from antipodes.data.image_opening import Source
 from antipodes.data.keys import row_keys
 from antipodes.data.pictures import decode_all
 from antipodes.data.sizes import decode_size

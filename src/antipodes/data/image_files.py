@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from antipodes.data.dataset import ImageDataset
-from antipodes.data.decode import Source
+from antipodes.data.image_opening import Source
 from antipodes.data.keys import row_keys
 from antipodes.data.pictures import Pictures, decode_all
 from antipodes.data.sizes import decode_size

@@ -1,35 +1,33 @@
 """Many images decoded once: on all cores, and kept in the user's cache folder.
 
-1. What an earlier scan has left in the cache is used for every image whose name, size and time of change are the same.
+1. What an earlier scan has left in the cache is used for every image whose name, size and time of change are the same,
+   and whose pixels there still have their digest.
 2. All others are decoded, in worker processes. So damaged ones are found before ids are given out, and ids stay.
 3. The pixels go into the cache, else into memory; when they fit neither, ``fetch`` decodes.
 """
 
 import hashlib
 import os
-import signal
-import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+import warnings
+from collections.abc import Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor
 
 from antipodes.data.dataset import DataError
-from antipodes.data.decode import Decoded, Source, decode_source, decode_sources, shorter_side
+from antipodes.data.decode import decode_source, decode_sources, shorter_side
+from antipodes.data.decoding_pool import decode_in_workers
+from antipodes.data.image_opening import Source
 from antipodes.data.pixel_cache import Entry, PixelCache
+from antipodes.plain_text import printable
 
 WORTH_KEEPING = 200
 """Fewer images than this are decoded faster than anybody notices, and leave nothing in the cache."""
 
-_PER_TASK = 64  # images that a worker process decodes at a time; fewer than that are decoded right here
 _SIZES_SAMPLED = 64
 
 
@@ -113,10 +111,18 @@ def decode_all(
         return _decode_all(None, names, sources, size, workers, memory_limit)
     kept = PixelCache(base, size, part)
     states = [_state(source) for source in sources]
-    if all(_is_known(kept.entries.get(name), state) for name, state in zip(names, states, strict=True)):
+    known = all(_is_known(kept.entries.get(name), state) for name, state in zip(names, states, strict=True))
+    if known and not kept.drop_damaged(names):
         return _decode_all(kept, names, sources, size, workers, memory_limit)
-    with kept.locked():  # a second process, such as another rank, waits here and then finds the images decoded
-        return _decode_all(PixelCache(base, size, part), names, sources, size, workers, memory_limit)
+    with kept.locked(base):  # a second process, such as another rank, waits here and then finds the images decoded
+        kept = PixelCache(base, size, part)
+        if damaged := kept.drop_damaged(names):
+            warnings.warn(
+                f"decoding {len(damaged)} images of {printable(str(base))} again, whose pixels in the cache were "
+                f"damaged: {', '.join(map(printable, damaged[:5]))}{', ...' if len(damaged) > 5 else ''}",
+                stacklevel=2,
+            )
+        return _decode_all(kept, names, sources, size, workers, memory_limit)
 
 
 def _decode_all(
@@ -176,7 +182,8 @@ def _fill(
 ) -> list[Entry]:
     """Decode what is not known and copy what is into ``pixels``, where image i has row i; return all entries."""
     missing = [i for i, entry in enumerate(known) if entry is None]
-    decoding = _decode([sources[i] for i in missing], size, pixels is not None, workers)
+    decode = partial(decode_sources, size=size, keep=pixels is not None)
+    decoding = decode_in_workers(decode, [sources[i] for i in missing], workers)
     new = {}
     for i, decoded in zip(missing, decoding, strict=True):
         digest, pixel_digest, width, height, image, problem = decoded
@@ -194,33 +201,6 @@ def _fill(
             pixels[i] = old[entry.row]
             entries.append(entry._replace(row=i))
     return entries
-
-
-def _decode(sources: list[Source], size: int, keep: bool, workers: int | None) -> Iterator[Decoded]:
-    """Decode in worker processes when there are enough images, with a progress bar on a terminal."""
-    tasks = [sources[i : i + _PER_TASK] for i in range(0, len(sources), _PER_TASK)]
-    count = min(_cores() if workers is None else workers, len(tasks))
-    decode = partial(decode_sources, size=size, keep=keep)
-    shown = Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True)
-    if count < 2:
-        with shown:
-            yield from chain.from_iterable(shown.track(map(decode, tasks), len(tasks), description="decoding images"))
-        return
-    pool = ProcessPoolExecutor(count, initializer=_leave_interrupts_to_the_parent)
-    try:
-        with shown:
-            done = pool.map(decode, tasks)
-            yield from chain.from_iterable(shown.track(done, len(tasks), description="decoding images"))
-    finally:
-        pool.shutdown(cancel_futures=True)  # after an interrupt nobody waits for the rest
-
-
-def _leave_interrupts_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _state(source: Source) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 A cache belongs to one folder (or archive) at one size. Its index takes the place of an earlier one at once and names
 its own file of pixels, so that a reader finds both old or both new. All caches together stay below a bound; those used
-longest ago make room. A cache that cannot be read or written is as good as none: nothing here raises.
+longest ago make room. A cache that cannot be read or written is as good as none: nothing here raises. Only the user
+may read it, and what was damaged there is found by digests: of every image's pixels, and of the index.
 """
 
 import hashlib
@@ -10,21 +11,27 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from antipodes.data.decode import pixel_digest
+from antipodes.data.decoding_pool import cores
 from antipodes.data.download import cache_root
+from antipodes.data.image_opening import readers
+from antipodes.data.private_files import locked, private_file, private_folder
 from antipodes.files import replacing
 
 CACHE_BYTES = 20_000_000_000
 """Bytes of decoded images that are kept in the cache folder."""
 
-_VERSION = 1
+_VERSION = 2
 
 
 class Entry(NamedTuple):
@@ -67,27 +74,49 @@ class PixelCache:
         content = json.loads(index.read_text())
         if content["version"] != _VERSION:
             return
+        if content["digest"] != _digest(content["files"]):
+            return
         entries = {name: Entry(*fields) for name, fields in content["files"].items()}
+        if content["readers"] != readers():  # what was refused may be readable now
+            entries = {name: entry for name, entry in entries.items() if entry.problem is None}
         if content["pixels"] is not None:
             path = self.folder / content["pixels"]
-            rows = path.stat().st_size // (3 * self.size**2)
-            if rows <= max((entry.row for entry in entries.values()), default=-1):
-                return  # cut short
+            rows = int(content["rows"])
+            if path.stat().st_size != rows * 3 * self.size**2:
+                return  # cut short: to read past its end would end the process
             # Copy on write: torch wants memory that it may write to, and the file stays as it is.
             self.pixels = np.memmap(path, np.uint8, "c", shape=(rows, 3, self.size, self.size))
         self.entries = entries
         os.utime(index)  # used just now
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the cache for this process alone, where the system can; the lock of a process that ends goes with it."""
-        with ExitStack() as stack:
-            with suppress(OSError, ImportError):
-                import fcntl
+    def drop_damaged(self, names: Sequence[str]) -> list[str]:
+        """Forget the images among these whose pixels are not those that were written; returns their names.
 
-                self.folder.mkdir(parents=True, exist_ok=True)
-                fcntl.flock(stack.enter_context((self.folder / "lock").open("w")), fcntl.LOCK_EX)
-            yield
+        All their pixels are read once, by one thread for every core.
+        """
+        pixels = self.pixels
+        if pixels is None:
+            return []
+
+        def is_damaged(name: str) -> bool:
+            entry = self.entries[name]
+            return entry.row >= len(pixels) or pixel_digest(pixels[entry.row]) != entry.pixel_digest
+
+        def damaged_of(part: Sequence[str]) -> list[str]:
+            return [name for name in part if is_damaged(name)]
+
+        kept = [name for name in names if name in self.entries and self.entries[name].row >= 0]
+        count = cores()
+        with ThreadPoolExecutor(count) as pool:
+            found = pool.map(damaged_of, [kept[start::count] for start in range(count)])
+        damaged = sorted(chain.from_iterable(found))
+        for name in damaged:
+            del self.entries[name]
+        return damaged
+
+    def locked(self, base: Path) -> AbstractContextManager[None]:
+        """Hold the cache for this process alone, while it decodes the images of ``base``."""
+        return locked(self.folder / "lock", f"it decodes the images of {base}")
 
     def room(self, rows: int) -> NDArray[np.uint8] | None:
         """Return zeros (rows, 3, size, size) in a new file, None when there is no room for them."""
@@ -96,11 +125,11 @@ class PixelCache:
         if total > CACHE_BYTES:
             return None
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            private_folder(self.folder)
             self._evict(CACHE_BYTES - total)
             if total > shutil.disk_usage(self.folder).free // 2:
                 return None
-            with path.open("wb") as file:
+            with open(path, "wb", opener=private_file) as file:
                 if hasattr(os, "posix_fallocate"):  # a disk that fills up later would end the process
                     os.posix_fallocate(file.fileno(), 0, total)
                 else:
@@ -114,13 +143,20 @@ class PixelCache:
     def write(self, entries: Mapping[str, Entry], pixels: NDArray[np.uint8] | None) -> None:
         """Keep these entries and the pixels, which ``room`` has given; older pixels are removed."""
         name = Path(pixels.filename).name if isinstance(pixels, np.memmap) and pixels.filename is not None else None
-        content = {"version": _VERSION, "pixels": name, "files": entries}
+        content = {
+            "version": _VERSION,
+            "readers": readers(),
+            "pixels": name,
+            "rows": 0 if pixels is None else len(pixels),
+            "digest": _digest(entries),
+            "files": entries,
+        }
         with suppress(OSError):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            private_folder(self.folder)
             if isinstance(pixels, np.memmap):
                 pixels.flush()
-            with replacing(self.folder / "index.json") as partial:
-                partial.write_text(json.dumps(content))
+            with replacing(self.folder / "index.json", 0o600) as partial, partial.open("w") as file:
+                json.dump(content, file)
             for path in self.folder.glob("pixels-*"):
                 if path.name != name:
                     path.unlink(missing_ok=True)
@@ -145,3 +181,8 @@ class PixelCache:
                 return
             shutil.rmtree(each, ignore_errors=True)
             del taken[each]
+
+
+def _digest(files: Mapping[str, Any]) -> str:
+    """The digest of an index's entries, whose order is kept."""
+    return hashlib.blake2b(json.dumps(files).encode(), digest_size=12).hexdigest()

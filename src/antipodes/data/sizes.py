@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from antipodes.data.decode import Source
+from antipodes.data.image_opening import Source
 from antipodes.data.pictures import usual_side
 
 _DEFAULT_SIZE = 64

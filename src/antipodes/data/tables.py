@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from antipodes.data.problems import DataError
+from antipodes.parquet import read_parquet
 
 TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 """How the names of tables end."""
@@ -93,12 +94,7 @@ def plain_name(name: str) -> str:
 
 def _parquet(path: Path) -> list[Row]:
     try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise DataError(f"{path} needs pyarrow to be read: pip install pyarrow, or save it as csv") from error
-    try:
-        rows: list[Row] = pyarrow.parquet.read_table(path).to_pylist()
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"{path} cannot be read as a parquet file ({error}): save it anew") from error
+        rows: list[Row] = read_parquet(path).to_pylist()
+    except ValueError as error:
+        raise DataError(str(error)) from error
     return rows

@@ -27,16 +27,17 @@ import torch
 from antipodes.data.archives import safe_name, unmarked_end
 from antipodes.data.captioned import CaptionedImages, Rows
 from antipodes.data.dataset import DataError
-from antipodes.data.decode import EXTENSIONS, Source
+from antipodes.data.decode import EXTENSIONS
 from antipodes.data.describe import printable
 from antipodes.data.download import cache_root
+from antipodes.data.image_opening import MOST_BYTES, Source
 from antipodes.data.listing import natural
+from antipodes.data.private_files import private_file, private_folder
 from antipodes.files import replacing
 
 _TEXTS = (".txt", ".caption", ".text")
 _IN_OBJECTS = ("caption", "captions", "text", "title")
 _VERSION = 2
-_LONGEST_MEMBER = 500_000_000  # bytes; no image or caption has that many
 
 
 class _Sample(NamedTuple):
@@ -197,9 +198,9 @@ def _manifest(shard: Path) -> _Shard:
             )
     found = _read_shard(shard)
     with suppress(OSError):  # a manifest that cannot be kept is made again
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(kept) as partial:
-            partial.write_text(json.dumps({"state": state, **found._asdict()}))
+        private_folder(kept.parent)
+        with replacing(kept) as partial, open(partial, "w", opener=private_file) as file:
+            json.dump({"state": state, **found._asdict()}, file)
     return found
 
 
@@ -246,8 +247,8 @@ def _problem(member: tarfile.TarInfo, size: int, seen: set[str]) -> str | None:
         return "member that is cut off"
     if member.name in seen:
         return "second member of that name"
-    if member.size > _LONGEST_MEMBER:
-        return f"member of more than {_LONGEST_MEMBER:,} bytes"
+    if member.size > MOST_BYTES:
+        return f"member of more than {MOST_BYTES:,} bytes"
     return None
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from antipodes.encoders.encoder import Preprocessing
 from antipodes.encoders.resnet import Bottleneck, ResNet
-from antipodes.files import replacing
+from antipodes.files import MARK, replacing
 
 DEPTHS: dict[tuple[int, ...], int] = {(2, 2, 2, 2): 18, (3, 4, 6, 3): 34, (3, 4, 23, 3): 101, (3, 8, 36, 3): 152}
 """Blocks per stage -> depth; 34 is 50 with bottlenecks."""
@@ -38,7 +38,7 @@ def to_detectron2(encoder: nn.Module, preprocessing: Preprocessing) -> dict[str,
     _check(encoder, preprocessing)
     return {
         "model": {detectron2_name(key): tensor.detach().cpu().numpy() for key, tensor in encoder.state_dict().items()},
-        "__author__": "antipodes",
+        "__author__": MARK,
         "matching_heuristics": True,
         **_pixels(preprocessing),
     }
@@ -84,14 +84,20 @@ def save_detectron2(encoder: nn.Module, preprocessing: Preprocessing, path: str 
     path = Path(path)
     content = pickle.dumps(to_detectron2(encoder, preprocessing), protocol=4)
     files = {path: content}
-    for name, config in configurations(encoder, preprocessing, path.name).items():
-        text = f"# {HEADINGS[name]}\n" + yaml.safe_dump(config, sort_keys=False, default_flow_style=None)
-        files[path.with_name(f"{path.stem}-{name}.yaml")] = text.encode()
+    beside = detectron2_files(path)[1:]
+    for file, (name, config) in zip(beside, configurations(encoder, preprocessing, path.name).items(), strict=True):
+        text = f"# {HEADINGS[name]}\n# {MARK}\n" + yaml.safe_dump(config, sort_keys=False, default_flow_style=None)
+        files[file] = text.encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     for file, data in files.items():
         with replacing(file) as temporary:
             temporary.write_bytes(data)
     return list(files)
+
+
+def detectron2_files(path: Path) -> list[Path]:
+    """The files of `save_detectron2`: the weights, then a configuration for each of `HEADINGS`."""
+    return [path, *(path.with_name(f"{path.stem}-{name}.yaml") for name in HEADINGS)]
 
 
 HEADINGS = {

@@ -17,8 +17,10 @@ from antipodes.encoders import create, without_pretrained
 from antipodes.encoders.encoder import Encoder, Preprocessing
 from antipodes.encoders.heads import build_head, describe_head
 from antipodes.encoders.text import VOCABULARY
-from antipodes.files import replacing
+from antipodes.files import MARK, replacing
+from antipodes.plain_text import markdown, printable
 
+DIGEST = "sha256"  # in the metadata
 CLASSIFIER = ("fc.weight", "fc.bias")
 """What torchvision's and timm's ResNets have and a backbone has not."""
 
@@ -66,7 +68,7 @@ def export_backbone(
     """
     path = Path(path)
     description = describe(module, preprocessing)
-    content = _with_sorted_header(save(_tensors(module), _metadata(description)))
+    content = _serialised(_tensors(module), _metadata(description))
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         temporary.write_bytes(content)
@@ -83,8 +85,9 @@ def export_head(module: nn.Module, path: str | Path) -> None:
     Raises:
         ValueError: it is not a head that `antipodes.encoders.heads` makes; nothing is written then.
     """
-    metadata = {"format": "pt", "antipodes_version": version("antipodes"), "head": json.dumps(describe_head(module))}
-    content = _with_sorted_header(save(_tensors(module), metadata))
+    metadata = {"format": "pt", "generator": MARK, "antipodes_version": version("antipodes")}
+    metadata["head"] = json.dumps(describe_head(module))
+    content = _serialised(_tensors(module), metadata)
     with replacing(Path(path)) as temporary:
         temporary.write_bytes(content)
 
@@ -186,16 +189,21 @@ def read_safetensors(path: str | Path, weights: bool = True) -> tuple[dict[str, 
     """Read the metadata and the tensors of a safetensors file.
 
     Raises:
-        ValueError: the file is missing or damaged.
+        ValueError: the file is missing or damaged. Damage to values shows in files that have a digest, which are those
+            that this package wrote.
     """
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path}: check the path of the exported backbone")
     try:
         with safe_open(path, framework="pt") as file:
-            keys = file.keys() if weights else []
-            return file.metadata() or {}, {key: file.get_tensor(key) for key in keys}
+            metadata = file.metadata() or {}
+            keys = file.keys() if weights or DIGEST in metadata else []
+            tensors = {key: file.get_tensor(key) for key in keys}
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is not a readable safetensors file ({error}): export the backbone again") from error
+    if metadata.pop(DIGEST, None) not in (None, _digest(tensors, metadata)):
+        raise ValueError(f"{path} is damaged: its content does not match its digest, export the encoder again")
+    return metadata, tensors
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -207,7 +215,8 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _metadata(description: Description) -> dict[str, str]:
-    metadata = {"format": "pt", "antipodes_version": version("antipodes"), "modality": description.modality}
+    metadata = {"format": "pt", "generator": MARK, "antipodes_version": version("antipodes")}
+    metadata["modality"] = description.modality
     if description.num_features is not None:
         metadata["num_features"] = str(description.num_features)
     if description.preprocessing is not None:
@@ -223,6 +232,21 @@ def _metadata(description: Description) -> dict[str, str]:
                 f"the arguments of encoder {description.name!r} cannot be exported as JSON: {error}"
             ) from error
     return metadata
+
+
+def _serialised(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """The bytes of a safetensors file, with the digest of everything in it; the same content gives the same bytes."""
+    return _with_sorted_header(save(dict(tensors), {**metadata, DIGEST: _digest(tensors, metadata)}))
+
+
+def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """The SHA-256 of tensors and metadata."""
+    digest = hashlib.sha256(json.dumps(dict(sorted(metadata.items()))).encode())
+    for key in sorted(tensors):
+        tensor = tensors[key]
+        digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _with_sorted_header(content: bytes) -> bytes:
@@ -243,32 +267,36 @@ def _card(file: str, description: Description, weights: int, digest: str, facts:
     call = {"image": '["photo.jpg"]', "text": '["a caption"]', "vector": "vectors"}[description.modality]
     size = f" of length {description.num_features}" if description.num_features is not None else ""
     lines = [
-        f"# {description.name or 'An encoder'}",
+        f"# {markdown(description.name or 'An encoder')}",
+        "",
+        f"[//]: # ({MARK})",
         "",
         f"An encoder of {what}, trained with antipodes {version('antipodes')}. It gives features{size}.",
         "",
         "```python",
         "import antipodes",
         "",
-        f'encoder = antipodes.load("{file}")',
+        f"encoder = antipodes.load({json.dumps(file)})",
         f"features = encoder({call})",
         "```",
         "",
         "| | |",
         "|---|---|",
         f"| weights | {weights:,} |",
-        f"| file | `{file}`, sha256 `{digest}` |",
+        f"| file | {_code(file)}, sha256 `{digest}` |",
     ]
     if description.name is not None:
-        lines.append(f"| built by | `{description.name}`, `{json.dumps(description.arguments, sort_keys=True)}` |")
+        arguments = json.dumps(description.arguments, sort_keys=True)
+        lines.append(f"| built by | {_code(description.name)}, {_code(arguments)} |")
     if (preprocessing := description.preprocessing) is not None:
         side = preprocessing.decode or preprocessing.size
         then = "" if side == preprocessing.size else f", scaled to {preprocessing.size}"
         lines.append(f"| images | shorter side scaled to {side}, centre cropped{then}, {preprocessing.colour} |")
         lines.append(f"| mean, std | {list(preprocessing.mean)}, {list(preprocessing.std)} of RGB in [0, 1] |")
-    lines += [f"| {_cell(title)} | {_cell(text)} |" for title, text in facts.items()]
+    lines += [f"| {markdown(title)} | {markdown(text)} |" for title, text in facts.items()]
     return "\n".join(lines) + "\n"
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+def _code(text: str) -> str:
+    """A text as code in a cell of a table. HTML is inert there; a backtick would end the code, and becomes a quote."""
+    return f"`{printable(text.replace('`', chr(39)))}`".replace("|", "\\|")

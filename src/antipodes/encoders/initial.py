@@ -13,6 +13,7 @@ from antipodes.encoders.efficientnet import EfficientNetLite0, timm_names
 from antipodes.encoders.export import read_safetensors
 from antipodes.encoders.loading import PRETRAINED, files_of_run
 from antipodes.encoders.text import VOCABULARY
+from antipodes.files import check_digest
 
 PREFIXES = (
     "module.",
@@ -134,6 +135,7 @@ def _read(source: str | Path, tower: str | None) -> dict[str, Tensor]:
         )
     if place.suffix == ".safetensors":
         return read_safetensors(place)[1]
+    check_digest(place, required=False)
     try:
         loaded = torch.load(place, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises half a dozen kinds for a damaged or unsafe file

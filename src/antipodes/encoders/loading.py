@@ -229,7 +229,8 @@ def read_image(image: Any, size: int) -> Tensor:
     Raises:
         ValueError: it cannot be read; the sentence names the path.
     """
-    from antipodes.data.decode import Source, decode_sources, square, to_pillow
+    from antipodes.data.decode import decode_sources, square, to_pillow
+    from antipodes.data.image_opening import Source
 
     if isinstance(image, (str, Path)):
         (decoded,) = decode_sources([Source(str(Path(image).expanduser()))], size, keep=True)

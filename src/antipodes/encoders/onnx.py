@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from antipodes.encoders.encoder import Preprocessing
 from antipodes.encoders.loading import LoadedEncoder
-from antipodes.files import replacing
+from antipodes.files import MARK, replacing
 
 TOLERANCE = 1e-5
 """How much the features may differ from torch's, relative to the largest of them where that is above 1."""
@@ -107,7 +107,7 @@ def _difference(runtime: Any, path: Path, network: nn.Module, name: str, inputs:
 
 
 def _metadata(loaded: LoadedEncoder) -> dict[str, str]:
-    metadata = {"modality": loaded.modality, "num_features": str(loaded.num_features)}
+    metadata = {"generator": MARK, "modality": loaded.modality, "num_features": str(loaded.num_features)}
     preprocessing = loaded.preprocessing[0]
     if isinstance(preprocessing, Preprocessing):
         fields = asdict(preprocessing)

@@ -21,7 +21,7 @@ from antipodes.encoders.encoder import Encoder, Preprocessing
 from antipodes.encoders.resnet import ResNet
 from antipodes.encoders.text import VOCABULARY
 from antipodes.encoders.text_transformer import TextTransformer
-from antipodes.files import replacing
+from antipodes.files import MARK, replacing
 
 WEIGHTS_FILE, CONFIG_FILE, VOCABULARY_FILE = "open_clip_model.safetensors", "open_clip_config.json", "vocabulary"
 PICKLED_FILE = "open_clip_pytorch_model.bin"
@@ -164,7 +164,7 @@ def save_open_clip(towers: TwoTowers, folder: str | Path) -> None:
     state, config = to_open_clip(towers)
     preprocessing = towers.image.preprocessing or Preprocessing()
     text = json.dumps({"model_cfg": config, "preprocess_cfg": _preprocess_config(preprocessing)}, indent=2)
-    files = {WEIGHTS_FILE: save(dict(sorted(state.items()))), CONFIG_FILE: text.encode() + b"\n"}
+    files = {WEIGHTS_FILE: save(dict(sorted(state.items())), {"generator": MARK}), CONFIG_FILE: text.encode() + b"\n"}
     if towers.text.byte_pairs == "trained":
         files[VOCABULARY_FILE] = bytes(towers.text.vocabulary.cpu().numpy())
     folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from antipodes.files import replacing
+from antipodes.files import MARK, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,8 +60,9 @@ def new_figure(height: float, title: str) -> Figure:
 
 def save(figure: Figure, file: Path, file_format: str) -> None:
     """Write a figure; the file is whole or not there."""
+    key = "Software" if file_format == "png" else "Creator"
     with replacing(file) as temporary:
-        figure.savefig(temporary, format=file_format)
+        figure.savefig(temporary, format=file_format, metadata={key: MARK})
 
 
 def thresholds_figure(parts: Sequence[Thresholds]) -> Figure:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MAP_SAMPLES = 2000
 MAPS_SHOWN = 4  # epochs beside each other
+SPREAD = 1e-6  # of the largest number among features, by which they must differ: about the rounding of float32
 
 
 def feature_map(method: Method, data: Samples, progress: float, seed: int) -> Figure:
@@ -109,6 +110,8 @@ def planar(features: Tensor, seed: int, start: Tensor | None = None) -> tuple[Te
             and shifted onto them, so that a sample stays about where it was. Such a map means the same turned, mirrored
             or shifted, and t-SNE drifts as a whole because its step sizes differ between the two coordinates.
     """
+    if not have_spread(features):
+        return torch.zeros(len(features), 2), "all of which are equal, so that there is nothing to map"
     centred = (features - features.mean(0)).double()
     _, _, directions = torch.linalg.svd(centred, full_matrices=False)
     try:
@@ -123,6 +126,16 @@ def planar(features: Tensor, seed: int, start: Tensor | None = None) -> tuple[Te
         options |= {"init": start.float().numpy(), "early_exaggeration": 1.0}
     points = torch.from_numpy(TSNE(**options).fit_transform(reduced))
     return points if start is None else turned(points, start), "t-SNE after PCA"
+
+
+def have_spread(features: Tensor) -> bool:
+    """Whether features (n, F) differ by more than rounding; t-SNE of equal ones ends the process.
+
+    Example:
+        >>> have_spread(torch.ones(30, 8)), have_spread(torch.eye(8))
+        (False, True)
+    """
+    return bool((features - features.mean(0)).abs().max() > SPREAD * features.abs().max())
 
 
 def turned(points: Tensor, others: Tensor) -> Tensor:

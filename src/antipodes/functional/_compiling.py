@@ -1,43 +1,96 @@
-"""Kernels in other people's steps: under torch.compile they run as they are, and under autocast in full precision."""
+"""Kernels in other people's steps: outside compiled graphs, in full precision, and with first derivatives only."""
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+_DEVICE_TYPES = tuple(kind for kind in ("cpu", "cuda", "mps", "xpu") if torch.amp.is_autocast_available(kind))
+_NOTHING_TO_SWITCH = nullcontext()
 
 
-def outside_graphs(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Keep a function out of compiled graphs, at one graph break a call.
+def eager_full_precision(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Keep a function out of compiled graphs, at one graph break a call, and switch autocast off inside of it.
 
     The tiles of a kernel are many small operations on reused buffers: traced, they would be one graph per batch size.
     `torch.compiler.disable` does that, but imports the compiler, two seconds that most programs do not need: it is
-    asked only once somebody else has imported it.
+    asked only once somebody else has imported it. Similarities are divided by small temperatures, which half precision
+    cannot afford: every loss and every kernel has this at its door, so that nothing inside has to think of it.
     """
     disabled: list[Any] = []
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        if "torch._dynamo" not in sys.modules:
-            return function(*args, **kwargs)
-        if not disabled:
-            disabled.append(torch.compiler.disable(function))
-        result: Result = disabled[0](*args, **kwargs)
-        return result
+        with full_precision():
+            if "torch._dynamo" not in sys.modules:
+                return function(*args, **kwargs)
+            if not disabled:
+                disabled.append(torch.compiler.disable(function))
+            result: Result = disabled[0](*args, **kwargs)
+            return result
 
     call._torchdynamo_disable = True  # type: ignore[attr-defined]
     return call
 
 
-def full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """Switch autocast off where it is on: products of similarities are divided by small temperatures."""
-    if torch.is_autocast_enabled(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()
+def full_precision() -> AbstractContextManager[Any]:
+    """Switch autocast off on every type of device on which it is on."""
+    enabled = [kind for kind in _DEVICE_TYPES if torch.is_autocast_enabled(kind)]
+    return _switched_off(enabled) if enabled else _NOTHING_TO_SWITCH
+
+
+def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate the backward of an autograd function whose gradients cannot be differentiated again.
+
+    Autograd runs a backward in the autocast state of the caller of `backward()`, so it is switched off here as well.
+    `once_differentiable` of torch notices a second derivative only if the incoming gradient depends on something, which
+    that of a mean does not: the result of a gradient penalty would silently be zero. Here every gradient that is made
+    with `create_graph=True` raises once it is differentiated.
+    """
+
+    @functools.wraps(backward)
+    def call(ctx: Any, *gradients: Any) -> Any:
+        with torch.no_grad(), full_precision():
+            found = backward(ctx, *gradients)
+        if not torch.is_grad_enabled():
+            return found
+        return tuple(map(_once, found)) if isinstance(found, tuple) else _once(found)
+
+    return call
+
+
+@contextmanager
+def _switched_off(device_types: list[str]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for kind in device_types:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
+class _Once(torch.autograd.Function):
+    """The identity, which refuses to be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> None:
+        raise RuntimeError(
+            "the losses of antipodes have first derivatives only: leave create_graph out, "
+            "or take a gradient penalty of something else"
+        )
+
+
+def _once(gradient: Tensor | None) -> Tensor | None:
+    if gradient is None:
+        return None
+    return _Once.apply(gradient.detach().requires_grad_())  # type: ignore[no-untyped-call, no-any-return]

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from antipodes.functional._compiling import first_order
 from antipodes.functional._masks import Block, Mask, keep_mask, pull_mask
 from antipodes.functional._shift import LOWEST
 from antipodes.functional._stream import FAINT, FAR, TINY, VANISHED, largest
@@ -67,7 +67,7 @@ class OneTile(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         """Return the gradients of anchors, candidates and temperature."""
         task: Task = ctx.task

@@ -24,8 +24,8 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from antipodes.functional._compiling import first_order
 from antipodes.functional._masks import Block, Mask, keep_mask, pull_mask
 from antipodes.functional._shift import CEILING, FLOOR, LOWEST, find_shift, fits
 from antipodes.functional._task import Direction, Task
@@ -239,7 +239,7 @@ class Stream(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         """Return the gradients of anchors, candidates and temperature."""
         task: Task = ctx.task

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from antipodes.functional._compiling import full_precision
+from antipodes.functional._compiling import first_order
 from antipodes.functional._task import WARM_REACH, few_pairs
 from antipodes.functional.normalise import Measured, link, unlinked
 from antipodes.functional.rule import Rule, binding
@@ -88,8 +87,7 @@ def batch_softmax(
         kept = None if same_sample.halves else same_sample.available.to(product.dtype)
     unit, _, divisor, _ = views.measured
     known = (unit, divisor, product, weights, temperature, rule.ceiling is None)
-    with full_precision(unit.device):
-        losses = _BatchSoftmax.apply(views.first, views.second, *known)  # type: ignore[no-untyped-call]
+    losses = _BatchSoftmax.apply(views.first, views.second, *known)  # type: ignore[no-untyped-call]
     return BatchLosses(losses, kept)
 
 
@@ -115,7 +113,7 @@ class _BatchSoftmax(torch.autograd.Function):
         return torch.nn.functional.softplus(margins)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, on_losses: Tensor | None) -> tuple[Tensor | None, ...]:
         if on_losses is None:
             return (None,) * 8

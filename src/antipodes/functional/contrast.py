@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from antipodes.functional._arguments import Extent, Guide, Questions, check_pairs, check_rules
-from antipodes.functional._compiling import full_precision, outside_graphs
+from antipodes.functional._compiling import eager_full_precision
 from antipodes.functional._direct import OneTile
 from antipodes.functional._stream import Stream
 from antipodes.functional._task import Task, as_dtype, prepare
@@ -32,7 +32,7 @@ from antipodes.functional.sums import Sums
 _EVERY_PAIR = (Rule(),)
 
 
-@outside_graphs
+@eager_full_precision
 def contrast(
     anchors: Tensor,
     candidates: Tensor | None = None,
@@ -111,7 +111,7 @@ def contrast(
     return _run(*arguments)[0]
 
 
-@outside_graphs
+@eager_full_precision
 def contrast_both(
     first: Tensor,
     second: Tensor,
@@ -178,8 +178,7 @@ def _run(anchors: Tensor, candidates: Tensor, tau: Tensor, task: Task) -> list[S
     """Apply the kernel; one `Sums` per direction."""
     own = candidates.detach() if task.halved or (task.direct and task.shared) else candidates
     kernel = OneTile if task.direct else Stream
-    with full_precision(anchors.device):
-        outputs = kernel.apply(anchors, own, tau, task)  # type: ignore[no-untyped-call]
+    outputs = kernel.apply(anchors, own, tau, task)  # type: ignore[no-untyped-call]
     every = []
     for place in range(0, len(outputs), 4):
         log_sum, kept, pulled_sum, pulled = outputs[place : place + 4]

@@ -84,7 +84,7 @@ def count_above(
         exponentials=False,
     )
     (mask,) = task.directions[0].masks
-    with full_precision(anchors.device):
+    with full_precision():
         if task.direct:
             similarities = torch.mm(anchors, candidates.T)
             block_of_all, buffers = Block(task.tiles[0], similarities, None), Buffers(task.cells, similarities)

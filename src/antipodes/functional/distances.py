@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from antipodes.functional._compiling import full_precision
 
 
 def scale_by_largest(features: Tensor) -> Tensor:
@@ -37,7 +40,8 @@ def squared_distances(anchors: Tensor, candidates: Tensor) -> Tensor:
     centre = candidates.detach().mean(dim=0)
     anchors, candidates = anchors - centre, candidates - centre
     lengths = anchors.square().sum(1)[:, None] + candidates.square().sum(1)
-    return (lengths - 2 * anchors @ candidates.T).clamp(min=0)
+    product: Tensor = _Product.apply(anchors, candidates)  # type: ignore[no-untyped-call]
+    return (lengths - 2 * product).clamp(min=0)
 
 
 def closest(distances: Tensor, eligible: Tensor, counts: Tensor) -> Tensor:
@@ -53,3 +57,18 @@ def closest(distances: Tensor, eligible: Tensor, counts: Tensor) -> Tensor:
     order = distances.masked_fill(~eligible, torch.inf).topk(most, dim=1, largest=False).indices
     chosen = torch.arange(most, device=counts.device) < counts[:, None]
     return torch.zeros_like(eligible).scatter_(1, order, chosen)
+
+
+class _Product(torch.autograd.Function):
+    """The product a b^T of (A, D) and (C, D), whose gradients of any order are in full precision under autocast."""
+
+    @staticmethod
+    def forward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
+        ctx.save_for_backward(first, second)
+        return first @ second.T
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = ctx.saved_tensors
+        with full_precision():
+            return _Product.apply(gradient, second.T), _Product.apply(gradient.T, first.T)  # type: ignore[no-untyped-call]

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from antipodes.functional._compiling import first_order
 from antipodes.functional._reading import on_host
 
 
@@ -84,7 +84,7 @@ class _Link(torch.autograd.Function):
         return unit.view_as(unit)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
         return None if gradient is None else unlinked(gradient, *ctx.saved_tensors), None, None
 

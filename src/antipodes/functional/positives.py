@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from antipodes.functional._compiling import first_order
 
 
 def paired_similarity(views: Tensor) -> Tensor:
@@ -35,7 +36,7 @@ class _Paired(torch.autograd.Function):
         return torch.cat((similarity, similarity))
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (views,) = ctx.saved_tensors
         half = len(views) // 2

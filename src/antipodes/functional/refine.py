@@ -20,10 +20,9 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from antipodes.functional._arguments import Guide
-from antipodes.functional._compiling import full_precision, outside_graphs
+from antipodes.functional._compiling import eager_full_precision, first_order
 from antipodes.functional._masks import keep_mask, pull_mask
 from antipodes.functional._shift import LOWEST
 from antipodes.functional._stream import FAR, Walk
@@ -46,7 +45,7 @@ class Refined(NamedTuple):
     weighted_sum: Tensor
 
 
-@outside_graphs
+@eager_full_precision
 def refine(
     anchors: Tensor,
     candidates: Tensor | None = None,
@@ -125,10 +124,9 @@ def refine(
         teacher_keys = teacher_keys.detach().to(anchors.dtype)
         if len(teacher_keys) != len(candidates):  # empty slots have been left out
             teacher_keys = teacher_keys[(anchor_ids if candidate_ids is None else candidate_ids) >= 0]
-    with full_precision(anchors.device):
-        weight, weighted_sum = _Function.apply(  # type: ignore[no-untyped-call]
-            anchors, candidates, teachers, teacher_keys, tau.detach(), teacher_temperature, task, among == "others"
-        )
+    weight, weighted_sum = _Function.apply(  # type: ignore[no-untyped-call]
+        anchors, candidates, teachers, teacher_keys, tau.detach(), teacher_temperature, task, among == "others"
+    )
     return Refined(weight.to(dtype), weighted_sum.to(dtype))
 
 
@@ -181,7 +179,7 @@ class _Function(torch.autograd.Function):
         return weight, torch.einsum("ad,rad->ra", anchors, drawn)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, _: Tensor, on_sum: Tensor) -> tuple[Tensor | None, ...]:
         anchors, candidates, teachers, teacher_keys, temperature, drawn, peak = ctx.saved_tensors
         on_anchors = torch.einsum("ra,rad->ad", on_sum, drawn) if ctx.needs_input_grad[0] else None

@@ -20,8 +20,9 @@ Bounds and ranks may look at a second space: a guide's vectors of the same ancho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -170,6 +171,13 @@ class Rule:
     ranks: tuple[Ranks, ...] = ()
     guide: Bounds | None = None
 
+    def __post_init__(self) -> None:
+        """Take a single group, list or band of ranks in the place of a tuple of them."""
+        for name, kind in (("groups", Group), ("lists", Listed), ("ranks", Ranks)):
+            given = getattr(self, name)
+            if given.__class__ is not tuple:
+                object.__setattr__(self, name, (given,) if isinstance(given, kind) else _of_kind(name, kind, given))
+
     def __and__(self, other: Rule) -> Rule:
         """Merge two rules: a pair is kept if both keep it, and pulled if one pulls it and neither drops nor ignores it.
 
@@ -267,6 +275,13 @@ class Rule:
 def binding(limits: Tensor) -> Tensor:
     """Return upper limits of similarities, infinite from 1 on: nothing exceeds those, whatever the rounding."""
     return torch.where(limits < 1, limits, torch.inf)
+
+
+def _of_kind(name: str, kind: type, given: object) -> tuple[Any, ...]:
+    """Several parts of a rule as a tuple; refuse what is none."""
+    if not isinstance(given, Sequence) or not all(isinstance(each, kind) for each in given):
+        raise TypeError(f"Rule.{name} must be a {kind.__name__} or a tuple of them, got a {type(given).__name__}")
+    return tuple(given)
 
 
 def _smaller(a: Tensor | None, b: Tensor | None) -> Tensor | None:

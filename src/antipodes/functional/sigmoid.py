@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from antipodes.functional._arguments import Extent, Guide
-from antipodes.functional._compiling import full_precision, outside_graphs
+from antipodes.functional._compiling import eager_full_precision, first_order
 from antipodes.functional._masks import Block, keep_mask, pull_mask
 from antipodes.functional._reading import on_host
 from antipodes.functional._stream import Walk, add_sums
@@ -52,7 +51,7 @@ class SigmoidSums(NamedTuple):
     pulled: Tensor
 
 
-@outside_graphs
+@eager_full_precision
 def sigmoid_sums(
     anchors: Tensor,
     candidates: Tensor | None = None,
@@ -100,7 +99,7 @@ def sigmoid_sums(
     return _sums(anchors, candidates, *ids, temperature, bias, rules, None, guide, same_sample, extent, soft, block)[0]
 
 
-@outside_graphs
+@eager_full_precision
 def sigmoid_both(
     first: Tensor,
     second: Tensor,
@@ -182,8 +181,7 @@ def _sums(
     )
     shift = bias if isinstance(bias, Tensor) else torch.tensor(bias, dtype=dtype, device=anchors.device)
     columns = keys.detach() if task.halved else keys
-    with full_precision(anchors.device):
-        outputs = _Function.apply(anchors, columns, tau, shift.to(anchors), task, soft)  # type: ignore[no-untyped-call]
+    outputs = _Function.apply(anchors, columns, tau, shift.to(anchors), task, soft)  # type: ignore[no-untyped-call]
     every = []
     for place in range(0, len(outputs), 4):
         loss_sum, kept, pulled_loss, pulled = outputs[place : place + 4]
@@ -230,7 +228,7 @@ class _Function(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         task: Task = ctx.task
         anchors, candidates, temperature, bias = ctx.saved_tensors

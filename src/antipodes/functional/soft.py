@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import softplus
 
+from antipodes.functional._compiling import eager_full_precision, first_order
 from antipodes.functional.errors import NotFinite
 
 BLOCK = 1024
@@ -45,6 +45,7 @@ class SoftCrossEntropy(NamedTuple):
     own_p: Tensor
 
 
+@eager_full_precision
 def soft_cross_entropy(
     students: Tensor,
     teachers: Tensor,
@@ -98,16 +99,15 @@ def soft_cross_entropy(
         if not bool(embeddings.detach().sum().isfinite()):
             raise NotFinite(f"{name} contain a value that is not finite: check the encoder's output")
     dtype = torch.promote_types(torch.promote_types(students.dtype, keys.dtype), torch.float32)
-    with torch.autocast(students.device.type, enabled=False):
-        outputs = _Function.apply(  # type: ignore[no-untyped-call]
-            students.to(dtype),
-            keys.to(dtype),
-            teachers.detach().to(dtype),
-            own_columns,
-            rows if rows.ndim == 2 else rows[None],
-            temperature,
-            teacher_temperature,
-        )
+    outputs = _Function.apply(  # type: ignore[no-untyped-call]
+        students.to(dtype),
+        keys.to(dtype),
+        teachers.detach().to(dtype),
+        own_columns,
+        rows if rows.ndim == 2 else rows[None],
+        temperature,
+        teacher_temperature,
+    )
     return SoftCrossEntropy(*(output.view(rows.shape) for output in outputs))
 
 
@@ -156,7 +156,7 @@ class _Function(torch.autograd.Function):
         return onehot, p, q, *constants
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, on_onehot: Tensor, on_p: Tensor, on_q: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         students, keys, teachers, own_columns, rows, p_own, own_keys, *rest = ctx.saved_tensors
         mean_q, mean, log_sum, log_sum_q = rest

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from antipodes.arguments import check_numbers, check_vectors, checked
 from antipodes.distributed import gather
 from antipodes.guides.guide import GuideSource
 from antipodes.pairs import normalise
@@ -32,6 +33,7 @@ class HistoryGuide(GuideSource):
                 [0., 1.]])
     """
 
+    @checked
     def __init__(self, num_samples: int, dim: int, momentum: float = 0.9, folder: str | None = None) -> None:
         super().__init__()
         if not 0 <= momentum < 1:
@@ -54,6 +56,11 @@ class HistoryGuide(GuideSource):
         """
         if not self.training:
             return
+        for view in views:
+            check_vectors("views", view, self.table.rows.shape[1])
+            check_numbers("rows", rows, len(view))
+        if not views:
+            raise ValueError("views are missing: give the embeddings (B, dim) of at least one view")
         mean = normalise(torch.stack([normalise(view.detach()) for view in views]).mean(0))
         rows, mean = gather(rows), gather(mean.to(self.table.rows.dtype))
         finite = mean.isfinite().all(1)

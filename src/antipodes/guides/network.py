@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from antipodes.arguments import checked
 from antipodes.guides.guide import GuideSource
 from antipodes.pairs import normalise
 
@@ -26,6 +27,7 @@ class NetworkGuide(GuideSource):
 
     needs_inputs = True
 
+    @checked
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network.requires_grad_(False).eval()
@@ -52,6 +54,7 @@ class MomentumGuide(NetworkGuide):
         momentum: Share of the copy that stays at each update.
     """
 
+    @checked
     def __init__(self, network: nn.Module, momentum: float = 0.999) -> None:
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), got {momentum}: 1 would never follow")

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from antipodes.arguments import checked, whole
 from antipodes.guides.guide import GuideSource
 from antipodes.pairs import normalise
 from antipodes.state import check_ids
@@ -35,6 +36,7 @@ class TableGuide(GuideSource):
                 [0.6000, 0.8000]])
     """
 
+    @checked
     def __init__(self, table: Tensor | str | Path, name: str | None = None) -> None:
         super().__init__()
         loaded = table if isinstance(table, Tensor) else _mapped(Path(table), name)
@@ -70,7 +72,7 @@ class TableGuide(GuideSource):
             ValueError: if there are not that many.
         """
         most = min(self._table.shape[1], len(self._table) - 1)
-        if not 1 <= dim <= most:
+        if whole("dim", dim) < 1 or dim > most:
             size = f"{len(self._table):,} vectors of {self._table.shape[1]} numbers"
             raise ValueError(f"a guide's dim must be in 1..{most}, got {dim}: it is how many directions of {size} stay")
         blocks = self._table.split(BLOCK)  # a table that is mapped into memory is never copied as a whole

@@ -12,6 +12,8 @@ from antipodes.functional.sums import Sums
 from antipodes.negatives.policy import Policy
 from antipodes.pairs import Pairs, Ranks, Rule
 
+MOST_BANDS = 4096  # each is a rule of its own
+
 
 class BCL(Policy):
     """Bayesian contrastive learning (Liu, Wang and Li 2023): debias and mine by the rank of a candidate.
@@ -51,8 +53,8 @@ class BCL(Policy):
             raise ValueError(f"alpha must be in [0.5, 1), got {alpha}: it is how well similarities tell the two apart")
         if not 0.5 <= beta <= 1:
             raise ValueError(f"beta must be in [0.5, 1], got {beta}: it is the preference for hard negatives")
-        if bands < 1:
-            raise ValueError(f"bands must be at least 1, got {bands}: it is the number of steps of the weight")
+        if not 1 <= bands <= MOST_BANDS:
+            raise ValueError(f"bands must be in 1..{MOST_BANDS}, got {bands}: it is the number of steps of the weight")
         self.tau_plus, self.alpha, self.beta, self.bands = tau_plus, alpha, beta, bands
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:

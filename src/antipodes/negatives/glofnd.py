@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -16,6 +17,9 @@ from antipodes.functional.threshold import Moments, adam_step, quantile_gradient
 from antipodes.negatives.policy import Alpha, Numbers, Policy, check_shares
 from antipodes.pairs import Pairs, Rule
 from antipodes.state import ByRow, SampleTable, check_span, sample_count
+
+SETTLED = 20
+"""Visits of a sample before the paper's start flags about the right share (research/glofnd-settling.md)."""
 
 
 class GloFND(Policy):
@@ -36,11 +40,13 @@ class GloFND(Policy):
         alpha: Share of the candidates treated as false; about 1 / classes, or less. In Python also (n,), one by row for
             every sample, such as those of `estimate_alpha(..., per_sample=True)`.
         start: Share of training before the first flag; embeddings mean little until then.
-        lr: Step size of the thresholds.
+        lr: Step size of the thresholds; the paper's is 0.05.
         betas: Adam's decay rates.
         optimizer: adam, or sgd for plain steps lr * g.
         decay: Let lr fall linearly, to a tenth at the end of training.
-        initial: one flags nothing at first (the paper); quantile starts from the first batch's own quantile.
+        initial: Where a sample's threshold starts: `quantile` at the quantile of its first batch, `one` at 1, the
+            paper's start, which needs at least 20 visits of a sample to settle. `initial="one", lr=0.05` is what the
+            name `glofnd-paper` stands for on the command line.
         shared: One threshold for all samples (the paper's lesion).
         folder: Keep the state in memory-mapped files in this folder, for datasets whose state exceeds the memory.
 
@@ -59,11 +65,11 @@ class GloFND(Policy):
         num_samples: int,
         alpha: Alpha = 0.01,
         start: float = 0.0,
-        lr: float = 0.05,
+        lr: float = 0.01,
         betas: tuple[float, float] = (0.9, 0.98),
         optimizer: Literal["adam", "sgd"] = "adam",
         decay: bool = False,
-        initial: Literal["one", "quantile"] = "one",
+        initial: Literal["one", "quantile"] = "quantile",
         shared: bool = False,
         folder: str | None = None,
     ) -> None:
@@ -96,6 +102,17 @@ class GloFND(Policy):
     def uses_progress(self) -> bool:
         """Whether there is a time before the first flag, or a rate that falls."""
         return self.start > 0 or self.decay
+
+    def check_visits(self, epochs: int) -> None:
+        """Warn where thresholds that start at 1 will not have settled by the end of the run."""
+        visits = (1 - self.start) * epochs
+        if self.initial == "one" and 0 < visits < SETTLED:
+            warnings.warn(
+                f"GloFND's thresholds start at 1 (initial='one') and settle after about {SETTLED} visits of a sample, "
+                f"but this run makes {visits:.3g} after start={self.start:g}: train longer, or use initial='quantile' "
+                "with lr=0.01",
+                stacklevel=2,
+            )
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Move the thresholds of the batch's samples, then flag what lies above them."""

@@ -130,7 +130,10 @@ def _listed(given: Any, weights: Any) -> tuple[Tensor, Tensor | None]:
         if weights is not None:
             raise ValueError("weights are those of pairs: give pairs (L, 2) of rows, too")
         return torch.zeros(0, 2, dtype=torch.int64), None
-    pairs = torch.as_tensor(given)
+    try:
+        pairs = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"pairs must be (L, 2) rows of the dataset, got a {type(given).__name__}") from error
     if pairs.dim() != 2 or pairs.is_floating_point() or pairs.dtype == torch.bool:
         raise ValueError(f"pairs must be whole numbers, got {pairs.dtype} of shape {tuple(pairs.shape)}")
     if pairs.shape[1] != 2 or (len(pairs) and int(pairs.min()) < 0):

@@ -6,7 +6,6 @@ whose group is missing. Names, and numbers beyond int64 such as content hashes, 
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-COLUMNS = ("row", "group", "other", "weight")
-_WHOLE = re.compile(r"-?(0|[1-9][0-9]*)(\.0*)?")  # 007 is a name, 7.0 is how a table writes 7 beside missing numbers
+from antipodes.negatives.known_columns import LARGEST, column_array, read_columns
+
+FEW_ROWS = 1_000_000
+"""Rows up to which a file may name any; beyond, with the size of the dataset unknown, `SPARSE` rows for every line."""
+
+SPARSE = 100
+# 007 is a name, 7.0 is how a table writes 7 beside missing numbers, and what is far beyond int64 is a name
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,30})(\.0{0,30})?")
 _MISSING = ("", "nan", "none", "null", "<na>")
-_LARGEST = np.iinfo(np.int64).max
 
 
 class Knowledge(NamedTuple):
@@ -40,15 +44,16 @@ def read_knowledge(path: Path, num_samples: int | None = None) -> Knowledge:
     Raises:
         ValueError: if it cannot be read, has other columns, or says what cannot be.
     """
-    if not path.is_file():
-        raise ValueError(f"the groups {path} do not exist: give a .parquet, .csv, .npz or .pt file")
-    if path.suffix in (".pt", ".pth"):
-        groups = torch.load(path, weights_only=True)
-        if not isinstance(groups, Tensor):
-            raise ValueError(f"{path} must hold one tensor of groups by row, got {type(groups).__name__}")
-        return Knowledge(whole_groups(groups), None, None)
-    columns = _columns(path)
-    lengths = {len(values) for values in columns.values()}
+    columns, names = read_columns(path)
+    try:
+        return _knowledge(columns, names, path, num_samples)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise error if str(path) in str(error) else ValueError(f"{path}: {error}") from error
+
+
+def _knowledge(columns: dict[str, np.ndarray], names: Sequence[str], path: Path, num_samples: int | None) -> Knowledge:
+    """What the columns of a file say."""
+    lengths = {len(values) if values.ndim else 0 for values in columns.values()}
     if len(lengths) > 1:
         raise ValueError(f"the columns of {path} must be of one length, got {sorted(lengths)}")
     if "group" in columns and "weight" not in columns:
@@ -59,7 +64,7 @@ def read_knowledge(path: Path, num_samples: int | None = None) -> Knowledge:
     if "row" in columns and "other" in columns:
         pairs = torch.stack([_rows(columns[name], name, path, num_samples) for name in ("row", "other")], dim=1)
         return Knowledge(None, pairs, _weights(columns["weight"], path) if "weight" in columns else None)
-    found = ", ".join(_column_names(path)) or "none"
+    found = ", ".join(map(str, names)) or "none"
     raise ValueError(f"{path} must have columns row and group, or row, other and perhaps weight, got {found}")
 
 
@@ -76,13 +81,13 @@ def whole_groups(given: Any) -> Tensor:
         >>> whole_groups(["cat", "dog", None, "cat"])
         tensor([ 0,  1, -1,  0])
     """
-    values = given.detach().cpu().numpy() if isinstance(given, Tensor) else _array(given)
+    values = given.detach().cpu().numpy() if isinstance(given, Tensor) else column_array(given)
     if values.ndim != 1:
         raise ValueError(f"groups must be whole numbers or names, one per row, got {values.dtype} {values.shape}")
     if values.dtype.kind == "i":
         return torch.from_numpy(values.astype(np.int64))
     if values.dtype.kind == "u":
-        fits = not values.size or int(values.max()) <= _LARGEST
+        fits = not values.size or int(values.max()) <= LARGEST
         return torch.from_numpy(values.astype(np.int64) if fits else np.unique(values, return_inverse=True)[1])
     if values.dtype.kind == "f":
         missing = np.isnan(values)
@@ -99,7 +104,7 @@ def _numbered(names: Sequence[str | None]) -> list[int]:
     """Groups by name: the numbers that the names are, if they all are whole and fit; else counted from 0."""
     numbers = [int(name.partition(".")[0]) if name and _WHOLE.fullmatch(name) else None for name in names]
     both = list(zip(names, numbers, strict=True))
-    if all(name is None or (number is not None and abs(number) <= _LARGEST) for name, number in both):
+    if all(name is None or (number is not None and abs(number) <= LARGEST) for name, number in both):
         return [-1 if number is None else number for number in numbers]
     counted: dict[str, int] = {}
     return [
@@ -112,22 +117,6 @@ def _text(value: Any) -> str | None:
     """The text of a value, None where it is missing."""
     text = (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip()
     return None if text.lower() in _MISSING else text
-
-
-def _array(given: Any) -> np.ndarray:
-    """An array of what was given, without turning large whole numbers or missing ones into floats."""
-    if isinstance(given, np.ndarray):
-        return given
-    values = [each.item() if isinstance(each, Tensor) and not each.dim() else each for each in given]
-    if any(isinstance(value, (list, tuple, np.ndarray, Tensor)) for value in values):
-        raise ValueError("groups must be one per row, got several to a row: list pairs of rows instead")
-    if all(isinstance(value, (int, np.integer)) and abs(int(value)) <= _LARGEST for value in values):
-        return np.array(values, dtype=np.int64)
-    if all(isinstance(value, (float, int)) for value in values) and any(isinstance(value, float) for value in values):
-        return np.array(values, dtype=np.float64)
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array
 
 
 def _by_row(rows: Tensor, groups: Tensor, path: Path) -> Tensor:
@@ -149,6 +138,8 @@ def _rows(values: np.ndarray, name: str, path: Path, num_samples: int | None) ->
     Raises:
         ValueError: if they are not whole numbers from 0 on, or there are not so many rows.
     """
+    if values.ndim != 1:
+        raise ValueError(f"the column {name} of {path} must be one number per line, got shape {values.shape}")
     if values.dtype.kind in "OSU":
         names = [_text(value) for value in values.tolist()]
         whole = all(text is not None and _WHOLE.fullmatch(text) for text in names)
@@ -162,9 +153,13 @@ def _rows(values: np.ndarray, name: str, path: Path, num_samples: int | None) ->
     lowest, highest = (int(values.min()), int(values.max())) if len(values) else (0, 0)
     if lowest < 0:
         raise ValueError(f"the column {name} of {path} names row {lowest}: rows are counted from 0")
-    most = num_samples or 2**40
-    if highest >= most:
-        raise ValueError(f"the column {name} of {path} names row {highest}: the dataset has at most {most} rows")
+    if num_samples is not None and highest >= num_samples:
+        raise ValueError(f"the column {name} of {path} names row {highest}: the dataset has at most {num_samples} rows")
+    if num_samples is None and highest >= max(FEW_ROWS, SPARSE * len(values)):
+        raise ValueError(
+            f"the column {name} of {path} names row {highest} and has only {len(values)} lines: give num_samples, the "
+            "size of the dataset, if it has so many rows"
+        )
     return torch.from_numpy(values.astype(np.int64))
 
 
@@ -173,40 +168,3 @@ def _weights(values: np.ndarray, path: Path) -> Tensor:
         return torch.from_numpy(values.astype(np.float64))
     except (TypeError, ValueError) as error:
         raise ValueError(f"the column weight of {path} must be numbers in [0, 1]") from error
-
-
-def _column_names(path: Path) -> list[str]:
-    """All columns of a file that `_columns` can read."""
-    if path.suffix == ".npz":
-        with np.load(path) as arrays:
-            return list(arrays.files)
-    if path.suffix == ".parquet":
-        from pyarrow import parquet
-
-        return [str(name) for name in parquet.read_schema(path).names]
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        return next(csv.reader(file), [])
-
-
-def _columns(path: Path) -> dict[str, np.ndarray]:
-    """The columns that a file has of those that have a meaning here."""
-    if path.suffix == ".npz":
-        with np.load(path) as arrays:
-            return {name: arrays[name] for name in COLUMNS if name in arrays}
-    if path.suffix == ".parquet":
-        try:
-            from pyarrow import parquet
-        except ImportError as error:
-            raise ValueError(f"{path} is parquet, which needs pyarrow: pip install pyarrow, or write a .csv") from error
-        table = parquet.read_table(path)
-        columns = {name: table.column(name) for name in COLUMNS if name in table.column_names}
-        return {  # one that is missing would turn whole numbers into floats
-            name: _array(each.to_pylist()) if each.null_count else each.to_numpy() for name, each in columns.items()
-        }
-    if path.suffix == ".csv":
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            lines = list(reader)
-        present = [name for name in COLUMNS if name in (reader.fieldnames or ())]
-        return {name: np.array([line[name] or "" for line in lines], dtype=object) for name in present}
-    raise ValueError(f"groups are read from .parquet, .csv, .npz or .pt files, got {path}")

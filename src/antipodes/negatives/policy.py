@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 
+from antipodes.arguments import checked
 from antipodes.functional.sums import Sums
 from antipodes.negatives.flags import Flags, find_flags
 from antipodes.pairs import Pairs, Rule
@@ -23,6 +24,22 @@ else:
     Alpha = float  # the command line makes options of annotations, and a tensor is none
 Numbers = dict[str, float | Tensor]
 """Numbers for a log by name; a tensor is read when somebody asks for it."""
+
+
+def _several(judge: Callable[..., Any], learns: bool) -> Callable[..., Sequence[Rule]]:
+    """Make a list of a single rule, and accept the argument `learn` in front of a policy that has nothing to learn."""
+
+    @functools.wraps(judge)
+    def judging(self: Policy, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
+        rules = judge(self, pairs, progress, learn=learn) if learns else judge(self, pairs, progress)
+        if isinstance(rules, Rule):
+            return [rules]
+        if not isinstance(rules, Sequence) or not rules or not all(isinstance(rule, Rule) for rule in rules):
+            what = "nothing" if rules is None else f"a {type(rules).__name__} of something else"
+            raise TypeError(f"{type(self).__name__}.judge must return a Rule or a list of rules, got {what}")
+        return rules
+
+    return judging
 
 
 class Policy(nn.Module, ABC):
@@ -45,11 +62,13 @@ class Policy(nn.Module, ABC):
     num_samples: int | None = None  # rows of its tables
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Let a policy that keeps no state leave the argument `learn` of `judge` out."""
+        """Let `judge` leave the argument `learn` out where a policy keeps no state, and return a single rule."""
         super().__init_subclass__(**arguments)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = checked(cls.__init__)  # type: ignore[method-assign]
         judge = cls.__dict__.get("judge")
-        if judge is not None and "learn" not in inspect.signature(judge).parameters:
-            cls.judge = _without_learning(judge)  # type: ignore[method-assign]
+        if judge is not None and not getattr(judge, "__isabstractmethod__", False):
+            cls.judge = _several(judge, "learn" in inspect.signature(judge).parameters)  # type: ignore[method-assign]
 
     @abstractmethod
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
@@ -62,7 +81,7 @@ class Policy(nn.Module, ABC):
                 objective also asks with False under `torch.no_grad()`.
 
         Returns:
-            One rule, or several whose losses are averaged (granularities of a clustering).
+            One rule, or a list of several whose losses are averaged (granularities of a clustering).
         """
 
     def flags(self, pairs: Pairs, progress: float = 1.0) -> Flags:
@@ -93,6 +112,9 @@ class Policy(nn.Module, ABC):
             temperature: By which similarities were divided.
         """
         return sums
+
+    def check_visits(self, epochs: int) -> None:
+        """Warn where a run of so many epochs shows every sample too few times for this policy."""
 
     def due(self, epoch: int) -> bool:
         """Whether it wants `fit` before this epoch, counted from 0."""
@@ -205,13 +227,3 @@ def check_shares(alpha: Alpha, start: float) -> None:
         raise ValueError(f"alpha must be in (0, 1), got {alpha}: it is the share of negatives treated as false")
     if not 0 <= start <= 1:
         raise ValueError(f"start must be in [0, 1], got {start}: it is the share of training before the first flag")
-
-
-def _without_learning(judge: Callable[..., Sequence[Rule]]) -> Callable[..., Sequence[Rule]]:
-    """Accept the argument `learn` in front of a policy that has nothing to learn."""
-
-    @functools.wraps(judge)
-    def judging(self: Policy, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
-        return judge(self, pairs, progress)
-
-    return judging

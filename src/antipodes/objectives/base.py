@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from antipodes.arguments import checked
 from antipodes.negatives.policy import Numbers, Policy
 from antipodes.objectives.observation import Observation
 
@@ -27,6 +28,7 @@ class Diary:
         calls: Until now.
         rankings: Calls in which the order of similarities decided.
         local_ids: Calls in a row whose ids were 0..B-1.
+        skipped: Mined negatives that did not count, once there were some.
     """
 
     numbers: Numbers = field(default_factory=dict)
@@ -35,6 +37,7 @@ class Diary:
     calls: int = 0
     rankings: int = 0
     local_ids: int = 0
+    skipped: int = 0
 
 
 class LossModule(nn.Module):
@@ -47,6 +50,12 @@ class LossModule(nn.Module):
 
     negatives: Policy | None
     observer: Callable[[Observation], None] | None
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Check the arguments of every constructor."""
+        super().__init_subclass__(**arguments)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = checked(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(self) -> None:
         super().__init__()

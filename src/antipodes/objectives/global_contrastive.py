@@ -46,7 +46,8 @@ class GlobalContrastive(Objective):
         total_steps: How many calls the training will have, so that `progress` may be left out.
         rho: Of a temperature that learns: how far from even the weights of negatives may be; FastCLIP takes 6.5. More
             makes the temperature smaller.
-        per_view: A running mean for each of the two views of a batch, as in the code of SogCLR's authors.
+        per_view: A running mean for each of the two views of a batch, as in the code of SogCLR's authors. Anchors of
+            one view alone, as with `candidates` and in `TwoWay`, have the first view's.
         restart: Forget every u when the policy starts to flag. What it has summed until then has the false negatives in
             it, which are the largest; g / u, and with it the push, is too small until that has faded.
         guide_view: Let the anchors find the guide's vector of their sample as well.
@@ -96,7 +97,7 @@ class GlobalContrastive(Objective):
         """The loss per rule and anchor, (R, A), after moving u by this step's estimates."""
         pairs, tau = step.pairs, step.temperature
         fixed = tau.detach() if isinstance(tau, Tensor) else tau
-        count = sums.kept.clamp(min=1).log()
+        count = sums.kept.clamp(min=1).to(sums.log_sum.dtype).log()
         log_g = sums.log_sum - count
         if self.restart and step.learn and not bool(self.restarted) and self._flags(step.progress):
             self.log_u.rows.fill_(-math.inf)
@@ -124,9 +125,7 @@ class GlobalContrastive(Objective):
         check_ids(rows, self.num_samples)
         if not self.per_view:
             return rows
-        half = len(rows) // 2
-        two_views = len(rows) % 2 == 0 and torch.equal(rows[:half], rows[half:])
-        second = torch.arange(len(rows), device=rows.device) >= (half if two_views else len(rows))
+        second = torch.arange(len(rows), device=rows.device) >= len(rows) / pairs.views
         return 2 * rows + second
 
     def _update(self, places: Tensor, log_g: Tensor, step: Step) -> Tensor:

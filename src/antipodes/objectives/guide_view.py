@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from antipodes.arguments import checked
 from antipodes.pairs import Pairs, Rule
 
 
@@ -48,3 +49,6 @@ class GuideView:
         sums = seen.contrast(self.temperature, [Rule()])
         losses = F.softplus(sums.log_sum[0] - seen.positives / self.temperature)
         return self.weight * torch.where(known, losses, 0.0)
+
+
+GuideView.__init__ = checked(GuideView.__init__)  # type: ignore[method-assign]

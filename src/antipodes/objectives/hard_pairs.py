@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from antipodes.distributed import gather
-from antipodes.functional._compiling import outside_graphs
+from antipodes.functional._compiling import eager_full_precision
 from antipodes.functional.distances import closest, scale_by_largest, squared_distances
 from antipodes.functional.errors import NotFinite
 from antipodes.objectives.base import LossModule
@@ -84,7 +84,7 @@ class HardPairs(LossModule):
         self.top_k, self.quantile, self.threshold = top_k, quantile, threshold
         self.positive_weight, self.negative_weight, self.epsilon = positive_weight, negative_weight, epsilon
 
-    @outside_graphs
+    @eager_full_precision
     def forward(self, online: Tensor, target: Tensor, ids: Ids, rows: Ids | None = None) -> Tensor:
         """The mean loss over this rank's samples.
 

@@ -84,7 +84,7 @@ class InfoNCE(Objective):
         log_sum, counted = sums.log_sum, sums.kept
         if self.rescaled:
             available = step.pairs.available()
-            log_sum = log_sum + (available / sums.kept.clamp(min=1)).to(log_sum.dtype).log()
+            log_sum = log_sum + (available.to(log_sum.dtype) / sums.kept.clamp(min=1)).log()
             counted = torch.where(sums.kept > 0, available, 0)
         if not self.refinery.positive:  # who has no teacher is left alone, and so is who has no candidates
             alone = sums.pulled == 0

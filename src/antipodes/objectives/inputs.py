@@ -10,8 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from antipodes.arguments import LARGEST, check_vectors, describe, is_dense
 from antipodes.distributed import gather, rank
-from antipodes.functional._reading import read
+from antipodes.functional._reading import on_host, read
+from antipodes.functional.errors import NotFinite
+from antipodes.functional.normalise import measure
 from antipodes.objectives.shares import check_shares
 from antipodes.pairs import Guide, Pairs, normalise
 
@@ -30,11 +33,12 @@ def whole_numbers(given: Ids, like: Tensor, name: str = "ids") -> Tensor:
         tensor([3, 1])
     """
     try:
-        numbers = torch.as_tensor(given)
-    except (TypeError, ValueError, RuntimeError) as error:
+        numbers = torch.as_tensor(given).to_dense()
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         kind = type(given).__name__
         raise ValueError(f"{name} must be whole numbers, one per sample, got a {kind} of something else") from error
-    if numbers.is_complex() or (numbers.is_floating_point() and not bool((numbers == numbers.floor()).all())):
+    fractions = numbers.is_floating_point() and not bool((numbers == numbers.floor()).all())
+    if numbers.is_complex() or fractions:
         raise ValueError(f"{name} must be whole numbers, got {numbers.dtype} with fractions: they are dataset indices")
     if numbers.is_floating_point() and numbers.numel():
         limit = 2 / torch.finfo(numbers.dtype).eps  # from here on neighbours are the same number
@@ -49,15 +53,15 @@ def own_numbers(count: int, like: Tensor) -> Tensor:
 
 
 def check_embeddings(**given: Any) -> None:
-    """Refuse what is no tensor of embeddings, by name; None is none.
+    """Raise a ValueError that names the first argument that is no tensor of embeddings; `candidates` may be None.
 
     Raises:
         ValueError: also if some are in double precision and others are not, which would be compared across types.
     """
-    tensors = {name: each for name, each in given.items() if each is not None}
+    tensors = {name: each for name, each in given.items() if each is not None or name != "candidates"}
     for name, each in tensors.items():
-        if not isinstance(each, Tensor) or each.is_complex():
-            what = each.dtype if isinstance(each, Tensor) else f"a {type(each).__name__}"
+        if not is_dense(each) or each.is_complex() or not each.dim():
+            what = describe(each) if isinstance(each, Tensor) else f"a {type(each).__name__}"
             raise ValueError(f"{name} must be a tensor of embeddings, got {what}: torch.stack makes one of a list")
     if len({each.dtype == torch.float64 for each in tensors.values()}) > 1:
         types = ", ".join(f"{name} {each.dtype}" for name, each in tensors.items())
@@ -75,13 +79,13 @@ def check_weights(name: str, values: Any, count: int, least: float = -math.inf) 
     """
     if values is None:
         return
-    if not isinstance(values, Tensor) or values.shape != (count,) or not values.is_floating_point():
+    if not is_dense(values) or values.shape != (count,) or not values.is_floating_point():
         what = f"{values.dtype} {tuple(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
         raise ValueError(f"{name} must be ({count},) floating-point numbers, got {what}")
     if not count:
         return
     smallest, largest = read(*torch.aminmax(values.detach()))  # NaN is both
-    if not least <= smallest <= largest < math.inf or smallest == -math.inf:
+    if not max(least, -LARGEST) <= smallest <= largest <= LARGEST:
         bound = "" if least == -math.inf else f" of at least {least:g}"
         raise ValueError(f"{name} must be finite numbers{bound}, got {smallest:g} to {largest:g}")
 
@@ -107,10 +111,19 @@ def share_of_training(progress: Any) -> float:
 
 def check_shapes(z1: Tensor, z2: Tensor, ids: Tensor | None) -> None:
     """Refuse views and ids that do not fit together."""
-    shapes_fit = z1.dim() == 2 and z1.shape == z2.shape and len(z1)
+    shapes_fit = z1.dim() == 2 and z1.shape == z2.shape and z1.numel()
     if not shapes_fit or (ids is not None and ids.shape != z1.shape[:1]):
         got = None if ids is None else tuple(ids.shape)
         raise ValueError(f"z1 and z2 must be (B, D) and ids (B,), got {tuple(z1.shape)}, {tuple(z2.shape)} and {got}")
+
+
+def check_supports(supports: Any, z1: Tensor) -> None:
+    """Refuse further views that are not like the first, or not finite where reading is free."""
+    check_embeddings(supports=supports)
+    if supports.dim() != 3 or supports.shape[1:] != z1.shape or not len(supports) or not supports.is_floating_point():
+        raise ValueError(f"supports must be (S, B, D) of views like z1, got {describe(supports)}")
+    if on_host(supports) and not bool(supports.detach().isfinite().all()):
+        raise NotFinite("supports hold NaN or infinite numbers: check the encoder's output before the loss")
 
 
 def view_guide(guide: tuple[Tensor, Tensor] | None, count: int) -> tuple[Tensor, Tensor] | None:
@@ -121,11 +134,23 @@ def view_guide(guide: tuple[Tensor, Tensor] | None, count: int) -> tuple[Tensor,
     """
     if guide is None:
         return None
-    if len(guide) != 2 or any(part.dim() != 2 or len(part) != count for part in guide):
+    if not isinstance(guide, (tuple, list)) or len(guide) != 2:
+        raise ValueError(f"guide must be two ({count}, G), the guide's vectors of both views, got {describe(guide)}")
+    for part in guide:
+        check_vectors("guide", part)
+    if len({part.shape for part in guide}) > 1 or len(guide[0]) != count:
         shapes = " and ".join(str(tuple(part.shape)) for part in guide)
         raise ValueError(f"guide must be two ({count}, G), the guide's vectors of both views, got {shapes}")
-    first, second = (normalise(part.detach()) for part in guide)
+    first, second = (_seen("guide", part) for part in guide)
     return first, second
+
+
+def _seen(name: str, vectors: Tensor) -> Tensor:
+    """A guide's vectors at length 1, without gradient; refuse those that are not finite, where reading is free."""
+    measured = measure(vectors)
+    if measured.span is not None and not math.isfinite(measured.span[1]):
+        raise NotFinite(f"{name} holds NaN or infinite numbers: check the guide's vectors")
+    return measured.unit
 
 
 def queue_pairs(
@@ -159,10 +184,18 @@ def queue_pairs(
         gathered: Whether every rank gives the same candidates; False joins the shares that the ranks give. None finds
             out by their ids: those of a queue or bank that every rank holds are equal, and so are its vectors.
     """
+    check_length("candidate_ids", candidate_ids, len(candidates))
+    if candidate_guide is not None:
+        check_vectors("candidate_guide", candidate_guide, None if guide is None else guide[0].shape[1])
+        if len(candidate_guide) != len(candidates):
+            raise ValueError(f"candidate_guide must be ({len(candidates)}, G), got {describe(candidate_guide)}")
+    if gathered is not None and not isinstance(gathered, bool):
+        raise ValueError(f"gathered must be True, False or None, got {describe(gathered)}")
     if guide is not None and candidate_guide is None:
         raise ValueError("candidates with a guide need the guide's vectors of the candidates: give candidate_guide")
     if candidate_rows is None and rows is not None:
         raise ValueError("rows and candidate_rows go together: give the table rows of the candidates, too")
+    check_length("candidate_rows", candidate_rows, len(candidate_ids))
     if candidates.dim() != 2 or candidates.shape[1] != first.shape[1] or candidate_ids.shape != candidates.shape[:1]:
         shapes = f"{tuple(candidates.shape)} and {tuple(candidate_ids.shape)}"
         raise ValueError(f"candidates must be (C, D) with D = {first.shape[1]} and candidate_ids (C,), got {shapes}")
@@ -174,7 +207,7 @@ def queue_pairs(
         log_weights = None if log_weights is None else gather(log_weights)
     seen = None
     if guide is not None and candidate_guide is not None:
-        seen = Guide(guide[0], (guide[0] * guide[1]).sum(1), normalise(candidate_guide.detach()), guide[1])
+        seen = Guide(guide[0], (guide[0] * guide[1]).sum(1), _seen("candidate_guide", candidate_guide), guide[1])
     return Pairs(
         first,
         ids,

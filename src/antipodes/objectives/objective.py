@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from antipodes.candidates.batch import batch_pairs, small_batch
 from antipodes.distributed import gather, world_size
-from antipodes.functional._compiling import outside_graphs
+from antipodes.functional._compiling import eager_full_precision
 from antipodes.functional._reading import has_zero, on_host
 from antipodes.functional.batch_softmax import Views
 from antipodes.functional.contrast import contrast_both
@@ -28,6 +28,7 @@ from antipodes.objectives.inputs import (
     check_embeddings,
     check_length,
     check_shapes,
+    check_supports,
     check_weights,
     own_numbers,
     queue_pairs,
@@ -35,6 +36,7 @@ from antipodes.objectives.inputs import (
     view_guide,
     whole_numbers,
 )
+from antipodes.objectives.mined import count_skipped
 from antipodes.objectives.observation import FlaggedPairs
 from antipodes.objectives.refinery import Refine
 from antipodes.objectives.shares import check_shares
@@ -111,7 +113,7 @@ class Objective(LossModule, ABC):
         if total_steps is not None:
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
-    @outside_graphs
+    @eager_full_precision
     def forward(
         self,
         z1: Tensor,
@@ -140,7 +142,9 @@ class Objective(LossModule, ABC):
                 policy nor candidates need to know which sample is which.
             rows: (B,) where the samples stand in tables and labels; only if several share an id.
             candidates: (C, D) negatives from a queue or bank; then only z1 is an anchor. None: the batch, both ways.
-            candidate_ids: (C,) their dataset indices, -1 for empty slots.
+            candidate_ids: (C,) their dataset indices, -1 for empty slots. A candidate of the anchor's own id or of -1
+                does not count; mined negatives need the ids of the samples that they show, or ids that nothing else
+                has. On the CPU the loss warns once of mined negatives that have the ids of their queries.
             candidate_rows: (C,) their rows, with `rows`.
             gathered: Whether all ranks give the same candidates, as a queue or bank that every rank holds (True), or
                 each its own share, which are then joined (False). None finds out by comparing their ids over the ranks.
@@ -166,8 +170,8 @@ class Objective(LossModule, ABC):
             numbers = self.own_ids(z1, candidates)
         places = None if rows is None else whole_numbers(rows, z1, "rows")
         check_length("rows", places, len(z1))
-        if supports is not None and (supports.dim() != 3 or supports.shape[1:] != z1.shape or not len(supports)):
-            raise ValueError(f"supports must be (S, B, D) of views like z1, got {tuple(supports.shape)}")
+        if supports is not None:
+            check_supports(supports, z1)
         if weights is not None:
             check_weights("weights", weights, len(z1), least=0)
         if candidate_log_weights is not None or positive_log_weights is not None:
@@ -198,6 +202,7 @@ class Objective(LossModule, ABC):
                 first, second, numbers, candidates, key_ids, places, key_rows, vectors, candidate_guide,
                 candidate_log_weights, positive_log_weights, gathered,
             )  # fmt: skip
+            self._warn_of_skipped(z2, numbers, candidates, key_ids)
         if pairs.candidates is None:
             pairs.remember(*seen.known())
         if weights is not None:
@@ -210,7 +215,7 @@ class Objective(LossModule, ABC):
             step = step.linked(views)
         return self.finish(step, self.sums(step), weights)
 
-    @outside_graphs
+    @eager_full_precision
     def evaluate(
         self,
         pairs: Pairs,
@@ -348,6 +353,18 @@ class Objective(LossModule, ABC):
         if not self.refinery.positive:
             return sums.pulled_sum / torch.where(sums.pulled > 0, sums.pulled, 1.0)
         return (step.pairs.positives + sums.pulled_sum) / (1 + sums.pulled)
+
+    def _warn_of_skipped(self, z2: Tensor, ids: Tensor, candidates: Tensor, candidate_ids: Tensor) -> None:
+        """Warn of mined negatives that their ids leave out; looked at where reading is free, and ever more seldom."""
+        calls = self._diary.calls
+        if calls & (calls - 1) or not on_host(candidates) or self._diary.skipped:
+            return
+        self._diary.skipped = count_skipped(z2, ids, candidates, candidate_ids)
+        if self._diary.skipped:
+            self._warn(
+                f"{self._diary.skipped} of {len(candidates)} candidates have the id of the anchor at their place or -1 "
+                "and do not count for it: a mined negative needs in candidate_ids the id of the sample that it shows"
+            )
 
     def _warn_of_a_cone(self, pairs: Pairs, rules: Sequence[Rule]) -> None:
         """Warn where a policy goes by the order of nearly equal similarities; looked at in calls 1, 2, 4, 8, ..."""

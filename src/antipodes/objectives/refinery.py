@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from antipodes.arguments import checked
 from antipodes.functional.sums import Sums
 from antipodes.objectives.step import Step
 
@@ -96,9 +97,12 @@ class Refine:
         return self.share / (1 + (1 - self.share) * weight)
 
 
+Refine.__init__ = checked(Refine.__init__)  # type: ignore[method-assign]
+
+
 def check_refinery(tau_prime: float, *mu: float) -> None:
     """Refuse numbers with which labels cannot be refined."""
-    if not 0 < tau_prime <= 1:
-        raise ValueError(f"tau_prime must be in (0, 1], got {tau_prime}: it sharpens the refined labels")
+    if not 1e-4 <= tau_prime <= 1:
+        raise ValueError(f"tau_prime must be in [0.0001, 1], got {tau_prime}: it sharpens the refined labels")
     if not all(0 <= confidence < math.inf for confidence in mu):
         raise ValueError(f"mu must be at least 0 and finite, got {mu}: it is the confidence in refined labels")

@@ -7,10 +7,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from antipodes.arguments import check_numbers, check_vectors, describe
+from antipodes.functional._compiling import eager_full_precision
 from antipodes.functional.soft import SoftCrossEntropy, soft_cross_entropy
 from antipodes.objectives.base import LossModule
+from antipodes.objectives.inputs import check_weights, share_of_training
 from antipodes.objectives.observation import RefinedLabels
 from antipodes.objectives.refinery import check_refinery
+from antipodes.objectives.temperature import check_temperature
 from antipodes.pairs import Pairs
 from antipodes.schedules import cosine
 
@@ -42,6 +46,7 @@ class SoftLabel(LossModule):
         targets: Targets = "pq",
     ) -> None:
         super().__init__()
+        check_temperature(temperature)
         check_refinery(tau_prime, *mu)
         if targets not in get_args(Targets):
             raise ValueError(f"targets must be one of {', '.join(get_args(Targets))}, got {targets!r}")
@@ -50,6 +55,7 @@ class SoftLabel(LossModule):
         self.mu = cosine(*mu)
         self.targets = targets
 
+    @eager_full_precision
     def forward(
         self,
         students: Tensor,
@@ -65,12 +71,16 @@ class SoftLabel(LossModule):
         Args:
             students: (A, D), L2-normalised.
             keys: (C, D), L2-normalised, shared by all students, without gradient.
-            key_ids: (C,) dataset indices; keys of id -1 do not count.
+            key_ids: (C,) dataset indices; keys of id -1 do not count. A sample with a label has one key, the first that
+                `label_keys` names: its other keys, such as stale copies in a queue, count for nobody.
             label_keys: (2, A) the keys i and k of every student, whose labels are mixed.
             theta: (A,) the share of label i.
             progress: Share of training done.
             key_rows: (C,) where the keys' labels stand, for observers; None takes the ids.
         """
+        check_students(students, keys, key_ids, label_keys, theta, key_rows)
+        progress = share_of_training(progress)
+        key_ids, label_keys = _one_key_per_label(key_ids, label_keys)
         columns, rows = label_keys.unique(return_inverse=True)
         teacher_temperature = self.temperature * self.tau_prime
         entropies = soft_cross_entropy(
@@ -112,3 +122,39 @@ class SoftLabel(LossModule):
         of_q = mu * entropies.max_q * ("q" in self.targets)
         total = 1 + of_p + of_q
         return of_p / total, of_q / total
+
+
+def check_students(
+    students: Tensor, keys: Tensor, key_ids: Tensor, label_keys: Tensor, theta: Tensor, key_rows: Tensor | None
+) -> None:
+    """Refuse what does not fit together."""
+    check_vectors("students", students)
+    check_vectors("keys", keys, students.shape[1])
+    check_numbers("key_ids", key_ids, len(keys))
+    if key_rows is not None:
+        check_numbers("key_rows", key_rows, len(keys))
+    check_weights("theta", theta, len(students))
+    fits = isinstance(label_keys, Tensor) and label_keys.shape == (2, len(students))
+    if not fits or label_keys.dtype != torch.int64 or not label_keys.numel():
+        raise ValueError(f"label_keys must be int64 of shape (2, {len(students)}), got {describe(label_keys)}")
+    if int(label_keys.min()) < 0 or int(label_keys.max()) >= len(keys):
+        raise ValueError(f"label_keys must be places of keys, in 0..{len(keys) - 1}")
+
+
+def _one_key_per_label(key_ids: Tensor, label_keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Leave every sample that has a label with one key, so that no copy of a sample is a negative of its own.
+
+    A mixed student has two labels, and the keys of a label must be keys of the student's softmax: so a copy is left out
+    for all students, not for those of its sample alone.
+
+    Returns:
+        The ids of the keys with -1 for copies, and the places of the labels' keys with the first one for all copies.
+    """
+    ids = key_ids[label_keys]
+    samples, sample = ids.unique(return_inverse=True)
+    first = label_keys.new_full(samples.shape, len(key_ids)).scatter_reduce_(
+        0, sample.flatten(), label_keys.flatten(), "amin"
+    )
+    copies = torch.isin(key_ids, samples)
+    copies[first] = False
+    return key_ids.masked_fill(copies, -1), first[sample]

@@ -11,7 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from antipodes.arguments import checked
 from antipodes.distributed import world_size
+from antipodes.functional._compiling import first_order
 from antipodes.schedules import Schedule
 from antipodes.state import ByRow, check_ids, sample_count
 
@@ -48,6 +50,7 @@ class Temperature(nn.Module):
     row_state: ClassVar[Mapping[str, ByRow]] = {"parameter": ByRow()}  # where it has one for every sample
     parameter: nn.Parameter | None
 
+    @checked
     def __init__(
         self,
         value: float = 0.1,
@@ -112,6 +115,7 @@ class Temperature(nn.Module):
         return base * factor if self.current() < below else base
 
     def _as_temperature(self, parameter: Tensor) -> Tensor:
+        parameter = parameter.to(torch.promote_types(parameter.dtype, torch.float32))
         tau = parameter.exp() if self.form == "log" else parameter
         return tau if self.floor is None else tau.clamp(min=self.floor)
 
@@ -143,6 +147,7 @@ class _Averaged(torch.autograd.Function):
         return parameter.view_as(parameter)
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         total = gradients[0].contiguous().clone()
         dist.all_reduce(total)

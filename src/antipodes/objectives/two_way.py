@@ -7,9 +7,10 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from antipodes.arguments import describe
 from antipodes.candidates.cross import cross_pairs
 from antipodes.distributed import world_size
-from antipodes.functional._compiling import outside_graphs
+from antipodes.functional._compiling import eager_full_precision
 from antipodes.functional.normalise import link, measure
 from antipodes.negatives.policy import Policy
 from antipodes.objectives.base import LossModule
@@ -58,11 +59,11 @@ class TwoWay(LossModule):
         super().__init__()
         if not isinstance(objective, Objective):
             raise ValueError(f"TwoWay needs an objective on pairs such as InfoNCE(), got {type(objective).__name__}")
-        if len(names) != 2 or names[0] == names[1]:
+        if len(names) != 2 or names[0] == names[1] or not all(name and "." not in name for name in names):
             raise ValueError(f"names must be two different ones, got {tuple(names)}")
         self.directions = nn.ModuleDict({names[0]: objective, names[1]: other_direction(objective)})
 
-    @outside_graphs
+    @eager_full_precision
     def forward(
         self,
         first: Tensor,
@@ -100,6 +101,8 @@ class TwoWay(LossModule):
         places = None if rows is None else whole_numbers(rows, first, "rows")
         check_length("rows", places, len(first))
         check_weights("weights", weights, len(first), least=0)
+        if log_weights is not None and (not isinstance(log_weights, (tuple, list)) or len(log_weights) != 2):
+            raise ValueError(f"log_weights must be two tensors, of both modalities, got {describe(log_weights)}")
         for each in (None, None) if log_weights is None else log_weights:
             check_weights("log_weights", each, len(first))
         check_shares(first, second, numbers)

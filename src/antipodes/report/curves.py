@@ -8,6 +8,59 @@ from collections.abc import Mapping, Sequence
 WIDTH, HEIGHT = 420, 240
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 28, 30
 COLOURS = 8
+BUCKETS = 256  # of a line that is thinned; the drawing is not much wider in pixels
+_LONGEST_BUCKET = 64  # points that a bucket collects before its extremes are looked for
+
+Point = tuple[float, float]
+
+
+class Thinned:
+    """A line of any number of points, of which a bounded number is kept.
+
+    Points fall into buckets of equally many points; of each the first, the last, the least and the greatest are kept.
+    When there are too many buckets, every two become one. So extremes stay, and a short line is kept whole.
+
+    Example:
+        >>> line = Thinned()
+        >>> for step in range(100_000):
+        ...     line.add(step, 7.0 if step == 31_415 else 0.0)
+        >>> kept = line.points()
+        >>> len(kept) <= 4 * BUCKETS, kept[0], (31_415, 7.0) in kept, kept[-1]
+        (True, (0, 0.0), True, (99999, 0.0))
+    """
+
+    def __init__(self) -> None:
+        self._buckets: list[list[Point]] = []
+        self._size, self._in_last = 1, 0
+
+    def add(self, x: float, y: float) -> None:
+        """Add the next point; one that is not finite is left out."""
+        if not math.isfinite(y):
+            return
+        if not self._buckets or self._in_last == self._size:
+            if len(self._buckets) == BUCKETS:
+                pairs = zip(self._buckets[::2], self._buckets[1::2], strict=True)
+                self._buckets = [_extremes(first + second) for first, second in pairs]
+                self._size *= 2
+            self._buckets.append([])
+            self._in_last = 0
+        self._buckets[-1].append((x, y))
+        self._in_last += 1
+        if len(self._buckets[-1]) == _LONGEST_BUCKET:
+            self._buckets[-1] = _extremes(self._buckets[-1])
+
+    def points(self) -> list[Point]:
+        """Return the points that were kept, in their order."""
+        return [point for bucket in self._buckets for point in _extremes(bucket)]
+
+
+def _extremes(points: list[Point]) -> list[Point]:
+    """The first, the last, the least and the greatest of some points, in their order."""
+    if len(points) <= 4:
+        return points
+    places = range(len(points))
+    kept = {0, len(points) - 1, min(places, key=lambda i: points[i][1]), max(places, key=lambda i: points[i][1])}
+    return [points[place] for place in sorted(kept)]
 
 
 def draw(title: str, lines: Mapping[str, Sequence[tuple[float, float]]], order: Sequence[str]) -> str:

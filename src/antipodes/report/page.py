@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from antipodes.files import replacing
+from antipodes.files import MARK, replacing
 
 Cell = str | float | int | None
 
@@ -146,7 +146,7 @@ def render(page: Page) -> str:
     environment.filters["cell"] = show
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
     html: str = environment.get_template("page.html").render(
-        page=page, style=(folder / "page.css").read_text(), script=(folder / "page.js").read_text()
+        page=page, mark=MARK, style=(folder / "page.css").read_text(), script=(folder / "page.js").read_text()
     )
     return html
 

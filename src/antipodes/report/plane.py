@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from antipodes.audit.embeddings import Embeddings
-from antipodes.report.page import Map, Point
+from antipodes.evaluation.maps import have_spread
+from antipodes.report.page import Facts, Map, Point
 
 MOST_GROUPS = 12
 
@@ -41,8 +43,12 @@ def flatten(vectors: NDArray[np.float32], seed: int = 0) -> tuple[NDArray[np.flo
     return scaled, how
 
 
-def map_of(title: str, embeddings: Embeddings, rows: NDArray[np.int64], images: list[int], note: str = "") -> Map:
-    """A map of some rows; `images` are their numbers in the album."""
+def map_of(
+    title: str, embeddings: Embeddings, rows: NDArray[np.int64], images: list[int], note: str = ""
+) -> Map | Facts:
+    """A map of some rows; `images` are their numbers in the album. Where all vectors are equal, a sentence says so."""
+    if not have_spread(torch.from_numpy(embeddings.vectors[rows])):
+        return Facts(title, [], "There is no map: all vectors are equal, so the encoder has collapsed.")
     points, how = flatten(embeddings.vectors[rows])
     labels = np.full(len(embeddings), -1) if embeddings.labels is None else embeddings.labels
     present = [label for label in np.unique(labels[rows]).tolist() if label >= 0]

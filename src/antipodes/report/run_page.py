@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from antipodes.evaluation.figures import judged
 from antipodes.evaluation.scores import FILE, are_outdated, read_measured, read_scores
 from antipodes.report.album import Album
-from antipodes.report.curves import draw
+from antipodes.report.curves import Thinned, draw
 from antipodes.report.flagged import examine_run
 from antipodes.report.names import TITLES, path_ends, title_of
 from antipodes.report.page import Cell, Curves, Page, Section, Table
 from antipodes.runs.folder import Run
-from antipodes.runs.records import read_epochs
+from antipodes.runs.records import epoch_lines
 
 _UNSEEN = ("kind", "step", "epoch")
 
@@ -52,7 +53,7 @@ def run_page(
         current = {name: {} if name in outdated else each for name, each in scores.items()}
         if spread := _spread(current, configs, measured):
             sections.append(spread)
-    if curves := _curves({name: read_epochs(run.folder) for name, run in runs.items()}):
+    if curves := _curves({name: epoch_lines(run.folder) for name, run in runs.items()}):
         sections.append(curves)
     album = Album()
     notes: list[list[Cell]] = []
@@ -71,15 +72,15 @@ def run_page(
 
 def _named(folders: Sequence[Path], data: str | None) -> dict[str, Run]:
     """Runs by the shortest ends of their paths that tell them apart."""
-    paths = [Path(folder).resolve() for folder in folders]
+    opened = [Run.open(folder) for folder in folders]
+    paths = [os.path.realpath(folder) for folder in folders]
     if len(set(paths)) < len(paths):
         raise ValueError("a run is named twice: name every run once")
-    opened = [Run.open(folder) for folder in folders]
     if data is not None:
         if len({str(run.config().get("data", {}).get("name")) for run in opened}) > 1:
             raise ValueError("--data is where the data of all runs is now, and these were trained on several")
         opened = [Run.open(folder, data) for folder in folders]
-    return dict(zip(path_ends([str(path) for path in paths]), opened, strict=True))
+    return dict(zip(path_ends(paths), opened, strict=True))
 
 
 def _settings(configs: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -173,22 +174,18 @@ def _spread(
     return Table("Scores over seeds", columns, rows, "Runs that differ only in their seed.")
 
 
-def _curves(epochs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Curves | None:
-    """A drawing for every number that some run has written down at its epochs."""
-    present = dict.fromkeys(name for lines in epochs.values() for line in lines for name in line if name not in _UNSEEN)
-    wanted = [name for name in TITLES if name in present] + [name for name in present if name not in TITLES]
+def _curves(epochs: Mapping[str, Iterable[Mapping[str, Any]]]) -> Curves | None:
+    """A drawing for every number that some run has written down at its epochs; lines are read once, one by one."""
+    found: dict[str, dict[str, Thinned]] = {}  # number -> run -> points
+    for run, lines in epochs.items():
+        for line in map(judged, lines):
+            place = float(line.get("epoch", line["step"]))
+            for number, value in line.items():
+                if number not in _UNSEEN and isinstance(value, int | float):
+                    found.setdefault(number, {}).setdefault(run, Thinned()).add(place, float(value))
     drawings = []
-    for number in wanted:
-        lines = {run: _points(each, number) for run, each in epochs.items()}
-        lines = {run: points for run, points in lines.items() if points}
-        if any(value for points in lines.values() for _, value in points):  # what is always zero does not apply
-            drawings.append(draw(title_of(number), lines, list(epochs)))
+    for number in [name for name in TITLES if name in found] + [name for name in found if name not in TITLES]:
+        lines_of = {run: points.points() for run, points in found[number].items()}
+        if any(value for points in lines_of.values() for _, value in points):  # what is always zero does not apply
+            drawings.append(draw(title_of(number), lines_of, list(epochs)))
     return Curves("Curves", drawings, list(epochs), "Over epochs.") if drawings else None
-
-
-def _points(lines: Sequence[Mapping[str, Any]], number: str) -> list[tuple[float, float]]:
-    return [
-        (float(line.get("epoch", line["step"])), float(line[number]))
-        for line in map(judged, lines)
-        if isinstance(line.get(number), int | float)
-    ]

@@ -6,20 +6,19 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TextIO, cast
 
 import torch
-import yaml
 from torch import Tensor
 
-from antipodes.files import replacing
+from antipodes.files import append_digest, check_digest, remove_temporaries, replacing
 from antipodes.registry import NAMES
 from antipodes.runs.fingerprint import fingerprint
-from antipodes.runs.yaml_files import read_options
+from antipodes.runs.yaml_files import configuration_text, read_configuration, read_options
 
 if sys.platform != "win32":
     import fcntl
@@ -37,7 +36,20 @@ WRITTEN = (
     "tensorboard",
     "wandb",
 )
-"""What a run may have written before its first checkpoint."""
+"""What a run may write before its first checkpoint. A folder that holds one of these and no run belongs to the user."""
+CHECKPOINT_KEYS = (
+    "identity",
+    "data",
+    "calendar",
+    "model",
+    "optimizer",
+    "precision",
+    "rng",
+    "step",
+    "best",
+    "totals",
+)
+"""What a checkpoint of a run holds, apart from its format."""
 
 
 class Frozen(NamedTuple):
@@ -77,26 +89,31 @@ class Run:
         """The checkpoint of the best kNN accuracy, or recall of validation pairs; of the lowest loss without either."""
         return self.folder / "checkpoints" / "best.pt"
 
-    @classmethod
-    def free(cls, folder: str) -> Run:
-        """A folder for a new run, not made yet; refuses one that holds a run."""
-        run = cls(Path(folder))
-        if run.config_file.exists():
-            raise ValueError(
-                f"{folder} holds a run already: continue it with --resume {folder}, or choose another --out"
-            )
-        existing = next(parent for parent in (run.folder, *run.folder.resolve().parents) if parent.exists())
-        if not existing.is_dir() or not os.access(existing, os.W_OK):
-            raise ValueError(f"{folder} cannot be made: {existing} is not a folder that can be written to")
-        return run
+    def refuse_taken(self) -> None:
+        """Refuse a folder for a new run that holds a run, or files of the user under the names that a run writes.
 
-    @classmethod
-    def create(cls, folder: str, config: dict[str, Any]) -> Run:
-        """Make the folder and write the configuration; refuses a folder that holds a run."""
-        run = cls.free(folder)
-        run.last.parent.mkdir(parents=True, exist_ok=True)
-        run.write_config(config)
-        return run
+        Raises:
+            ValueError: the folder cannot be used; the sentence says why.
+        """
+        if self.config_file.exists():
+            raise ValueError(
+                f"{self.folder} holds a run already: continue it with --resume {self.folder}, or choose another --out"
+            )
+        names = [name for name in WRITTEN if os.path.lexists(self.folder / name)]
+        names += sorted(path.name for path in self.folder.glob("encoder*.safetensors"))
+        if names:
+            raise ValueError(
+                f"--out {self.folder} holds {', '.join(names)} and no run: a run would write over it, "
+                "choose another --out"
+            )
+        existing = next(parent for parent in (self.folder, *self.folder.resolve().parents) if parent.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK):
+            raise ValueError(f"{self.folder} cannot be made: {existing} is not a folder that can be written to")
+
+    def create(self, config: dict[str, Any]) -> None:
+        """Make the folder of checkpoints and write the configuration."""
+        self.last.parent.mkdir(parents=True, exist_ok=True)
+        self.write_config(config)
 
     @classmethod
     def open(cls, folder: str | Path, data: str | None = None) -> Run:
@@ -112,7 +129,7 @@ class Run:
 
     def config(self) -> dict[str, Any]:
         """The configuration the run was started with; its data where it is now."""
-        config = read_options(self.config_file)
+        config = read_configuration(self.config_file)
         if self.data is None:
             return config
         known = config.get("data")
@@ -126,7 +143,7 @@ class Run:
     def write_config(self, config: dict[str, Any]) -> None:
         """Write the configuration down, whole or not at all."""
         with replacing(self.config_file) as file:
-            file.write_text(yaml.safe_dump(_plain(config), sort_keys=False))
+            file.write_text(configuration_text(_plain(config)))
 
     def changed(self, config: dict[str, Any]) -> bool:
         """Whether a configuration is another than the one written down."""
@@ -134,23 +151,41 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep others from training this run meanwhile; the lock goes with the process, however that ends.
+        """Keep other processes from training this run meanwhile; the lock ends with the process, however that ends.
+
+        The folder is made for it. Whoever holds the lock removes the temporary files of a process that was killed.
 
         Raises:
-            ValueError: if another process is training it.
+            ValueError: if another process is training the run.
         """
         if sys.platform == "win32":
+            self.folder.mkdir(parents=True, exist_ok=True)
             yield
             return
-        with (self.folder / LOCK).open("w") as file:
+        with self._lock_file() as file:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno not in (errno.EACCES, errno.EAGAIN):
                     raise
-                sentence = f"{self.folder} is being trained by another process: wait for it, or stop it"
-                raise ValueError(sentence) from error
+                raise ValueError(self._taken()) from error
+            if not _is_file(self.folder / LOCK, file.fileno()):  # its last owner removed it between two of our lines
+                raise ValueError(self._taken())
+            for folder in (self.folder, self.last.parent, self.folder / "snapshots"):
+                remove_temporaries(folder)
             yield
+
+    def _taken(self) -> str:
+        return f"{self.folder} is being trained by another process: wait for it, or stop it"
+
+    def _lock_file(self) -> TextIO:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return (self.folder / LOCK).open("a")
+        except FileNotFoundError as error:  # another start has just removed the folder that it had made
+            raise ValueError(self._taken()) from error
+        except OSError as error:
+            raise ValueError(f"{self.folder} cannot be written to ({error.strerror}): choose another --out") from error
 
     def missing(self) -> Path | None:
         """The outermost folder that has to be made for the run; None where all are there."""
@@ -158,25 +193,35 @@ class Run:
         return folders[-1] if folders else None
 
     def discard(self, missing: Path | None) -> None:
-        """Remove a run that came to nothing, and the folders that were made for it, but nothing else in them.
+        """Remove a run that wrote no checkpoint, and the folders that were made for it, but nothing else in them.
+
+        Only the process that holds the lock calls this. `refuse_taken` made sure that none of the names were there
+        before, so everything under them is its own.
 
         Args:
             missing: What `missing` said before the run was made.
         """
-        made = self.config_file.exists()  # else the other files are somebody's who has a folder of this name
-        for name in (*WRITTEN, LOCK) if made else ():
+        for name in (*WRITTEN, LOCK):  # the lock last: until then nobody else starts here
             path = self.folder / name
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
-        for folder in (self.last.parent, self.folder, *self.folder.parents) if missing is not None else ():
+        for folder in (self.folder, *self.folder.parents) if missing is not None else ():
             if folder.is_dir() and any(folder.iterdir()):
                 return
             if folder.is_dir():
                 folder.rmdir()
             if folder == missing:
                 return
+
+
+def _is_file(path: Path, handle: int) -> bool:
+    """Return True if an open file is the one that the path names now."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def absolute(data: str) -> str:
@@ -188,7 +233,7 @@ def absolute(data: str) -> str:
 
 
 def save_checkpoint(path: Path, state: dict[str, Any], frozen: Frozen | None = None) -> None:
-    """Write a checkpoint: the old one stays whole until the new one is on disk.
+    """Write a checkpoint with its digest: the old one stays whole until the new one is on disk.
 
     Args:
         path: Where to.
@@ -206,6 +251,7 @@ def save_checkpoint(path: Path, state: dict[str, Any], frozen: Frozen | None = N
                 moving = {name: weight for name, weight in model.items() if name not in frozen.names}
                 state = state | {"model": moving, "weights": list(model), "frozen": frozen.digest}
             torch.save({"format": CHECKPOINT_FORMAT} | state, file)
+            append_digest(file)
     except (RuntimeError, OSError) as error:  # torch's writer says RuntimeError where the disk is full
         free = shutil.disk_usage(path.parent).free
         kept = "; the one before it is whole" if path.exists() else ""
@@ -218,20 +264,27 @@ def save_frozen(folder: Path, weights: Mapping[str, Tensor]) -> Frozen:
     return Frozen(frozenset(weights), fingerprint(weights))
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
+def load_checkpoint(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:
     """Read a checkpoint, as data only: nothing in it can run code.
 
+    Args:
+        path: The file.
+        keys: What it must hold, such as `CHECKPOINT_KEYS`.
+
     Raises:
-        ValueError: if it is missing, damaged, or of another format.
+        ValueError: if it is missing, damaged, of another format, or lacks a key.
     """
     if not path.is_file():
         raise ValueError(f"{path} does not exist: the run ended before its first checkpoint, start it again")
+    check_digest(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises half a dozen kinds for a damaged file
         raise ValueError(f"{path} cannot be read as a checkpoint ({type(error).__name__}): it is damaged") from error
     if not isinstance(state, dict) or state.get("format") != CHECKPOINT_FORMAT:
         raise ValueError(f"{path} is not a checkpoint of this version of antipodes")
+    if lacking := [key for key in keys if key not in state]:
+        raise ValueError(f"{path} is not a whole checkpoint: it has no {', '.join(lacking)}")
     if (names := state.pop("weights", None)) is not None:
         state["model"] = _with_frozen(path, state["model"], names, state.pop("frozen"))
     return cast(dict[str, Any], state)

@@ -6,20 +6,19 @@ meaning when photos were added or removed since; a file without paths speaks of 
 
 from __future__ import annotations
 
-import csv
 import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from antipodes.data import Captions, Samples
 from antipodes.data.image_files import ImageFiles
 from antipodes.negatives import Known
+from antipodes.negatives.known_columns import read_columns
 
 Spec = Mapping[str, Any]
 KNOWN = "known"
@@ -41,11 +40,13 @@ def place_groups(spec: Spec, data: Samples) -> Spec:
     groups = given.get("groups")
     if not isinstance(groups, (str, Path)) or not _has_files(data):
         return spec
-    columns = _columns(Path(groups))
+    if not Path(groups).is_file():
+        return spec  # `Known` refuses it
+    columns, _ = read_columns(Path(groups))
     if "path" not in columns or "group" not in columns:
         return spec
     of_rows = Known.read(groups).groups  # refuses what is wrong with the file
-    paths = [str(path) for path in columns["path"]]
+    paths = [str(path) for path in columns["path"].tolist()]
     rows = torch.tensor([int(float(row)) for row in columns.get("row", range(len(paths)))], dtype=torch.int64)
     found = match_paths(paths, [_as_written(path) for path in data.paths], data.base)
     known = found >= 0
@@ -109,25 +110,3 @@ def _as_written(path: str) -> str:
 
 def _has_files(data: Samples) -> TypeGuard[ImageFiles | Captions]:
     return isinstance(data, ImageFiles) or (isinstance(data, Captions) and data.rows == "image")
-
-
-def _columns(file: Path) -> dict[str, list[Any]]:
-    """The columns of a table; none where there is no table, of which `Known.read` says what is wrong."""
-    if not file.is_file():
-        return {}
-    if file.suffix == ".parquet":
-        try:
-            from pyarrow import parquet
-        except ImportError:
-            return {}
-        table = parquet.read_table(file)
-        return {name: table.column(name).to_pylist() for name in table.column_names}
-    if file.suffix == ".npz":
-        with np.load(file) as arrays:
-            return {name: arrays[name].tolist() for name in arrays.files}
-    if file.suffix != ".csv":
-        return {}
-    with file.open(newline="", encoding="utf-8-sig") as handle:
-        reader = csv.DictReader(handle)
-        lines = list(reader)
-    return {name: [line[name] for line in lines] for name in reader.fieldnames or ()}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from antipodes.data import Samples
 from antipodes.data.download import cache_root
+from antipodes.data.private_files import private_file, private_folder
 from antipodes.files import replacing
 from antipodes.methods import Method
 from antipodes.runs.embedding import embed_different, embed_texts
@@ -90,8 +91,8 @@ def kept_features(
             before()
         features = compute()
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(file) as temporary, temporary.open("wb") as stream:
+            private_folder(file.parent)
+            with replacing(file) as temporary, open(temporary, "wb", opener=private_file) as stream:
                 np.save(stream, features.numpy())
         except OSError:
             return features

@@ -14,7 +14,7 @@ from antipodes.methods import Method
 from antipodes.negatives import Known
 from antipodes.objectives import Temperature
 from antipodes.runs.build import build_method
-from antipodes.runs.folder import Run, load_checkpoint
+from antipodes.runs.folder import CHECKPOINT_KEYS, Run, load_checkpoint
 from antipodes.runs.groups import without_groups
 from antipodes.runs.growth import Growth, grown_model, growth_since, open_data
 from antipodes.state import SampleTable
@@ -35,7 +35,7 @@ def open_method(run: Run, which: Literal["last", "best"] = "last", judged: bool 
         ValueError: if the checkpoint is missing or damaged, or the method has tables of other data.
     """
     config = run.config()
-    state = load_checkpoint(run.last if which == "last" else run.best)
+    state = load_checkpoint(run.last if which == "last" else run.best, CHECKPOINT_KEYS)
     data = open_data(config["data"], state)
     if not judged:
         config = {**config, "negatives": without_groups(config["negatives"], len(data))}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,17 +100,54 @@ class Totals:
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl; a line that a crash cut short is left out."""
+    """Return the records of a run's metrics.jsonl, as `record_lines` yields them."""
+    return list(record_lines(folder))
+
+
+def record_lines(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a run's metrics.jsonl one by one.
+
+    A record is an object with a `kind`, a `step` and numbers; that of an epoch has the number of its `epoch`. A line
+    that is no record is left out: the last one silently, since a crash may cut it short, earlier ones with a warning.
+    """
     file = folder / "metrics.jsonl"
-    lines = []
-    for text in file.read_text().splitlines() if file.exists() else []:
-        try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
-            continue
-    return lines
+    if not file.is_file():
+        return
+    count = damaged = pending = 0  # pending: 1 if the line before was no record
+    with file.open(encoding="utf-8", errors="replace") as texts:
+        for text in texts:
+            count, damaged = count + 1, damaged + pending
+            record = _record(text)
+            pending = int(record is None)
+            if record is not None:
+                yield record
+    if damaged:
+        warnings.warn(f"{damaged} of {count} lines of {file} are no records: they are left out", stacklevel=2)
+
+
+def epoch_lines(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a run's metrics that sum up an epoch, one by one."""
+    return (line for line in record_lines(folder) if line.get("kind") == "epoch")
+
+
+def _record(text: str) -> dict[str, Any] | None:
+    """The record of a line, None where it is none."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or not isinstance(line.get("kind"), str) or not _is_count(line.get("step")):
+        return None
+    numbers = (value for name, value in line.items() if name != "kind" and value is not None)
+    if not all(isinstance(value, (int, float)) for value in numbers):
+        return None
+    return line if line["kind"] != "epoch" or _is_count(line.get("epoch")) else None
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def read_epochs(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics that sum up an epoch."""
-    return [line for line in read_records(folder) if line["kind"] == "epoch"]
+    """Return the lines of a run's metrics that sum up an epoch."""
+    return list(epoch_lines(folder))

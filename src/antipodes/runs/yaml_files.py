@@ -1,4 +1,4 @@
-"""Options in YAML files, read as data only: a file that is none, or that grows beyond reason, gets one sentence."""
+"""Options in YAML files, read as data only: a file that is none, is cut, or grows beyond reason gets one sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any, cast
 import yaml
 
 LARGEST = 1_000_000  # bytes of a file
-MOST = 100_000  # values, those behind aliases counted as often as they appear
+MOST = 100_000  # keys and values, those behind aliases counted as often as they appear
+LONGEST = 1000  # characters of a number or a date
+COMPONENTS = ("method", "negatives", "data")
+"""What every configuration of a run names."""
 
 
 def read_options(path: str | Path, what: str | None = None) -> dict[str, Any]:
@@ -28,23 +31,72 @@ def read_options(path: str | Path, what: str | None = None) -> dict[str, Any]:
     if path.stat().st_size > LARGEST:
         raise ValueError(f"{name} has {path.stat().st_size:,} bytes: that is no configuration")
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-        size = _size(loaded, {})
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{name} is not YAML: {' '.join(str(error).split())}") from error
+        loaded = _load(path.read_text(encoding="utf-8"), name)
+    except _TooMuch as error:
+        raise ValueError(f"{name} {error}: that is no configuration") from error
+    except _NOT_YAML as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ValueError(f"{name} is not YAML: {reason}") from error
     if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
         raise ValueError(f"{name} is not a mapping of options")
-    if size > MOST:
-        raise ValueError(f"{name} holds more than {MOST:,} values, by aliases of aliases: that is no configuration")
     return cast(dict[str, Any], loaded)
 
 
-def _size(value: Any, known: dict[int, int]) -> int:
-    """How many values there are in a value, each alias counted as what it stands for."""
-    if not isinstance(value, (dict, list)):
+def read_configuration(path: Path) -> dict[str, Any]:
+    """The configuration of a run, as `configuration_text` has written it.
+
+    Raises:
+        ValueError: if it cannot be read, or is not whole.
+    """
+    options = read_options(path)
+    text = path.read_text(encoding="utf-8")
+    if text.startswith("---"):
+        if not text.endswith("\n...\n"):
+            raise ValueError(f"{path} is cut short: the mark of its end is missing, so restore it from a copy")
+        return options
+    for name in COMPONENTS:  # a run of an earlier version has no marks
+        component = options.get(name)
+        if not isinstance(component, dict) or not isinstance(component.get("name"), str):
+            raise ValueError(f"{path} does not name the {name} of its run: it is no whole configuration of a run")
+    return options
+
+
+def configuration_text(config: dict[str, Any]) -> str:
+    """A configuration as YAML between the marks of its begin and its end, so that a part of it is not taken for all."""
+    return yaml.safe_dump(config, sort_keys=False, explicit_start=True, explicit_end=True)
+
+
+# PyYAML raises the kinds after its own for scalars that do not fit their tag: 2020-99-99, !!int x, !!bool x
+_NOT_YAML = (yaml.YAMLError, OSError, RecursionError, ValueError, KeyError, AttributeError, TypeError, OverflowError)
+
+
+class _TooMuch(Exception):
+    """The file is within the bound of bytes, and what it stands for is not."""
+
+
+def _load(text: str, name: str) -> Any:
+    """The values of a document; the bounds are checked before any value is made, as merging copies mappings."""
+    loader = yaml.SafeLoader(text)
+    loader.name = name
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _size(node, {}) > MOST:
+            raise _TooMuch(f"holds more than {MOST:,} values, by aliases of aliases")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _size(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values there are in a node, each alias counted as what it stands for."""
+    if isinstance(node, yaml.ScalarNode):
+        if len(node.value) > LONGEST and node.tag != "tag:yaml.org,2002:str":
+            raise _TooMuch(f"holds a number or date of {len(node.value):,} characters")
         return 1
-    if id(value) not in known:
-        known[id(value)] = MOST + 1  # met again inside itself: endless
-        parts = value.values() if isinstance(value, dict) else value
-        known[id(value)] = 1 + sum(_size(part, known) for part in parts)
-    return known[id(value)]
+    if id(node) not in known:
+        known[id(node)] = MOST + 1  # met again inside itself: endless
+        parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        known[id(node)] = 1 + sum(_size(part, known) for part in parts)
+    return known[id(node)]

@@ -49,9 +49,23 @@ from typing import Any
 import yaml
 
 from antipodes.files import replacing
+from antipodes.runs.yaml_files import read_options
+from antipodes.study.checks import (
+    Options,
+    Paper,
+    check_keys,
+    read_limit,
+    read_mapping,
+    read_name,
+    read_names,
+    read_options_of,
+    read_papers,
+    read_seeds,
+)
 from antipodes.study.claims import Claim, read_claims
 
-Options = dict[str, Any]
+__all__ = ["FULL", "SHIPPED", "Options", "Paper", "Study", "Trial", "flatten", "load", "merge", "shipped"]
+
 SHIPPED = Path(__file__).parent / "studies"
 FULL = "full"
 REQUIRED = ("title", "question", "common", "variants", "seeds", "baseline")
@@ -105,15 +119,6 @@ class Trial:
     def arguments(self, file: Path | None = None) -> list[str]:
         """The call of antipodes train, which reads the options from their file."""
         return ["--config", str(file or self.file), "--out", str(self.folder)]
-
-
-@dataclass(frozen=True)
-class Paper:
-    """Published figures: where they stand, what they were measured on, and variant -> score -> number."""
-
-    source: str
-    measured: str
-    scores: dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -184,10 +189,7 @@ def load(name: str, budget: str = FULL, seeds: list[int] | None = None, data: Op
     if not path.is_file():
         known = f"choose one of {', '.join(shipped())}, or the path of a YAML file of your own"
         raise ValueError(f"there is no study {name!r}: {known}")
-    try:
-        content = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    content = read_options(path)
     try:
         return _study(path, content, budget, seeds, data)
     except ValueError as error:
@@ -196,48 +198,49 @@ def load(name: str, budget: str = FULL, seeds: list[int] | None = None, data: Op
 
 def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data: Options | None) -> Study:
     if isinstance(content, dict) and "runner" in content:
-        _check_keys("it", content, (*REQUIRED, "runner"), OPTIONAL)
+        check_keys("it", content, (*REQUIRED, "runner"), OPTIONAL)
     else:
-        _check_keys("it", content, (*REQUIRED, "protocols"), (*OPTIONAL, *TRAINED, "records", "curves"))
-    budgets = {FULL: {}, **_mapping(content.get("budgets", {}), "budgets")}
+        check_keys("it", content, (*REQUIRED, "protocols"), (*OPTIONAL, *TRAINED, "records", "curves"))
+    budgets = {FULL: {}, **read_mapping(content.get("budgets", {}), "budgets")}
     if budget not in budgets:
         raise ValueError(f"there is no budget {budget!r}: choose one of {', '.join(budgets)}")
-    _check_keys(
+    check_keys(
         f"budget {budget}",
         budgets[budget],
         (),
         BUDGETED if "runner" in content else (*BUDGETED, *TRAINED, "protocols"),
     )
-    cut = _options(budgets[budget].get("common", {}), f"budget {budget}")
-    single = _mapping(budgets[budget].get("variants", {}), f"variants of budget {budget}")
-    if unknown := set(single) - set(_mapping(content["variants"], "variants")):
+    cut = read_options_of(budgets[budget].get("common", {}), f"budget {budget}")
+    single = read_mapping(budgets[budget].get("variants", {}), f"variants of budget {budget}")
+    if unknown := set(single) - set(read_mapping(content["variants"], "variants")):
         raise ValueError(f"budget {budget} has options of {unknown.pop()!r}, which is not a variant")
     content = content | {key: value for key, value in budgets[budget].items() if key not in ("common", "variants")}
-    common, variants = _options(content["common"], "common"), _mapping(content["variants"], "variants")
-    if content["baseline"] not in variants:
-        raise ValueError(f"the baseline {content['baseline']!r} is not a variant: there are {', '.join(variants)}")
+    common, variants = read_options_of(content["common"], "common"), read_mapping(content["variants"], "variants")
+    baseline = read_name(content["baseline"], "baseline")
+    if baseline not in variants:
+        raise ValueError(f"the baseline {baseline!r} is not a variant: there are {', '.join(variants)}")
     if len({_folder_name(variant) for variant in variants}) < len(variants):
         raise ValueError(f"variants need names that differ in letters and digits, got {', '.join(variants)}")
     options: dict[str, Options] = {}
     seeds: dict[str, list[int]] = {}
     against: dict[str, str] = {}
     for variant, given in variants.items():
-        its_options = _options({} if given is None else given, f"variant {variant}")
-        every = _seeds(content["seeds"] if chosen is None else chosen, "seeds")
-        few = _seeds(its_options.pop("seeds", every), f"seeds of variant {variant}")
+        its_options = read_options_of({} if given is None else given, f"variant {variant}")
+        every = read_seeds(content["seeds"] if chosen is None else chosen, "seeds")
+        few = read_seeds(its_options.pop("seeds", every), f"seeds of variant {variant}")
         seeds[variant] = [seed for seed in every if seed in few]
-        against[variant] = its_options.pop("against", content["baseline"])
+        against[variant] = read_name(its_options.pop("against", baseline), f"against of variant {variant}")
         if against[variant] not in variants:
             raise ValueError(f"{variant} is to be compared with {against[variant]!r}, which is not a variant")
-        further = _options(single.get(variant, {}), variant)
+        further = read_options_of(single.get(variant, {}), variant)
         options[variant] = merge(merge(merge(common, its_options), cut), further)
         if data is not None:
             own = {*_component(its_options.get("data")), *_component(further.get("data"))}
             options[variant] = options[variant] | {"data": _on(data, options[variant].get("data"), own)}
-    if not seeds[content["baseline"]]:
-        raise ValueError(f"the baseline {content['baseline']!r} runs with none of the seeds")
-    transfer = _names(content.get("transfer", []), "transfer")
-    protocols = _names(content.get("protocols", []), "protocols")
+    if not seeds[baseline]:
+        raise ValueError(f"the baseline {baseline!r} runs with none of the seeds")
+    transfer = read_names(content.get("transfer", []), "transfer")
+    protocols = read_names(content.get("protocols", []), "protocols")
     if not transfer and (named := [name for name in protocols if name.startswith("transfer")]):
         raise ValueError(f"protocol {named[0]} needs datasets: name them in a list under the key transfer")
     return Study(
@@ -248,19 +251,19 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
         question=" ".join(str(content["question"]).split()),
         variants={variant: options[variant] for variant in variants if seeds[variant]},
         seeds={variant: seeds[variant] for variant in variants if seeds[variant]},
-        baseline=content["baseline"],
+        baseline=baseline,
         against=against,
         protocols=protocols,
-        test_limit=content.get("test_limit"),
+        test_limit=read_limit(content.get("test_limit"), "test_limit"),
         transfer=transfer,
-        transfer_limit=content.get("transfer_limit"),
+        transfer_limit=read_limit(content.get("transfer_limit"), "transfer_limit"),
         transfer_normalise=str(content.get("transfer_normalise", "run")),
-        scores=_names(content["scores"], "scores") if "scores" in content else None,
-        records=_names(content.get("records", []), "records"),
-        curves=_names(content.get("curves", []), "curves"),
-        paper=[_paper(entry, variants) for entry in content.get("paper", [])],
+        scores=read_names(content["scores"], "scores") if "scores" in content else None,
+        records=read_names(content.get("records", []), "records"),
+        curves=read_names(content.get("curves", []), "curves"),
+        paper=read_papers(content.get("paper", []), variants),
         claims=read_claims(content.get("claims", {}), list(variants)),
-        runner=content.get("runner"),
+        runner=read_name(content["runner"], "runner") if "runner" in content else None,
         is_own=budget == FULL and chosen is None and data is None,
     )
 
@@ -319,48 +322,3 @@ def _component(value: Any) -> Options:
 
 def _folder_name(variant: str) -> str:
     return re.sub(r"\W+", "-", variant).strip("-").lower()
-
-
-def _mapping(value: Any, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{what} should be a mapping, got {value!r}")
-    return dict(value)
-
-
-def _options(value: Any, what: str) -> Options:
-    options = _mapping(value, what)
-    for name in ("seed", "out"):
-        if name in options:
-            raise ValueError(f"{what} may not set {name}, which the study sets for every run")
-    return options
-
-
-def _names(value: Any, what: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise ValueError(f"{what} should be a list of names, got {value!r}")
-    return value
-
-
-def _seeds(value: Any, what: str) -> list[int]:
-    whole = isinstance(value, list) and value and all(isinstance(seed, int) and 0 <= seed < 2**63 for seed in value)
-    if not whole or len(set(value)) < len(value):
-        raise ValueError(f"{what} should be a list of different whole numbers below 2**63, got {value}")
-    return list(value)
-
-
-def _paper(entry: Any, variants: Options) -> Paper:
-    _check_keys("an entry of paper", entry, ("source", "measured", "scores"), ())
-    if unknown := set(entry["scores"]) - set(variants):
-        raise ValueError(f"paper gives a figure of {unknown.pop()!r}, which is not a variant")
-    return Paper(entry["source"], entry["measured"], entry["scores"])
-
-
-def _check_keys(what: str, mapping: Any, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
-    if not isinstance(mapping, dict):
-        raise ValueError(f"{what} should be a mapping of {', '.join(required + optional)}")
-    for key in mapping:
-        if key not in required + optional:
-            raise ValueError(f"{what} has an unknown key {key!r}: it takes {', '.join(required + optional)}")
-    for key in required:
-        if key not in mapping:
-            raise ValueError(f"{what} lacks {key!r}")

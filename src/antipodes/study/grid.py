@@ -14,12 +14,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from antipodes.evaluation.protocol import find_protocol
 from antipodes.evaluation.scores import read_scores
 from antipodes.files import replacing
+from antipodes.processes import end_with_parent
 from antipodes.runs.folder import Run
 from antipodes.runs.records import read_epochs
 from antipodes.study.code import changed, run_digests
@@ -255,6 +257,7 @@ class _Job:
                 stderr=subprocess.STDOUT,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
                 pass_fds=[self._lock],
+                preexec_fn=partial(end_with_parent, os.getpid()),
             )
 
 

@@ -64,31 +64,42 @@ def train(config: dict[str, Any], resume: Run | None = None, say: Callable[[str]
     fabric = launch(settings)
     run = resume or Run(Path(settings.out))
     missing = run.missing()
-    held = run.config_file.exists()  # by a run that is not this one's to remove
+    training: Training | None = None
     with ExitStack() as stack, torch.random.fork_rng():
         torch.manual_seed(settings.seed)  # the initial weights; inside the fork, so the caller's generator is untouched
-        if resume is not None:
-            _lock(stack, fabric, run)
+        _lock(stack, fabric, run, new=resume is None)
         try:
             training = prepare(config, settings, fabric, resume, say)
-            if resume is None:
-                _lock(stack, fabric, run)
             return _loop(training)
         except KeyboardInterrupt as error:
-            kept = run.last.exists()
-            word = f"antipodes train --resume {run.folder} goes on from the last checkpoint" if kept else "nothing kept"
-            raise KeyboardInterrupt(f"stopped; {word}") from error
+            raise KeyboardInterrupt(f"stopped; {_what_is_kept(run, training)}") from error
         finally:
-            if fabric.is_global_zero and resume is None and not held and not run.last.exists():
+            if fabric.is_global_zero and resume is None and (training is None or not training.saved):
                 run.discard(missing)
 
 
-def _lock(stack: ExitStack, fabric: Fabric, run: Run) -> None:
-    """Hold the run's lock, on the first rank for all; every rank is refused when it is taken."""
+def _what_is_kept(run: Run, training: Training | None) -> str:
+    """What a run that was stopped leaves on disk, in a few words."""
+    if run.last.exists():
+        return f"antipodes train --resume {run.folder} goes on from the last checkpoint"
+    if training is not None and training.saved:
+        return f"{run.last} is gone, so the run cannot be resumed; its other files stay in {run.folder}"
+    return "nothing kept"
+
+
+def _lock(stack: ExitStack, fabric: Fabric, run: Run, new: bool) -> None:
+    """Hold the run's lock, on the first rank for all; every rank is refused when it is taken.
+
+    A new run takes the lock before it looks whether the folder is free, so that of two starts only one goes on.
+    """
     problem = None
     if fabric.is_global_zero:
         try:
+            if new:
+                run.refuse_taken()
             stack.enter_context(run.locked())
+            if new:
+                run.refuse_taken()  # once more: another start may have begun and ended meanwhile
         except ValueError as error:
             problem = str(error)
     if problem := fabric.broadcast(problem):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,11 +29,11 @@ from antipodes.negatives import Neighbours
 from antipodes.objectives import Temperature
 from antipodes.runs.boards import BOARDS, require
 from antipodes.runs.build import build_method
-from antipodes.runs.folder import Frozen, Run, load_checkpoint, save_checkpoint, save_frozen
+from antipodes.runs.folder import CHECKPOINT_KEYS, Frozen, Run, load_checkpoint, save_checkpoint, save_frozen
 from antipodes.runs.growth import described, grown_optimizer, growth_since, open_data
 from antipodes.runs.locked import lookup_locked
 from antipodes.runs.opening import load_model
-from antipodes.runs.records import Records, Totals
+from antipodes.runs.records import Records, Totals, read_epochs
 from antipodes.runs.settings import Settings
 from antipodes.runs.snapshots import discard_snapshots
 from antipodes.runs.towers import text_tower
@@ -60,6 +61,7 @@ class Training:
         calendar: Which epoch a step belongs to.
         best: The best score so far.
         totals: Sums of the numbers of this epoch's steps.
+        saved: Whether this process has written a checkpoint.
     """
 
     config: Mapping[str, Any]
@@ -81,6 +83,7 @@ class Training:
     done: int = 0
     best: float = -math.inf
     totals: Totals = field(default_factory=Totals)
+    saved: bool = False
 
     @property
     def first(self) -> bool:
@@ -148,6 +151,7 @@ class Training:
         if is_best:  # first, as the last checkpoint says that it is there
             save_checkpoint(self.run.best, state, self.frozen)
         save_checkpoint(self.run.last, state, self.frozen)
+        self.saved = True
 
 
 def prepare(
@@ -169,8 +173,10 @@ def prepare(
     boards = [name for name in BOARDS if getattr(settings, name)]
     require(boards)
     tell = say if say is not None and fabric.is_global_zero else _nothing
-    run = resume or Run.free(settings.out)  # refused by every rank alike, so that none waits for another
-    saved = load_checkpoint(run.last) if resume is not None and run.last.exists() else None
+    run = resume or Run(Path(settings.out))
+    if resume is not None:
+        _refuse_lost_checkpoints(run)
+    saved = load_checkpoint(run.last, CHECKPOINT_KEYS) if resume is not None and run.last.exists() else None
     data = open_data(config["data"], saved)
     config = config if resume is not None else with_statistics(config, data)
     with nullcontext() if saved is None else without_pretrained():  # what was saved replaces all weights
@@ -238,11 +244,13 @@ def prepare(
         for line in data.describe() if say is not None else ():
             tell(line)
         if resume is None:
-            Run.create(settings.out, config)
+            run.create(config)
         elif resume.changed(config):  # more epochs, or data that has moved: a later resume goes on from there
             resume.write_config(config)
         if data.skipped:
             data.write_skipped(run.folder / "skipped.csv")
+        for _, policy in method.policies():
+            policy.check_visits(settings.epochs)
     records = Records(run.folder, done, boards) if fabric.is_global_zero else None
     if fabric.is_global_zero:
         discard_snapshots(run, calendar.epoch(done) if growth is None else -1)  # they go by rows
@@ -428,6 +436,19 @@ def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data:
         raise ValueError(
             "a ring that anneals by validation needs a validation score, the kNN accuracy of training images: "
             "use data with labels and a knn_every above 0, or another anneal"
+        )
+
+
+def _refuse_lost_checkpoints(run: Run) -> None:
+    """Refuse to start a run from nothing that has trained before: its checkpoints were moved or deleted.
+
+    A run that was killed before its first checkpoint has no encoder, and the line of one epoch at most.
+    """
+    ended = any(run.folder.glob("encoder*.safetensors"))
+    if not run.last.exists() and (ended or len(read_epochs(run.folder)) > 1):
+        raise ValueError(
+            f"{run.last} is missing although the run has {'ended' if ended else 'trained'}: bring it back, "
+            "or start a new run with another --out"
         )
 
 

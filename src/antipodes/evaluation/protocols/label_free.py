@@ -13,10 +13,9 @@ from torch import Tensor
 from antipodes.data import Raw, subset
 from antipodes.data.augment import Augmentation
 from antipodes.evaluation.protocol import Protocol
-from antipodes.evaluation.ranking import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.evaluation.subject import Subject
+from antipodes.functional.measures import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.functional.retrieval import first_ranks, recalls
-from antipodes.pairs import normalise
 from antipodes.runs.views import build_augmentation
 from antipodes.seeding import generator
 
@@ -55,13 +54,13 @@ class LabelFree(Protocol):
         first, second = (subject.embed(some, view=_views(recipe, subject.seed, view)) for view in (0, 1))
         ids = torch.arange(number)
         found = recalls(first_ranks(first, second, ids, ids), (1, 5))
-        one, other = normalise(first), normalise(second)
+        both = torch.cat((first, second))
         return {
             **{f"other view R@{cutoff}": 100 * share for cutoff, share in found.items()},
-            "duplicate recall": 100 * duplicate_recall(first, second),
-            "alignment": alignment(one, other),
-            "uniformity": uniformity(one),
-            "effective rank": effective_rank(torch.cat((first, second))),
+            "duplicate recall": 100 * duplicate_recall(both, ids.repeat(2)),
+            "alignment": alignment(first, second),
+            "uniformity": uniformity(first),
+            "effective rank": effective_rank(both),
         }
 
 

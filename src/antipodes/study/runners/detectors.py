@@ -140,7 +140,7 @@ class _Training:
         self.network = Tower(encoder, head.build(encoder.num_features))
         self.slow = MomentumGuide(self.network, options.momentum)
         self.history = HistoryGuide(len(data), head.dim, options.history)
-        self.glofnd = GloFND(len(data), alpha=options.alpha)
+        self.glofnd = GloFND(len(data), alpha=options.alpha, initial="one", lr=0.05)  # as in the paper
         self.recipe: Augmentation = augmentation("simclr", size=data.image_size)
         self.guide = normalise(network_vectors(load(options.guide), data, size=options.guide_size))
         self.by_guide = _neighbours(self.guide, self.labels, options.k)

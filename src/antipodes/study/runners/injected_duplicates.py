@@ -106,7 +106,7 @@ class InjectedDuplicates(Runner):
         if self.detector == "fnc":
             return FNC(self.alpha, self.start)
         if self.detector == "glofnd":
-            return GloFND(rows, self.alpha, self.start, initial="quantile", decay=True)
+            return GloFND(rows, self.alpha, self.start, lr=0.05, initial="quantile", decay=True)
         if self.detector == "ifnd":
             clusters, every = max(2, round(rows / self.cluster_size)), max(1, round(self.epochs * self.start))
             return IFND(rows, (clusters,), acceptance="step", step_at=self.start, every=every, towers=self.clustered)

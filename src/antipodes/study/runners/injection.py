@@ -23,6 +23,7 @@ from antipodes.data.augment.views import Plain
 from antipodes.data.captioned import choices
 from antipodes.data.captions import Captions
 from antipodes.data.dataset import limited
+from antipodes.data.image_opening import opened_image
 from antipodes.encoders import create
 from antipodes.encoders.minilm import MiniLM
 from antipodes.runs.embedding import embed
@@ -124,7 +125,8 @@ def change(image: Tensor, how: Change, draws: torch.Generator) -> Tensor:
     if how != "cropped":
         file = io.BytesIO()
         picture.save(file, "JPEG", quality=QUALITY)
-        picture = Image.open(file).convert("RGB")
+        with opened_image(file.getvalue()) as compressed:
+            picture = compressed.convert("RGB")
     return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
 
 

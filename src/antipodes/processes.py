@@ -1,0 +1,26 @@
+"""Processes that end with the process that has started them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1  # of prctl(2)
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def end_with_parent(parent: int) -> None:
+    """Ask the kernel to terminate this process when its parent ends, however that ends; on Linux alone.
+
+    To be called in the child, as `preexec_fn` of `subprocess.Popen`.
+
+    Args:
+        parent: The parent's id. It may have ended before this call, and then the child ends at once.
+    """
+    if _libc is None:
+        return
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGTERM)

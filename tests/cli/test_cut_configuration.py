@@ -1,0 +1,56 @@
+"""A run whose config.yaml is cut short: every command refuses it in one sentence."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from antipodes.runs.folder import Run
+from antipodes.runs.yaml_files import configuration_text
+from tests.cli.command import here, refused
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    call = ["--data", "shapes", "--data.limit", "64", "--encoder", "resnet18-slim", "--encoder.width", "8"]
+    code, _, errors = here("train", *call, "--epochs", 1, "--batch_size", 32, "--out", folder)
+    assert code == 0, errors
+    return folder
+
+
+def test_no_part_of_a_configuration_is_one(run: Path, tmp_path: Path) -> None:
+    text = (run / "config.yaml").read_text()
+    whole = Run(run).config()
+    for length in range(len(text)):
+        (tmp_path / "config.yaml").write_text(text[:length])
+        with pytest.raises(ValueError, match=r"config\.yaml"):
+            Run(tmp_path).config()
+    (tmp_path / "config.yaml").write_text(text)
+    assert Run(tmp_path).config() == whole
+    old = configuration_text(whole).removeprefix("---\n").removesuffix("...\n")  # of an earlier version
+    (tmp_path / "config.yaml").write_text(old)
+    assert Run(tmp_path).config() == whole
+
+
+@pytest.mark.parametrize("command", ["resume", "evaluate", "report", "compare", "audit", "embed", "export", "pictures"])
+def test_commands_refuse_a_cut_configuration(run: Path, tmp_path: Path, command: str) -> None:
+    cut = tmp_path / "cut"
+    shutil.copytree(run, cut)
+    calls = {
+        "resume": ("train", "--resume", cut),
+        "evaluate": ("evaluate", cut, "--protocol", "knn"),
+        "report": ("report", cut, "--out", tmp_path / "report.html"),
+        "compare": ("compare", cut, run, "--baseline", run),
+        "audit": ("audit", cut, "--out", tmp_path / "audit"),
+        "embed": ("embed", cut, "--out", tmp_path / "vectors.npz"),
+        "export": ("export", cut, "--checkpoint", "last", "--onnx", tmp_path / "encoder.onnx"),
+        "pictures": ("pictures", cut, "--out", tmp_path / "pictures"),
+    }
+    text = (run / "config.yaml").read_text()
+    for length in (0, 5, *random.Random(0).sample(range(len(text)), 4), len(text) - 2):
+        (cut / "config.yaml").write_text(text[:length])
+        assert "config.yaml" in refused(*calls[command])
