@@ -277,7 +277,7 @@ class Reference:
         if case.policy in ("dcl", "hcl"):
             log_sum = self.debiased(scene, logits, kept, log_sum, tau)
         if case.loss == "rescaled":
-            log_sum = log_sum + (scene.allowed.sum(1) / count.clamp(min=1)).double().log()
+            log_sum = log_sum + (scene.allowed.sum(1).double() / count.clamp(min=1)).log()
         log_sum = torch.where(count > 0, log_sum, -torch.inf)
         return F.softplus(log_sum - scene.positives / tau) + (scene.positives - target) / tau
 
