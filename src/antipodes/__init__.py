@@ -144,3 +144,8 @@ def __getattr__(name: str) -> "Any":
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    dunder = [name for name in globals() if name.startswith("__")]
+    return sorted([*dunder, "__version__", *__all__])
