@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from antipodes.audit.embeddings import Embeddings, read_embeddings, write_embeddings
-from antipodes.audit.outputs import write_table
+from antipodes.auditing.embeddings import Embeddings, read_embeddings, write_embeddings
+from antipodes.auditing.outputs import write_table
 from antipodes.data import Folder
 from antipodes.encoders import create, patches
 from antipodes.encoders.export import export_backbone

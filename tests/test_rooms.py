@@ -30,9 +30,9 @@ ALLOWED: dict[str, set[str]] = {
 ALLOWED["runs"] = set(ALLOWED) | {"runs"}
 ALLOWED["training"] = ALLOWED["runs"] | {"training"}
 ALLOWED["evaluation"] = ALLOWED["runs"] | {"evaluation"}
-ALLOWED["audit"] = {"functional", "data", "encoders", "audit"}
-ALLOWED["report"] = ALLOWED["runs"] | {"evaluation", "audit", "report"}
-ALLOWED["study"] = ALLOWED["runs"] | {"evaluation", "audit", "study"}
+ALLOWED["auditing"] = {"functional", "data", "encoders", "auditing"}
+ALLOWED["report"] = ALLOWED["runs"] | {"evaluation", "auditing", "report"}
+ALLOWED["study"] = ALLOWED["runs"] | {"evaluation", "auditing", "study"}
 ALLOWED["cli"] = ALLOWED["study"] | {"training", "report"}
 ALLOWED |= {tool: {BY_NAME[1]} if tool == BY_NAME[0] else set() for tool in TOOLS}
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from PIL import ImageOps
 
-from antipodes.audit.embeddings import read_embeddings
+from antipodes.auditing.embeddings import read_embeddings
 from antipodes.encoders import create, patches
 from antipodes.encoders.encoder import Preprocessing
 from antipodes.encoders.export import export_backbone
-from tests.audit.scenes import scene
+from tests.auditing.scenes import scene
 from tests.cli.command import antipodes, here, refused
 from tests.report.browser import opened
 
@@ -218,7 +218,7 @@ def test_patches_are_not_found_in_one_image(folder: Path) -> None:
 
 
 def test_embed_continues_where_it_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from antipodes.audit import parts, vectors
+    from antipodes.auditing import parts, vectors
 
     seen: list[int] = []
 
@@ -264,7 +264,7 @@ def test_wrong_calls_of_embed(
 
 
 def test_baseline_of_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from antipodes.audit import vectors
+    from antipodes.auditing import vectors
 
     def colours(images: list) -> np.ndarray:
         return np.stack([np.asarray(image.resize((3, 3)), dtype=np.float32).reshape(-1) for image in images])
@@ -305,7 +305,7 @@ def test_baseline_trains_simclr_once(folder: Path, tmp_path: Path, monkeypatch: 
 
 def _stopped_in_its_third_part(monkeypatch: pytest.MonkeyPatch, *call: object) -> None:
     """Call embed in parts of four images and stop it in the third."""
-    from antipodes.audit import parts, vectors
+    from antipodes.auditing import parts, vectors
 
     seen: list[int] = []
     real = vectors._encoded

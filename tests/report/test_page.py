@@ -7,7 +7,7 @@ import pytest
 from antipodes.report.curves import draw
 from antipodes.report.page import Card, Curves, Facts, Gallery, Map, Page, Picture, Point, Table, render, write_page
 from antipodes.report.picture_store import PictureStore, data_uri
-from tests.audit.scenes import scene
+from tests.auditing.scenes import scene
 from tests.report.browser import opened
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>.jpg"

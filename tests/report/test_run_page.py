@@ -9,7 +9,7 @@ import pytest
 
 from antipodes.report.run_page import _curves
 from antipodes.runs.records import epoch_lines
-from tests.audit.scenes import scene
+from tests.auditing.scenes import scene
 from tests.cli.command import here, refused
 from tests.report.browser import opened
 

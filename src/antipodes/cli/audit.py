@@ -13,14 +13,14 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from antipodes.audit.embeddings import FORMATS, Embeddings, read_embeddings
-from antipodes.audit.findings import AuditOptions, Findings, find
-from antipodes.audit.outputs import require_pyarrow
-from antipodes.audit.photos import Photos, open_photos, photos_of
-from antipodes.audit.pixels import agree
-from antipodes.audit.proposals import propose
-from antipodes.audit.summary import GROUPS, PAIRS, SAMPLES, SUMMARY, is_finding, summarise, write_findings
-from antipodes.audit.vectors import PATCHES, embed_photos, open_encoder
+from antipodes.auditing.embeddings import FORMATS, Embeddings, read_embeddings
+from antipodes.auditing.findings import AuditOptions, Findings, find
+from antipodes.auditing.outputs import require_pyarrow
+from antipodes.auditing.photos import Photos, open_photos, photos_of
+from antipodes.auditing.pixels import agree
+from antipodes.auditing.proposals import propose
+from antipodes.auditing.summary import GROUPS, PAIRS, SAMPLES, SUMMARY, is_finding, summarise, write_findings
+from antipodes.auditing.vectors import PATCHES, embed_photos, open_encoder
 from antipodes.cli.evaluate import progress_bar
 from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.cli.tables import facts_table
@@ -166,7 +166,7 @@ def _with_thresholds(name: str) -> _Subject | None:
 
 def _files_of(embeddings: Embeddings) -> Photos | None:
     """The pictures of embeddings whose paths are image files that are still there."""
-    from antipodes.audit.files import FileImages
+    from antipodes.auditing.files import FileImages
 
     if not all(os.path.isfile(path) for path in embeddings.paths):
         return None

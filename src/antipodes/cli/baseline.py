@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from antipodes.audit.outputs import is_table_of, require_out, write_table
-from antipodes.audit.photos import Photos, open_photos
-from antipodes.audit.vectors import PATCHES, PRETRAINED, Encode, Progress, embed_photos, open_encoder
-from antipodes.audit.views import second_view
+from antipodes.auditing.outputs import is_table_of, require_out, write_table
+from antipodes.auditing.photos import Photos, open_photos
+from antipodes.auditing.vectors import PATCHES, PRETRAINED, Encode, Progress, embed_photos, open_encoder
+from antipodes.auditing.views import second_view
 from antipodes.cli.evaluate import progress_bar
 from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.cli.tables import cell

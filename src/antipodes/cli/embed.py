@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from antipodes.audit.embeddings import FORMATS, Embeddings, checked, is_written, paths_table, write_embeddings
-from antipodes.audit.outputs import is_table_of, require_out, write_table
-from antipodes.audit.parts import compute_in_parts, remove_parts
-from antipodes.audit.photos import Photos, open_photos, photos_of
-from antipodes.audit.vectors import Patches, embed_photos, encoder_digest, open_encoder
+from antipodes.auditing.embeddings import FORMATS, Embeddings, checked, is_written, paths_table, write_embeddings
+from antipodes.auditing.outputs import is_table_of, require_out, write_table
+from antipodes.auditing.parts import compute_in_parts, remove_parts
+from antipodes.auditing.photos import Photos, open_photos, photos_of
+from antipodes.auditing.vectors import Patches, embed_photos, encoder_digest, open_encoder
 from antipodes.cli.evaluate import progress_bar
 from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.cli.tables import facts_table

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from antipodes.audit.embeddings import FORMATS, Embeddings, read_embeddings
-from antipodes.audit.neighbours import DatasetNeighbours, nearest_large, nearest_of
-from antipodes.audit.outputs import is_table_of, require_out, write_table
+from antipodes.auditing.embeddings import FORMATS, Embeddings, read_embeddings
+from antipodes.auditing.neighbours import DatasetNeighbours, nearest_large, nearest_of
+from antipodes.auditing.outputs import is_table_of, require_out, write_table
 from antipodes.cli.evaluate import progress_bar
 from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.cli.tables import cell

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from antipodes.audit.outputs import require_out
+from antipodes.auditing.outputs import require_out
 from antipodes.cli.evaluate import progress_bar
 from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.files import is_marked, refuse_foreign

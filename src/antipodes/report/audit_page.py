@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
-from antipodes.audit.embeddings import Embeddings
-from antipodes.audit.findings import FALSE_NEGATIVE, OTHER_CLASS, Findings, Notice, Pair
-from antipodes.audit.photos import Photos
-from antipodes.audit.summary import class_name
+from antipodes.auditing.embeddings import Embeddings
+from antipodes.auditing.findings import FALSE_NEGATIVE, OTHER_CLASS, Findings, Notice, Pair
+from antipodes.auditing.photos import Photos
+from antipodes.auditing.summary import class_name
 from antipodes.report.names import path_ends, short_paths
 from antipodes.report.page import Card, Facts, Gallery, Page, Picture, Section, Table
 from antipodes.report.picture_store import PictureStore

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antipodes.audit.embeddings import Embeddings
-from antipodes.audit.findings import FALSE_NEGATIVE, find
-from antipodes.audit.photos import Photos, photos_of
+from antipodes.auditing.embeddings import Embeddings
+from antipodes.auditing.findings import FALSE_NEGATIVE, find
+from antipodes.auditing.photos import Photos, photos_of
 from antipodes.data import Samples
 from antipodes.data.dataset import subset
 from antipodes.evaluation.judged import judge, judged_embeddings

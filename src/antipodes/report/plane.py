@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from antipodes.audit.embeddings import Embeddings
+from antipodes.auditing.embeddings import Embeddings
 from antipodes.evaluation.maps import have_spread
 from antipodes.report.page import Facts, Map, Point
 

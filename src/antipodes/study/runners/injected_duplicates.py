@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from antipodes.audit.embeddings import Embeddings
-from antipodes.audit.findings import find
-from antipodes.audit.pixels import agree
+from antipodes.auditing.embeddings import Embeddings
+from antipodes.auditing.findings import find
+from antipodes.auditing.pixels import agree
 from antipodes.candidates.cross import cross_pairs
 from antipodes.encoders.heads import head
 from antipodes.evaluation.judged import AnchorCounts, count_by_anchor, judge

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from antipodes.audit.photos import Photos
+from antipodes.auditing.photos import Photos
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 import antipodes
-from antipodes.audit.photos import Photos
+from antipodes.auditing.photos import Photos
 from antipodes.encoders.loading import LoadedEncoder, normalised
 from antipodes.encoders.patches import DIM, PatchEncoder, spread
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from antipodes.audit.background import DISTANT, measure_background
-from antipodes.audit.neighbours import nearest_large
-from antipodes.audit.photos import Photos
-from antipodes.audit.vectors import Patches, Progress, embed_photos
+from antipodes.auditing.background import DISTANT, measure_background
+from antipodes.auditing.neighbours import nearest_large
+from antipodes.auditing.photos import Photos
+from antipodes.auditing.vectors import Patches, Progress, embed_photos
 
 
 def propose(photos: Photos, workers: int = 2, progress: Progress | None = None) -> Tensor:

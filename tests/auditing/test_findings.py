@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from antipodes.audit.background import measure_background
-from antipodes.audit.embeddings import Embeddings
-from antipodes.audit.findings import EXACT, FALSE_NEGATIVE, NEAR, OTHER_CLASS, OUTLIER, AuditOptions, find
-from antipodes.audit.groups import join, listed_pairs, pairs_within
-from antipodes.audit.summary import summarise
+from antipodes.auditing.background import measure_background
+from antipodes.auditing.embeddings import Embeddings
+from antipodes.auditing.findings import EXACT, FALSE_NEGATIVE, NEAR, OTHER_CLASS, OUTLIER, AuditOptions, find
+from antipodes.auditing.groups import join, listed_pairs, pairs_within
+from antipodes.auditing.summary import summarise
 
 
 def named(vectors: np.ndarray, labels: np.ndarray | None = None) -> Embeddings:

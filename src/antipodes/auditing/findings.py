@@ -20,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antipodes.audit.background import DISTANT, Background, measure_background
-from antipodes.audit.embeddings import Embeddings
-from antipodes.audit.groups import equal_rows, join, listed_pairs
-from antipodes.audit.neighbours import DatasetNeighbours, Progress, nearest_large
+from antipodes.auditing.background import DISTANT, Background, measure_background
+from antipodes.auditing.embeddings import Embeddings
+from antipodes.auditing.groups import equal_rows, join, listed_pairs
+from antipodes.auditing.neighbours import DatasetNeighbours, Progress, nearest_large
 
 EXACT, NEAR, FALSE_NEGATIVE = "exact duplicate", "near duplicate", "false negative"
 OUTLIER, OTHER_CLASS = "outlier", "other class"

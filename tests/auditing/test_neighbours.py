@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from antipodes.audit import neighbours
-from antipodes.audit.neighbours import nearest, nearest_large, nearest_of
+from antipodes.auditing import neighbours
+from antipodes.auditing.neighbours import nearest, nearest_large, nearest_of
 
 
 def reference(vectors: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,13 +7,13 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageOps
 
-from antipodes.audit import vectors
-from antipodes.audit.files import FileImages
-from antipodes.audit.photos import equal_files, open_photos
-from antipodes.audit.pixels import agree
-from antipodes.audit.proposals import propose
-from antipodes.audit.vectors import PATCHES, Patches, embed_photos, open_encoder
-from tests.audit.scenes import garment, scene
+from antipodes.auditing import vectors
+from antipodes.auditing.files import FileImages
+from antipodes.auditing.photos import equal_files, open_photos
+from antipodes.auditing.pixels import agree
+from antipodes.auditing.proposals import propose
+from antipodes.auditing.vectors import PATCHES, Patches, embed_photos, open_encoder
+from tests.auditing.scenes import garment, scene
 
 
 def square(image: Image.Image, side: int = 64) -> torch.Tensor:

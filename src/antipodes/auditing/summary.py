@@ -7,10 +7,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from antipodes.audit.embeddings import Embeddings
-from antipodes.audit.findings import EXACT, FALSE_NEGATIVE, KINDS, NEAR, OTHER_CLASS, OUTLIER, Findings
-from antipodes.audit.groups import join, pairs_within
-from antipodes.audit.outputs import is_table_of, write_table
+from antipodes.auditing.embeddings import Embeddings
+from antipodes.auditing.findings import EXACT, FALSE_NEGATIVE, KINDS, NEAR, OTHER_CLASS, OUTLIER, Findings
+from antipodes.auditing.groups import join, pairs_within
+from antipodes.auditing.outputs import is_table_of, write_table
 from antipodes.files import MARK, is_marked, replacing
 
 PAIRS, GROUPS, SAMPLES, SUMMARY = "pairs.parquet", "groups.parquet", "samples.parquet", "summary.json"

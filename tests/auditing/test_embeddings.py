@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antipodes.audit.embeddings import Embeddings, read_embeddings, write_embeddings
+from antipodes.auditing.embeddings import Embeddings, read_embeddings, write_embeddings
 
 ODD = ("a.jpg", "b/<script>.jpg", "c/ü.png")
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antipodes.audit.outputs import escaped, is_table_of, require_out, require_pyarrow, write_table
+from antipodes.auditing.outputs import escaped, is_table_of, require_out, require_pyarrow, write_table
 from antipodes.files import replacing
 from antipodes.plain_text import from_csv_cell
 
