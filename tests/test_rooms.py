@@ -31,9 +31,9 @@ ALLOWED["runs"] = set(ALLOWED) | {"runs"}
 ALLOWED["training"] = ALLOWED["runs"] | {"training"}
 ALLOWED["evaluation"] = ALLOWED["runs"] | {"evaluation"}
 ALLOWED["auditing"] = {"functional", "data", "encoders", "auditing"}
-ALLOWED["report"] = ALLOWED["runs"] | {"evaluation", "auditing", "report"}
+ALLOWED["reporting"] = ALLOWED["runs"] | {"evaluation", "auditing", "reporting"}
 ALLOWED["study"] = ALLOWED["runs"] | {"evaluation", "auditing", "study"}
-ALLOWED["cli"] = ALLOWED["study"] | {"training", "report"}
+ALLOWED["cli"] = ALLOWED["study"] | {"training", "reporting"}
 ALLOWED |= {tool: {BY_NAME[1]} if tool == BY_NAME[0] else set() for tool in TOOLS}
 
 

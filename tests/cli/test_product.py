@@ -18,7 +18,7 @@ from antipodes.encoders.encoder import Preprocessing
 from antipodes.encoders.export import export_backbone
 from tests.auditing.scenes import scene
 from tests.cli.command import antipodes, here, refused
-from tests.report.browser import opened
+from tests.reporting.browser import opened
 
 
 @pytest.fixture

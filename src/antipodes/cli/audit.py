@@ -28,8 +28,8 @@ from antipodes.data import ImageDataset
 from antipodes.files import is_marked, refuse_foreign
 from antipodes.negatives import GloFND
 from antipodes.plain_text import printable
-from antipodes.report.audit_page import audit_page
-from antipodes.report.page import require_jinja, write_page
+from antipodes.reporting.audit_page import audit_page
+from antipodes.reporting.page import require_jinja, write_page
 from antipodes.runs.build import build_data
 from antipodes.runs.embedding import embed
 from antipodes.runs.folder import Run

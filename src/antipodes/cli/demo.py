@@ -107,8 +107,8 @@ def _say_flags(console: Console, name: str, epoch: dict[str, Any]) -> None:
 def _page(console: Console, runs: list[Run], out: Path) -> None:
     """One page of the runs, if what draws it is installed."""
     try:
-        from antipodes.report.page import require_jinja, write_page
-        from antipodes.report.run_page import run_page
+        from antipodes.reporting.page import require_jinja, write_page
+        from antipodes.reporting.run_page import run_page
 
         require_jinja()
     except (ImportError, ValueError) as error:

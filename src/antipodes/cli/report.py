@@ -9,8 +9,8 @@ from antipodes.auditing.outputs import require_out
 from antipodes.cli.evaluate import progress_bar
 from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.files import is_marked, refuse_foreign
-from antipodes.report.page import require_jinja, write_page
-from antipodes.report.run_page import run_page
+from antipodes.reporting.page import require_jinja, write_page
+from antipodes.reporting.run_page import run_page
 
 DESCRIPTION = """Make one page of one or several runs: what they trained on and what was skipped, curves, scores with
 their spread over seeds, the pairs that a policy flags as pictures (right and wrong are marked where there are labels),

@@ -19,10 +19,10 @@ from antipodes.evaluation.judged import judge, judged_embeddings
 from antipodes.methods import Method
 from antipodes.negatives.flags import find_flags
 from antipodes.pairs import Pairs
-from antipodes.report.names import path_ends, short_paths
-from antipodes.report.page import Card, Cell, Gallery, Picture, Section
-from antipodes.report.picture_store import PictureStore
-from antipodes.report.plane import choose, map_of
+from antipodes.reporting.names import path_ends, short_paths
+from antipodes.reporting.page import Card, Cell, Gallery, Picture, Section
+from antipodes.reporting.picture_store import PictureStore
+from antipodes.reporting.plane import choose, map_of
 from antipodes.runs.embedding import embed
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method

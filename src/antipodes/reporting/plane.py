@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from antipodes.auditing.embeddings import Embeddings
 from antipodes.evaluation.maps import have_spread
-from antipodes.report.page import Facts, Map, Point
+from antipodes.reporting.page import Facts, Map, Point
 
 MOST_GROUPS = 12
 

@@ -12,10 +12,10 @@ from antipodes.auditing.embeddings import Embeddings
 from antipodes.auditing.findings import FALSE_NEGATIVE, OTHER_CLASS, Findings, Notice, Pair
 from antipodes.auditing.photos import Photos
 from antipodes.auditing.summary import class_name
-from antipodes.report.names import path_ends, short_paths
-from antipodes.report.page import Card, Facts, Gallery, Page, Picture, Section, Table
-from antipodes.report.picture_store import PictureStore
-from antipodes.report.plane import choose, map_of
+from antipodes.reporting.names import path_ends, short_paths
+from antipodes.reporting.page import Card, Facts, Gallery, Page, Picture, Section, Table
+from antipodes.reporting.picture_store import PictureStore
+from antipodes.reporting.plane import choose, map_of
 
 MAPPED = 1000
 LISTED = 2000

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from antipodes.report.curves import draw
-from antipodes.report.page import Card, Curves, Facts, Gallery, Map, Page, Picture, Point, Table, render, write_page
-from antipodes.report.picture_store import PictureStore, data_uri
+from antipodes.reporting.curves import draw
+from antipodes.reporting.page import Card, Curves, Facts, Gallery, Map, Page, Picture, Point, Table, render, write_page
+from antipodes.reporting.picture_store import PictureStore, data_uri
 from tests.auditing.scenes import scene
-from tests.report.browser import opened
+from tests.reporting.browser import opened
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>.jpg"
 
