@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "antipodes"
 # small, without knowledge of any room
 TOOLS = {"arguments", "distributed", "files", "parquet", "plain_text", "processes", "registry", "schedules", "seeding"}
-TOOLS |= {"threads"}
+TOOLS |= {"threads", "progress"}
 FACE = {"__init__", "__main__"}  # what users import, and the command line: they name every room
 BY_NAME = ("registry", "data")  # the registry finds what names mean in every room, a path to data by asking that room
 
@@ -29,11 +29,12 @@ ALLOWED: dict[str, set[str]] = {
 }
 ALLOWED["runs"] = set(ALLOWED) | {"runs"}
 ALLOWED["training"] = ALLOWED["runs"] | {"training"}
-ALLOWED["evaluation"] = ALLOWED["runs"] | {"evaluation"}
-ALLOWED["auditing"] = {"functional", "data", "encoders", "auditing"}
-ALLOWED["reporting"] = ALLOWED["runs"] | {"evaluation", "auditing", "reporting"}
+ALLOWED["pages"] = set()
+ALLOWED["evaluation"] = ALLOWED["runs"] | {"pages", "evaluation"}
+ALLOWED["auditing"] = ALLOWED["runs"] | {"pages", "auditing"}  # runs only in auditing/runs.py
+ALLOWED["reporting"] = ALLOWED["runs"] | {"pages", "evaluation", "auditing", "reporting"}
 ALLOWED["study"] = ALLOWED["runs"] | {"evaluation", "auditing", "study"}
-ALLOWED["cli"] = ALLOWED["study"] | {"training", "reporting"}
+ALLOWED["cli"] = ALLOWED["study"] | {"training", "pages", "reporting"}
 ALLOWED |= {tool: {BY_NAME[1]} if tool == BY_NAME[0] else set() for tool in TOOLS}
 
 

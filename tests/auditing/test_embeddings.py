@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antipodes.auditing.embeddings import Embeddings, read_embeddings, write_embeddings
+from antipodes.auditing.embeddings import Vectors, read_embeddings, write_embeddings
 
 ODD = ("a.jpg", "b/<script>.jpg", "c/ü.png")
 
 
 @pytest.mark.parametrize("ending", ["npz", "parquet"])
 def test_what_is_written_is_read(tmp_path: Path, ending: str) -> None:
-    given = Embeddings(np.arange(6, dtype=np.float32).reshape(3, 2), ODD, np.array([1, 0, -1]), ("cat", "dog"))
+    given = Vectors(np.arange(6, dtype=np.float32).reshape(3, 2), ODD, np.array([1, 0, -1]), ("cat", "dog"))
     write_embeddings(tmp_path / f"x.{ending}", given)
     read = read_embeddings(tmp_path / f"x.{ending}")
-    assert np.array_equal(read.vectors, given.vectors)
+    assert np.array_equal(read.embeddings, given.embeddings)
     assert read.paths == ODD
     assert read.labels is not None
     assert [read.class_of(row) for row in range(3)] == ["dog", "cat", ""]
@@ -24,7 +24,7 @@ def test_what_is_written_is_read(tmp_path: Path, ending: str) -> None:
 
 
 def test_paths_of_an_array_are_beside_it(tmp_path: Path) -> None:
-    write_embeddings(tmp_path / "x.npy", Embeddings(np.ones((3, 2), dtype=np.float32), ODD))
+    write_embeddings(tmp_path / "x.npy", Vectors(np.ones((3, 2), dtype=np.float32), ODD))
     assert sorted(file.name for file in tmp_path.iterdir()) == ["x.npy", "x.paths.csv"]
     assert read_embeddings(tmp_path / "x.npy").paths == ODD
     np.save(tmp_path / "x.npy", np.ones((2, 3)))  # another array: the table is not of it
@@ -34,14 +34,14 @@ def test_paths_of_an_array_are_beside_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", ["npz", "npy", "parquet"])
 def test_names_that_are_no_utf8_are_escaped_or_kept(tmp_path: Path, ending: str) -> None:
     odd = os.fsdecode(b"caf\xe9.jpg")
-    write_embeddings(tmp_path / f"x.{ending}", Embeddings(np.ones((1, 2), dtype=np.float32), (odd,)))
+    write_embeddings(tmp_path / f"x.{ending}", Vectors(np.ones((1, 2), dtype=np.float32), (odd,)))
     (found,) = read_embeddings(tmp_path / f"x.{ending}").paths
     assert found == (odd if ending == "npz" else r"caf\udce9.jpg")
 
 
 def test_vectors_of_parquet_can_be_written_to(tmp_path: Path) -> None:
-    write_embeddings(tmp_path / "x.parquet", Embeddings(np.ones((3, 2), dtype=np.float32), ODD))
-    assert read_embeddings(tmp_path / "x.parquet").vectors.flags.writeable  # torch warns of others
+    write_embeddings(tmp_path / "x.parquet", Vectors(np.ones((3, 2), dtype=np.float32), ODD))
+    assert read_embeddings(tmp_path / "x.parquet").embeddings.flags.writeable  # torch warns of others
 
 
 def test_an_array_alone_names_its_rows(tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from antipodes.auditing.background import measure_background
-from antipodes.auditing.embeddings import Embeddings
-from antipodes.auditing.findings import EXACT, FALSE_NEGATIVE, NEAR, OTHER_CLASS, OUTLIER, AuditOptions, find
+from antipodes.auditing.embeddings import Vectors
+from antipodes.auditing.findings import EXACT, FALSE_NEGATIVE, NEAR, OTHER_CLASS, OUTLIER, AuditOptions, audit_vectors
 from antipodes.auditing.groups import join, listed_pairs, pairs_within
 from antipodes.auditing.summary import summarise
 
 
-def named(vectors: np.ndarray, labels: np.ndarray | None = None) -> Embeddings:
-    return Embeddings(vectors.astype(np.float32), tuple(f"{i}.jpg" for i in range(len(vectors))), labels)
+def named(vectors: np.ndarray, labels: np.ndarray | None = None) -> Vectors:
+    return Vectors(vectors.astype(np.float32), tuple(f"{i}.jpg" for i in range(len(vectors))), labels)
 
 
 def strangers(n: int = 200, width: int = 64, collapse: float = 0.0) -> np.ndarray:
@@ -27,7 +27,7 @@ def test_each_kind_is_found_in_a_cone_too(collapse: float) -> None:
     vectors[11] = vectors[10]  # the same
     vectors[21] = vectors[20] + 0.1 * noise[0]  # nearly
     vectors[31] = vectors[30] + 0.9 * noise[1]  # alike
-    findings = find(named(vectors))
+    findings = audit_vectors(named(vectors))
     found = {(pair.a, pair.b): pair for pair in findings.pairs}
     assert {pair: found[pair].kind for pair in [(10, 11), (20, 21), (30, 31)]} == {
         (10, 11): EXACT,
@@ -62,8 +62,8 @@ def test_the_background_by_hand() -> None:
 def test_learned_thresholds_take_the_place_of_estimated_ones() -> None:
     vectors = strangers()
     vectors[31] = vectors[30] + 0.9 * vectors[1]
-    assert find(named(vectors)).count(FALSE_NEGATIVE) > 0
-    assert find(named(vectors), thresholds=torch.ones(200)).count(FALSE_NEGATIVE) == 0
+    assert audit_vectors(named(vectors)).count(FALSE_NEGATIVE) > 0
+    assert audit_vectors(named(vectors), thresholds=torch.ones(200)).count(FALSE_NEGATIVE) == 0
 
 
 def test_pixels_decide_where_they_are_looked_at() -> None:
@@ -76,7 +76,7 @@ def test_pixels_decide_where_they_are_looked_at() -> None:
         asked.extend(zip(first.tolist(), second.tolist(), strict=True))
         return first == 20
 
-    findings = find(named(vectors), copies=[], verify=verify, candidate=0.6)
+    findings = audit_vectors(named(vectors), copies=[], verify=verify, candidate=0.6)
     assert {(20, 21), (40, 41)} <= set(asked)
     assert len(asked) < 200
     assert [(pair.a, pair.kind) for pair in findings.pairs if pair.a in (20, 40)] == [(20, NEAR), (40, FALSE_NEGATIVE)]
@@ -92,10 +92,10 @@ def test_pixels_decide_about_proposals_of_others() -> None:
         return first == 3
 
     proposed = torch.tensor([[90, 3], [3, 90], [7, 60], [30, 31]])
-    alone = find(named(vectors), copies=[], verify=verify)
+    alone = audit_vectors(named(vectors), copies=[], verify=verify)
     assert (3, 90) not in asked
     asked.clear()
-    findings = find(named(vectors), copies=[], verify=verify, proposed=proposed)
+    findings = audit_vectors(named(vectors), copies=[], verify=verify, proposed=proposed)
     assert {(3, 90), (7, 60), (30, 31)} <= set(asked)
     assert len(asked) == len(set(asked))
     added = set(findings.pairs) - set(alone.pairs)
@@ -104,7 +104,7 @@ def test_pixels_decide_about_proposals_of_others() -> None:
     assert added.pop().similarity == pytest.approx(expected, abs=1e-6)
     assert findings.groups[3] == findings.groups[90] >= 0 > findings.groups[7]
     nothing = torch.zeros(0, 2, dtype=torch.int64)
-    assert find(named(vectors), copies=[], verify=verify, proposed=nothing).pairs == alone.pairs
+    assert audit_vectors(named(vectors), copies=[], verify=verify, proposed=nothing).pairs == alone.pairs
 
 
 def test_outliers_and_samples_of_another_class() -> None:
@@ -114,7 +114,7 @@ def test_outliers_and_samples_of_another_class() -> None:
     vectors = centres[labels] + rng.normal(size=(100, 32))
     vectors[7] = -12 * np.eye(32)[20]  # nowhere near the others
     labels[30] = 3  # looks like class 1
-    findings = find(named(vectors, labels))
+    findings = audit_vectors(named(vectors, labels))
     notices = {(notice.row, notice.kind): notice for notice in findings.notices}
     assert (7, OUTLIER) in notices
     assert notices[30, OTHER_CLASS].suggestion == 1
@@ -125,7 +125,7 @@ def test_a_batch_pushes_so_many_pairs_apart() -> None:
     vectors = strangers(50)
     vectors[1] = vectors[2] = vectors[0]  # three pairs
     embeddings = named(vectors)
-    summary = summarise(embeddings, find(embeddings, AuditOptions(alpha=1e-6)), batch_size=10)
+    summary = summarise(embeddings, audit_vectors(embeddings, AuditOptions(alpha=1e-6)), batch_size=10)
     assert summary["could be left out"] == 2
     rng = np.random.default_rng(0)
     drawn = [(rng.choice(50, 10, replace=False) < 3).sum() for _ in range(4000)]
@@ -136,13 +136,13 @@ def test_a_batch_pushes_so_many_pairs_apart() -> None:
 @pytest.mark.parametrize("n", [2, 3])
 def test_the_smallest_sets(n: int) -> None:
     embeddings = named(strangers(n))
-    assert summarise(embeddings, find(embeddings), 256)["samples"] == n
+    assert summarise(embeddings, audit_vectors(embeddings), 256)["samples"] == n
 
 
 def test_all_alike_and_all_zero() -> None:
     for vectors in (np.ones((20, 4)), np.zeros((20, 4))):
         embeddings = named(vectors)
-        findings = find(embeddings)
+        findings = audit_vectors(embeddings)
         summary = summarise(embeddings, findings, 8)
         assert all(np.isfinite(pair.similarity) for pair in findings.pairs)
         assert summary["exact duplicate pairs"] == (20 * 19 // 2 if vectors.any() else 0)
@@ -157,7 +157,10 @@ def test_every_pair_of_three_copies_is_an_exact_duplicate() -> None:
         asked.extend(zip(first.tolist(), second.tolist(), strict=True))
         return np.ones(len(first), dtype=bool)
 
-    for findings in (find(named(vectors)), find(named(vectors), copies=[(2, 4), (2, 9)], verify=verify)):
+    for findings in (
+        audit_vectors(named(vectors)),
+        audit_vectors(named(vectors), copies=[(2, 4), (2, 9)], verify=verify),
+    ):
         kinds = {(pair.a, pair.b): pair.kind for pair in findings.pairs if pair.a in (2, 4) and pair.b in (4, 9)}
         assert kinds == {(2, 4): EXACT, (2, 9): EXACT, (4, 9): EXACT}
     assert not {(2, 4), (2, 9), (4, 9)} & set(asked)  # equal files need no look at their pixels

@@ -11,7 +11,7 @@ from antipodes.reporting.run_page import _curves
 from antipodes.runs.records import epoch_lines
 from tests.auditing.scenes import scene
 from tests.cli.command import here, refused
-from tests.reporting.browser import opened
+from tests.pages.browser import opened
 
 KINDS = ("bridges", "harbours", "meadows")
 

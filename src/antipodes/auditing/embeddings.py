@@ -21,33 +21,43 @@ _NAMES = ("embeddings", "features", "vectors", "embedding")
 
 
 @dataclass(frozen=True)
-class Embeddings:
+class Vectors:
     """Vectors of samples.
 
     Args:
-        vectors: (n, F) float32, as the encoder gave them.
+        embeddings: (n, F) float32, as the encoder gave them.
         paths: n names, the files' paths where samples are files.
         labels: (n,) int64, negative where unknown, or None.
         classes: the names of the labels, or None.
+        encoder: the name of the encoder that made them, empty where it is not known.
+        skipped: files that could not be read, each with the reason.
+        continued: how many of the vectors an earlier call that was interrupted had left.
     """
 
-    vectors: NDArray[np.float32]
+    embeddings: NDArray[np.float32]
     paths: tuple[str, ...]
     labels: NDArray[np.int64] | None = None
     classes: tuple[str, ...] | None = None
+    encoder: str = ""
+    skipped: tuple[tuple[str, str], ...] = ()
+    continued: int = 0
 
     def __post_init__(self) -> None:
-        if len(self.vectors) != len(self.paths):
+        if len(self.embeddings) != len(self.paths):
             raise ValueError(
-                f"there are {len(self.vectors)} vectors and {len(self.paths)} paths: every vector needs one path"
+                f"there are {len(self.embeddings)} vectors and {len(self.paths)} paths: every vector needs one path"
             )
-        if self.labels is not None and self.labels.shape != (len(self.vectors),):
+        if self.labels is not None and self.labels.shape != (len(self.embeddings),):
             raise ValueError(
-                f"labels must be ({len(self.vectors)},), one for every vector, got {tuple(self.labels.shape)}"
+                f"labels must be ({len(self.embeddings)},), one for every vector, got {tuple(self.labels.shape)}"
             )
 
     def __len__(self) -> int:
-        return len(self.vectors)
+        return len(self.embeddings)
+
+    def save(self, path: str | Path) -> None:
+        """Write the vectors to an .npz, .npy or .parquet file (see `write_embeddings`)."""
+        write_embeddings(path, self)
 
     def class_of(self, row: int) -> str:
         """The name of a sample's label, empty where it is not known."""
@@ -57,7 +67,7 @@ class Embeddings:
         return self.classes[label] if self.classes is not None and label < len(self.classes) else f"label {label}"
 
 
-def read_embeddings(path: str | Path) -> Embeddings:
+def read_embeddings(path: str | Path) -> Vectors:
     """Read embeddings from an .npz, .npy or .parquet file.
 
     An .npz file has `embeddings` (n, F) and `paths` (n,), and may have `labels` (n,) and `classes`. An .npy file is the
@@ -93,41 +103,41 @@ def read_embeddings(path: str | Path) -> Embeddings:
     labels, classes = _numbered(columns.get("labels", columns.get("label")), columns.get("classes"))
     names = columns.get("paths", columns.get("path"))
     paths = tuple(f"row {row}" for row in range(len(vectors))) if names is None else tuple(map(str, names))
-    return Embeddings(vectors, paths, labels, classes)
+    return Vectors(vectors, paths, labels, classes)
 
 
-def write_embeddings(path: str | Path, embeddings: Embeddings) -> None:
+def write_embeddings(path: str | Path, vectors: Vectors) -> None:
     """Write embeddings to an .npz, .npy or .parquet file (see `read_embeddings`), whole or not at all.
 
     A sample's number is written too, as `ids`. An .npy file holds the vectors alone; the paths go into a table beside
     it (see `paths_table`).
     """
     path = require_out(path, FORMATS)
-    ids = np.arange(len(embeddings))
+    ids = np.arange(len(vectors))
     extra: dict[str, Any] = {}
-    if embeddings.labels is not None:
-        extra["labels"] = embeddings.labels
-    if embeddings.classes is not None:
-        extra["classes"] = np.array(embeddings.classes, dtype=np.str_)
+    if vectors.labels is not None:
+        extra["labels"] = vectors.labels
+    if vectors.classes is not None:
+        extra["classes"] = np.array(vectors.classes, dtype=np.str_)
     if path.suffix == ".npy":
-        write_table(paths_table(path), {"id": list(range(len(embeddings))), "path": list(embeddings.paths)})
+        write_table(paths_table(path), {"id": list(range(len(vectors))), "path": list(vectors.paths)})
     with replacing(path) as temporary, temporary.open("wb") as file:
         if path.suffix == ".npy":
-            np.save(file, embeddings.vectors)
+            np.save(file, vectors.embeddings)
         elif path.suffix == ".npz":
-            names = np.array(embeddings.paths, dtype=np.str_)
-            np.savez(file, embeddings=embeddings.vectors, paths=names, ids=ids, **extra)
+            names = np.array(vectors.paths, dtype=np.str_)
+            np.savez(file, embeddings=vectors.embeddings, paths=names, ids=ids, **extra)
         else:
             pyarrow, parquet = require_pyarrow()
-            flat = pyarrow.array(np.ascontiguousarray(embeddings.vectors).reshape(-1))
-            width = embeddings.vectors.shape[1]
+            flat = pyarrow.array(np.ascontiguousarray(vectors.embeddings).reshape(-1))
+            width = vectors.embeddings.shape[1]
             columns = {
                 "id": ids,
-                "path": [escaped(path) for path in embeddings.paths],
+                "path": [escaped(path) for path in vectors.paths],
                 "embedding": pyarrow.FixedSizeListArray.from_arrays(flat, width),
             }
-            if embeddings.labels is not None:
-                columns["label"] = [escaped(embeddings.class_of(row)) for row in range(len(embeddings))]
+            if vectors.labels is not None:
+                columns["label"] = [escaped(vectors.class_of(row)) for row in range(len(vectors))]
             parquet.write_table(pyarrow.table(columns), file)
 
 

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antipodes.auditing.background import DISTANT, Background, measure_background
-from antipodes.auditing.embeddings import Embeddings
+from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.groups import equal_rows, join, listed_pairs
-from antipodes.auditing.neighbours import DatasetNeighbours, Progress, nearest_large
+from antipodes.auditing.neighbours import NearestRows, nearest_large
+from antipodes.progress import Progress
 
 EXACT, NEAR, FALSE_NEGATIVE = "exact duplicate", "near duplicate", "false negative"
 OUTLIER, OTHER_CLASS = "outlier", "other class"
@@ -107,8 +108,8 @@ class AuditOptions:
             raise ValueError(f"duplicate must be in (0, 1], got {self.duplicate}: 1 asks for equal vectors")
 
 
-def find(
-    embeddings: Embeddings,
+def audit_vectors(
+    vectors: Vectors,
     options: AuditOptions | None = None,
     *,
     copies: Sequence[tuple[int, int]] | None = None,
@@ -118,10 +119,10 @@ def find(
     thresholds: Tensor | None = None,
     progress: Progress | None = None,
 ) -> Findings:
-    """Audit embeddings.
+    """Find pairs that are or may be the same thing, and samples that stand out, among vectors.
 
     Args:
-        embeddings: of at least two samples.
+        vectors: of at least two samples.
         options: what to look for.
         copies: pairs of equal files; None calls equal vectors copies.
         verify: looks at the pixels of candidates for near duplicates; None goes by the embeddings alone.
@@ -132,25 +133,25 @@ def find(
         progress: called with (done, in all) of the search for neighbours.
     """
     options = options or AuditOptions()
-    vectors = torch.from_numpy(embeddings.vectors)
-    neighbours = nearest_large(vectors, min(options.k, max(len(vectors) - 1, 1)), progress)
-    background = measure_background(vectors, options.alpha, seed=options.seed)
+    matrix = torch.from_numpy(vectors.embeddings)
+    neighbours = nearest_large(matrix, min(options.k, max(len(matrix) - 1, 1)), progress)
+    background = measure_background(matrix, options.alpha, seed=options.seed)
     if thresholds is not None:
         background = Background(background.mean, background.deviation, thresholds)
     edges = _edges(neighbours)
     if proposed is not None:
-        edges = _with_proposals(edges, proposed, vectors)
-    copied = join(len(vectors), equal_rows(embeddings.vectors) if copies is None else copies)
-    found = [Pair(a, b, _similarity(vectors, a, b), 1.0, EXACT) for a, b in listed_pairs(copied)]
+        edges = _with_proposals(edges, proposed, matrix)
+    copied = join(len(matrix), equal_rows(vectors.embeddings) if copies is None else copies)
+    found = [Pair(a, b, _similarity(matrix, a, b), 1.0, EXACT) for a, b in listed_pairs(copied)]
     found += _near(edges, background, options.duplicate, torch.from_numpy(copied), candidate, verify)
     taken = {(pair.a, pair.b) for pair in found}
-    same = join(len(vectors), taken)
+    same = join(len(matrix), taken)
     found += _false_negatives(edges, background, taken, same)
     kinds = KINDS if options.group_false_negatives else (EXACT, NEAR)
-    groups = join(len(vectors), ((pair.a, pair.b) for pair in found if pair.kind in kinds))
+    groups = join(len(matrix), ((pair.a, pair.b) for pair in found if pair.kind in kinds))
     notices = _outliers(neighbours, background)
-    if embeddings.labels is not None:
-        notices += _other_classes(neighbours, embeddings.labels)
+    if vectors.labels is not None:
+        notices += _other_classes(neighbours, vectors.labels)
     found.sort(key=lambda pair: (KINDS.index(pair.kind), -pair.similarity, pair.a, pair.b))
     return Findings(tuple(found), tuple(notices), groups, neighbours.exact)
 
@@ -169,7 +170,7 @@ class _Edges:
     proposed: Tensor
 
 
-def _edges(neighbours: DatasetNeighbours) -> _Edges:
+def _edges(neighbours: NearestRows) -> _Edges:
     n, k = neighbours.rows.shape
     first = torch.arange(n).repeat_interleave(k)
     second = neighbours.rows.flatten()
@@ -251,7 +252,7 @@ def _similarity(vectors: Tensor, a: int, b: int) -> float:
     return float(torch.cosine_similarity(vectors[a], vectors[b], dim=0).clamp(-1, 1))
 
 
-def _outliers(neighbours: DatasetNeighbours, background: Background, deviations: float = 4.0) -> list[Notice]:
+def _outliers(neighbours: NearestRows, background: Background, deviations: float = 4.0) -> list[Notice]:
     """Samples whose neighbours are, on average, much less close than those of the others."""
     known = neighbours.rows >= 0
     every = torch.arange(len(known))[:, None].expand_as(known)
@@ -265,7 +266,7 @@ def _outliers(neighbours: DatasetNeighbours, background: Background, deviations:
     return sorted(notices, key=lambda notice: (notice.score, notice.row))
 
 
-def _other_classes(neighbours: DatasetNeighbours, labels: NDArray[np.int64], share: float = 0.8) -> list[Notice]:
+def _other_classes(neighbours: NearestRows, labels: NDArray[np.int64], share: float = 0.8) -> list[Notice]:
     """Samples of whose labelled neighbours at least `share` (and three) are of one class that is not theirs."""
     label = torch.from_numpy(labels)
     near = torch.where(neighbours.rows >= 0, label[neighbours.rows.clamp(min=0)], -1)

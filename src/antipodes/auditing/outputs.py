@@ -16,7 +16,8 @@ from antipodes.files import replacing
 from antipodes.parquet import write_parquet
 from antipodes.plain_text import csv_cell
 
-Columns = Mapping[str, Sequence[Any]]
+Columns = Mapping[str, Any]
+"""Columns of equal length by name: lists or arrays."""
 
 
 def require_out(path: str | Path, suffixes: Sequence[str]) -> Path:

@@ -15,7 +15,8 @@ from torch import Tensor
 from antipodes.auditing.background import DISTANT, measure_background
 from antipodes.auditing.neighbours import nearest_large
 from antipodes.auditing.photos import Photos
-from antipodes.auditing.vectors import Patches, Progress, embed_photos
+from antipodes.auditing.vectors import Patches, embed_photos
+from antipodes.progress import Progress
 
 
 def propose(photos: Photos, workers: int = 2, progress: Progress | None = None) -> Tensor:

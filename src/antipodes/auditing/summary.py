@@ -1,4 +1,4 @@
-"""An audit in numbers, and its files: pairs, groups, samples that stand out."""
+"""An audit in numbers and as tables: pairs, groups, samples that stand out."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import math
 from pathlib import Path
 from typing import Any
 
-from antipodes.auditing.embeddings import Embeddings
+from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.findings import EXACT, FALSE_NEGATIVE, KINDS, NEAR, OTHER_CLASS, OUTLIER, Findings
 from antipodes.auditing.groups import join, pairs_within
+from antipodes.auditing.outputs import Columns as Columns
 from antipodes.auditing.outputs import is_table_of, write_table
+from antipodes.auditing.photos import Photos
 from antipodes.files import MARK, is_marked, replacing
 
 PAIRS, GROUPS, SAMPLES, SUMMARY = "pairs.parquet", "groups.parquet", "samples.parquet", "summary.json"
@@ -19,20 +21,20 @@ COLUMNS = {
     GROUPS: ("row", "path", "group"),
     SAMPLES: ("row", "path", "kind", "score", "bound"),
 }
-"""Some columns of each table, by which an earlier one is known."""
+"""Columns of each table by which an earlier result is recognised."""
 
 
-def summarise(embeddings: Embeddings, findings: Findings, batch_size: int) -> dict[str, Any]:
+def summarise(vectors: Vectors, findings: Findings, batch_size: int) -> dict[str, Any]:
     """The audit in numbers: how many of each kind, and what a batch of `batch_size` random samples does wrong.
 
     Of P pairs that are the same, such a batch holds P B (B - 1) / (n (n - 1)) on average, and pushes them apart.
     """
-    n = len(embeddings)
+    n = len(vectors)
     copies = join(n, ((pair.a, pair.b) for pair in findings.pairs if pair.kind in (EXACT, NEAR)))
     duplicates, likely = pairs_within(copies), findings.count(FALSE_NEGATIVE)
     size = min(batch_size, n)
     share = size * (size - 1) / (n * (n - 1)) if n > 1 else 0.0
-    numbers: dict[str, Any] = {"samples": n, "dimensions": int(embeddings.vectors.shape[1])}
+    numbers: dict[str, Any] = {"samples": n, "dimensions": int(vectors.embeddings.shape[1])}
     numbers |= {f"{kind} pairs": findings.count(kind) for kind in KINDS}
     numbers |= {
         "samples with a duplicate": int((copies >= 0).sum()),
@@ -44,8 +46,8 @@ def summarise(embeddings: Embeddings, findings: Findings, batch_size: int) -> di
         "false negative pairs pushed apart per batch": round(likely * share, 4),
         "batches with such a pair": round(-math.expm1(-(duplicates + likely) * share), 4) + 0.0,  # not -0.0
     }
-    if embeddings.labels is not None:
-        labels = embeddings.labels
+    if vectors.labels is not None:
+        labels = vectors.labels
         known = [pair for pair in findings.pairs if labels[pair.a] >= 0 and labels[pair.b] >= 0]
         judged = [pair for pair in known if pair.kind == FALSE_NEGATIVE]
         right = sum(bool(labels[pair.a] == labels[pair.b]) for pair in judged)
@@ -57,15 +59,24 @@ def summarise(embeddings: Embeddings, findings: Findings, batch_size: int) -> di
     return numbers
 
 
-def write_findings(
-    folder: Path, embeddings: Embeddings, findings: Findings, summary: dict[str, Any], training: int | None = None
-) -> None:
-    """Write pairs.parquet, groups.parquet, samples.parquet and summary.json into a folder that exists.
+def numbers_of_photos(photos: Photos, findings: Findings) -> dict[str, int]:
+    """What only photos have: files that cannot be read, and duplicates across the splits."""
+    numbers = {"skipped files": len(photos.skipped)}
+    if len(photos.parts) > 1:
+        numbers["duplicates across train and test"] = sum(
+            photos.splits[pair.a] != photos.splits[pair.b] for pair in findings.pairs if "duplicate" in pair.kind
+        )
+    return numbers
 
-    `groups.parquet` has `row`, `path` and `group` (negative = alone) of every sample that is trained on: `Known.read`
-    takes it. These are the first `training` samples; all of them if not given.
+
+def tables_of(
+    vectors: Vectors, findings: Findings, training: int | None = None
+) -> tuple[dict[str, list[Any]], dict[str, list[Any]], dict[str, list[Any]]]:
+    """The tables of pairs, of groups and of samples that stand out, by column.
+
+    The groups (negative = alone) are those of the first `training` samples, which are trained on; of all if not given.
     """
-    paths, pairs, notices = embeddings.paths, findings.pairs, findings.notices
+    paths, pairs, notices = vectors.paths, findings.pairs, findings.notices
     columns: dict[str, list[Any]] = {
         "path_a": [paths[pair.a] for pair in pairs],
         "path_b": [paths[pair.b] for pair in pairs],
@@ -82,18 +93,23 @@ def write_findings(
         "score": [notice.score for notice in notices],
         "bound": [notice.bound for notice in notices],
     }
-    if embeddings.labels is not None:
-        columns["label_a"] = [embeddings.class_of(pair.a) for pair in pairs]
-        columns["label_b"] = [embeddings.class_of(pair.b) for pair in pairs]
-        standing_out["label"] = [embeddings.class_of(notice.row) for notice in notices]
+    if vectors.labels is not None:
+        columns["label_a"] = [vectors.class_of(pair.a) for pair in pairs]
+        columns["label_b"] = [vectors.class_of(pair.b) for pair in pairs]
+        standing_out["label"] = [vectors.class_of(notice.row) for notice in notices]
         standing_out["suggestion"] = [
-            class_name(embeddings, notice.suggestion) if notice.kind == OTHER_CLASS else "" for notice in notices
+            class_name(vectors, notice.suggestion) if notice.kind == OTHER_CLASS else "" for notice in notices
         ]
-    write_table(folder / PAIRS, columns)
-    trained = paths[:training]
+    trained = list(paths[:training])
     groups = findings.groups[: len(trained)].tolist()
-    write_table(folder / GROUPS, {"row": list(range(len(trained))), "path": trained, "group": groups})
-    write_table(folder / SAMPLES, standing_out)
+    return columns, {"row": list(range(len(trained))), "path": trained, "group": groups}, standing_out
+
+
+def write_findings(folder: Path, pairs: Columns, groups: Columns, samples: Columns, summary: dict[str, Any]) -> None:
+    """Write pairs.parquet, groups.parquet, samples.parquet and summary.json into a folder that exists."""
+    write_table(folder / PAIRS, pairs)
+    write_table(folder / GROUPS, groups)
+    write_table(folder / SAMPLES, samples)
     with replacing(folder / SUMMARY) as temporary:
         temporary.write_text(json.dumps({"generator": MARK, **summary}, indent=1) + "\n")
 
@@ -107,7 +123,7 @@ def is_finding(path: Path) -> bool:
     return is_marked(path) if path.name == SUMMARY else is_table_of(path, COLUMNS[path.name])
 
 
-def class_name(embeddings: Embeddings, label: int) -> str:
+def class_name(vectors: Vectors, label: int) -> str:
     """The name of a label."""
-    classes = embeddings.classes
+    classes = vectors.classes
     return classes[label] if classes is not None and label < len(classes) else f"label {label}"

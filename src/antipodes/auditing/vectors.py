@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-import antipodes
 from antipodes.auditing.photos import Photos
-from antipodes.encoders.loading import LoadedEncoder, normalised
+from antipodes.encoders.loading import LoadedEncoder, load, normalised
 from antipodes.encoders.patches import DIM, PatchEncoder, spread
+from antipodes.progress import Progress
 
-Progress = Callable[[int, int], None]
 Encode = Callable[[list[Image.Image]], Any]
 PRETRAINED, PATCHES = "efficientnet-lite0", "patches"
 BATCH = 32
@@ -28,7 +27,7 @@ BATCH = 32
 def open_encoder(name: str | None) -> tuple[str, Encode]:
     """An encoder by a run's folder or its name, with the name.
 
-    Without a name it is the pretrained EfficientNet-Lite0 where its weights are installed, else eyes for patches.
+    Without a name it is the pretrained EfficientNet-Lite0 where its weights are installed, else small patches.
 
     Raises:
         ValueError: if a name was given and there is no such encoder.
@@ -36,7 +35,7 @@ def open_encoder(name: str | None) -> tuple[str, Encode]:
     if name == PATCHES:
         return PATCHES, Patches()
     try:
-        return name or PRETRAINED, antipodes.load(name or PRETRAINED)
+        return name or PRETRAINED, load(name or PRETRAINED)
     except (ValueError, ImportError, AttributeError) as error:
         if name is not None:
             raise ValueError(f"encoder {name}: {error}") from error
@@ -49,7 +48,7 @@ def open_encoder(name: str | None) -> tuple[str, Encode]:
 
 
 class Patches:
-    """Eyes for patches, fitted to the first pictures that they embed. They see a picture and its mirror image."""
+    """An encoder of patches, fitted to the first pictures that it embeds; their mirror images get the same vectors."""
 
     def __init__(self) -> None:
         self.loaded: LoadedEncoder | None = None
@@ -64,12 +63,12 @@ class Patches:
             return
         rows = spread(len(photos))
         if len(rows) < 2:
-            raise ValueError("eyes for patches are fitted to two pictures or more: use another encoder")
-        eyes = PatchEncoder(dim=min(DIM, len(rows) - 1))
-        loaded = LoadedEncoder([eyes], [eyes.preprocessing], PATCHES)
+            raise ValueError("patches are fitted to at least two pictures: use another encoder")
+        network = PatchEncoder(dim=min(DIM, len(rows) - 1))
+        loaded = LoadedEncoder([network], [network.preprocessing], PATCHES)
         chunks = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
         raw = (loaded.prepare([photos.image(row) for row in chunk]) for chunk in chunks)
-        eyes.fit(torch.cat([normalised(each, eyes.preprocessing) for each in raw]))
+        network.fit(torch.cat([normalised(each, network.preprocessing) for each in raw]))
         self.loaded = loaded
 
     def __call__(self, images: list[Image.Image]) -> Tensor:

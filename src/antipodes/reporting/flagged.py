@@ -10,19 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antipodes.auditing.embeddings import Embeddings
-from antipodes.auditing.findings import FALSE_NEGATIVE, find
+from antipodes.auditing.embeddings import Vectors
+from antipodes.auditing.findings import FALSE_NEGATIVE, audit_vectors
+from antipodes.auditing.page import map_of_vectors
 from antipodes.auditing.photos import Photos, photos_of
 from antipodes.data import Samples
 from antipodes.data.dataset import subset
 from antipodes.evaluation.judged import judge, judged_embeddings
 from antipodes.methods import Method
 from antipodes.negatives.flags import find_flags
+from antipodes.pages.page import Card, Cell, Gallery, Picture, Section
+from antipodes.pages.paths import path_ends, short_paths
+from antipodes.pages.picture_store import PictureStore
+from antipodes.pages.plane import choose
 from antipodes.pairs import Pairs
-from antipodes.reporting.names import path_ends, short_paths
-from antipodes.reporting.page import Card, Cell, Gallery, Picture, Section
-from antipodes.reporting.picture_store import PictureStore
-from antipodes.reporting.plane import choose, map_of
 from antipodes.runs.embedding import embed
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
@@ -77,10 +78,10 @@ def examine_run(run: Run, name: str, samples: int, shown: int, picture_store: Pi
     view = plain_view(method, data.image_size, "image")
     features = embed(method.backbone("image"), part, preprocess=view, input_name="image")
     photos = photos_of(data)
-    embeddings = _embeddings(features, data, photos, rows)
+    vectors = _vectors(features, data, photos, rows)
     texts = _texts(part)
-    for title, pairs, how in _flagged(method, part, rows, embeddings):
-        cards = [_card(pair, embeddings, rows, photos, picture_store, name, texts) for pair in pairs[:shown]]
+    for title, pairs, how in _flagged(method, part, rows, vectors):
+        cards = [_card(pair, vectors, rows, photos, picture_store, name, texts) for pair in pairs[:shown]]
         labelled = [card.right for card in cards if card.right is not None]
         note = f"{how} {len(pairs):,} pairs of {len(rows):,} samples, the {len(cards):,} most similar are shown."
         if labelled:
@@ -88,7 +89,7 @@ def examine_run(run: Run, name: str, samples: int, shown: int, picture_store: Pi
         if cards:
             seen.sections.append(Gallery(title.format(run=name), cards, note))
     images = picture_store.add_pixels([(name, int(row)) for row in rows], part.fetch(torch.arange(len(rows))))
-    seen.sections.append(map_of(f"Map of {name}", embeddings, np.arange(len(rows)), images, "Point at one to see it."))
+    seen.sections.append(map_of_vectors(f"Map of {name}", vectors, np.arange(len(rows)), images))
     return seen
 
 
@@ -114,15 +115,13 @@ def _texts(part: Samples) -> list[str] | None:
     return None if name is None else list(cast("list[str]", part.inputs(torch.arange(len(part)))[name]))
 
 
-def _embeddings(features: Tensor, data: Samples, photos: Photos, rows: Tensor) -> Embeddings:
+def _vectors(features: Tensor, data: Samples, photos: Photos, rows: Tensor) -> Vectors:
     paths = tuple(short_paths([photos.paths[row] for row in rows.tolist()]))
     labels = None if data.labels is None else data.labels[rows].numpy()
-    return Embeddings(features.numpy(), paths, labels, data.classes)
+    return Vectors(features.numpy(), paths, labels, data.classes)
 
 
-def _flagged(
-    method: Method, part: Samples, rows: Tensor, embeddings: Embeddings
-) -> Iterator[tuple[str, list[_Flag], str]]:
+def _flagged(method: Method, part: Samples, rows: Tensor, vectors: Vectors) -> Iterator[tuple[str, list[_Flag], str]]:
     """What the run's policies flag among some samples, or without a policy what an audit of its features does.
 
     Yields:
@@ -147,7 +146,7 @@ def _flagged(
         who = type(loss_fn.negatives).__name__
         yield f"Flagged by {{run}}{where}", found, f"{who} calls these false negatives, judged on plain images:"
     if not judged:
-        findings = find(embeddings)
+        findings = audit_vectors(vectors)
         likely = [
             _Flag(pair.a, pair.b, pair.similarity, pair.threshold)
             for pair in findings.pairs
@@ -182,7 +181,7 @@ def _strongest(anchors: Tensor, candidates: Tensor, similarities: Tensor, thresh
 
 def _card(
     pair: _Flag,
-    embeddings: Embeddings,
+    vectors: Vectors,
     rows: Tensor,
     photos: Photos,
     picture_store: PictureStore,
@@ -193,13 +192,13 @@ def _card(
     for place in (pair.a, pair.b):
         row = int(rows[place])
         image = picture_store.add((name, "large", row), lambda row=row: photos.image(row))  # type: ignore[misc]
-        caption = embeddings.class_of(place) if texts is None else texts[place]
-        pictures.append(Picture(image, embeddings.paths[place], caption))
+        caption = vectors.class_of(place) if texts is None else texts[place]
+        pictures.append(Picture(image, vectors.paths[place], caption))
     text = f"similarity {pair.similarity:.3f}"
     if pair.threshold < torch.inf:
         text += f", threshold {pair.threshold:.3f}"
     right = None
-    if embeddings.labels is not None:
-        first, second = embeddings.labels[pair.a], embeddings.labels[pair.b]
+    if vectors.labels is not None:
+        first, second = vectors.labels[pair.a], vectors.labels[pair.b]
         right = bool(first == second) if first >= 0 and second >= 0 else None
     return Card("false negative", pictures, round(pair.similarity, 6), text, right)

@@ -1,10 +1,6 @@
-"""What a page calls things: the numbers of training in words, and files by the end of their paths."""
+"""The titles of a report's drawings: what to call the numbers that training records."""
 
 from __future__ import annotations
-
-import os
-from collections.abc import Sequence
-from pathlib import PurePath
 
 TITLES = {
     "loss": "loss",
@@ -40,11 +36,11 @@ TITLES = {
     "learning_rate": "learning rate",
     "images_per_second": "images per second",
 }
-"""Numbers that training writes down, in the order of the page's drawings, with what to call them."""
+"""The numbers that training records, in the order of the page's drawings, with their titles."""
 
 
 def title_of(number: str) -> str:
-    """What to call a number of training; one that nobody has named by its own words.
+    """What to call a number of training; a number without a title is called by its own name.
 
     Example:
         >>> title_of("image_to_text/coarse_f1"), title_of("my_score")
@@ -55,31 +51,3 @@ def title_of(number: str) -> str:
     title = TITLES.get(plain, plain.replace("_", " "))
     title += ", by coarse labels" if plain != name else ""
     return title + (f", {direction.replace('_', ' ')}" if direction else "")
-
-
-def short_paths(paths: Sequence[str]) -> list[str]:
-    """Paths from the folder on that holds all of them; what is not an absolute path stays as it is.
-
-    Example:
-        >>> short_paths(["/home/me/photos/a/1.jpg", "/home/me/photos/b/1.jpg", "cifar10/3"])
-        ['photos/a/1.jpg', 'photos/b/1.jpg', 'cifar10/3']
-    """
-    folders = {os.path.dirname(path) for path in paths if os.path.isabs(path)}
-    if not folders:
-        return list(paths)
-    above = os.path.dirname(os.path.commonpath(folders))
-    return [os.path.relpath(path, above) if os.path.isabs(path) else path for path in paths]
-
-
-def path_ends(paths: Sequence[str]) -> list[str]:
-    """The shortest ends of paths that tell different ones apart; what is not an absolute path stays as it is.
-
-    Example:
-        >>> path_ends(["/home/me/photos", "/home/me/photos", "/disk/photos", "cifar10"])
-        ['me/photos', 'me/photos', 'disk/photos', 'cifar10']
-    """
-    parts = {path: PurePath(path).parts for path in paths if os.path.isabs(path)}
-    depth = 1
-    while len({ends[-depth:] for ends in parts.values()}) < len(parts):
-        depth += 1
-    return ["/".join(parts[path][-depth:]).replace("//", "/") if path in parts else path for path in paths]

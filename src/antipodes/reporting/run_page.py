@@ -11,11 +11,12 @@ from typing import Any
 
 from antipodes.evaluation.figures import judged
 from antipodes.evaluation.scores import FILE, are_outdated, read_measured, read_scores
+from antipodes.pages.page import Cell, Curves, Page, Section, Table
+from antipodes.pages.paths import path_ends
+from antipodes.pages.picture_store import PictureStore
 from antipodes.reporting.curves import Thinned, draw
 from antipodes.reporting.flagged import examine_run
-from antipodes.reporting.names import TITLES, path_ends, title_of
-from antipodes.reporting.page import Cell, Curves, Page, Section, Table
-from antipodes.reporting.picture_store import PictureStore
+from antipodes.reporting.names import TITLES, title_of
 from antipodes.runs.folder import Run
 from antipodes.runs.records import epoch_lines
 

@@ -27,6 +27,7 @@ from antipodes.guides import RunGuide
 from antipodes.losses import Temperature
 from antipodes.methods import Method
 from antipodes.negatives import DatasetNeighbours
+from antipodes.progress import TrainingProgress
 from antipodes.runs.boards import BOARDS, require
 from antipodes.runs.build import build_method
 from antipodes.runs.folder import CHECKPOINT_KEYS, Frozen, Run, load_checkpoint, save_checkpoint, save_frozen
@@ -42,7 +43,6 @@ from antipodes.schedules import learning_rate
 from antipodes.training.between import listeners
 from antipodes.training.calendar import Calendar
 from antipodes.training.optimizers import optimizer as build_optimizer
-from antipodes.training.progress import TrainingProgress
 from antipodes.training.starting import start_from
 from antipodes.training.watch import Watch
 

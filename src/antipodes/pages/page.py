@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ Cell = str | float | int | None
 
 @dataclass(frozen=True)
 class Facts:
-    """Names with values, such as the numbers of a summary; a name may be followed by a note."""
+    """Names with values, such as the numbers of a summary, and a note below them."""
 
     title: str
     items: Sequence[tuple[str, Cell]]
@@ -50,7 +51,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture by its number in the page's album (-1 for none), with its name and what is known of it."""
+    """A picture by its number among the pictures of the page (-1 for none), with its name and a caption."""
 
     image: int
     name: str
@@ -115,12 +116,23 @@ Section = Facts | Table | Curves | Gallery | Map
 
 @dataclass(frozen=True)
 class Page:
-    """A page: sections, and an album of pictures (data URIs) that they refer to by number."""
+    """A page: sections, and the pictures (data URIs) that they refer to by number."""
 
     title: str
     subtitle: str
     sections: Sequence[Section]
-    picture_store: Sequence[str] = field(default=())
+    pictures: Sequence[str] = field(default=())
+
+    @cached_property
+    def html(self) -> str:
+        """The page as one HTML text that needs no other file and no network."""
+        return render(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the page, whole or not at all. Bytes of a file name that are not UTF-8 are shown as escapes."""
+        text = self.html
+        with replacing(Path(path)) as temporary:
+            temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
 def require_jinja() -> Any:
@@ -149,13 +161,6 @@ def render(page: Page) -> str:
         page=page, mark=MARK, style=(folder / "page.css").read_text(), script=(folder / "page.js").read_text()
     )
     return html
-
-
-def write_page(path: Path, page: Page) -> None:
-    """Write the page, whole or not at all; bytes of a file name that are no UTF-8 are shown as escapes."""
-    html = render(page)
-    with replacing(path) as temporary:
-        temporary.write_bytes(html.encode("utf-8", "backslashreplace"))
 
 
 def show(value: Cell) -> str:

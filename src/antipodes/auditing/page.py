@@ -8,14 +8,17 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
-from antipodes.auditing.embeddings import Embeddings
+import numpy as np
+from numpy.typing import NDArray
+
+from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.findings import FALSE_NEGATIVE, OTHER_CLASS, Findings, Notice, Pair
 from antipodes.auditing.photos import Photos
 from antipodes.auditing.summary import class_name
-from antipodes.reporting.names import path_ends, short_paths
-from antipodes.reporting.page import Card, Facts, Gallery, Page, Picture, Section, Table
-from antipodes.reporting.picture_store import PictureStore
-from antipodes.reporting.plane import choose, map_of
+from antipodes.pages.page import Card, Facts, Gallery, Map, Page, Picture, Section, Table
+from antipodes.pages.paths import path_ends, short_paths
+from antipodes.pages.picture_store import PictureStore
+from antipodes.pages.plane import choose, map_of
 
 MAPPED = 1000
 LISTED = 2000
@@ -23,7 +26,7 @@ LISTED = 2000
 
 def audit_page(
     title: str,
-    embeddings: Embeddings,
+    vectors: Vectors,
     findings: Findings,
     summary: dict[str, Any],
     photos: Photos | None = None,
@@ -34,7 +37,7 @@ def audit_page(
 
     Args:
         title: what was audited.
-        embeddings: of all samples.
+        vectors: of all samples.
         findings: what was found.
         summary: in numbers.
         photos: the pictures; without them names are shown.
@@ -42,13 +45,13 @@ def audit_page(
         progress: called with (cards done, cards in all).
     """
     picture_store = PictureStore()
-    embeddings = replace(embeddings, paths=tuple(short_paths(embeddings.paths)))
+    vectors = replace(vectors, paths=tuple(short_paths(vectors.paths)))
     summary = {name: path_ends([value])[0] if name == "subject" else value for name, value in summary.items()}
     pairs = _first(findings.pairs, shown)
     notices = _first(findings.notices, shown)
     cards = []
     for done, pair in enumerate(pairs):
-        cards.append(_pair_card(pair, embeddings, picture_store, photos))
+        cards.append(_pair_card(pair, vectors, picture_store, photos))
         if progress is not None:
             progress(done + 1, len(pairs))
     sections: list[Section] = [Facts("In numbers", list(summary.items()), _advice(summary))]
@@ -57,18 +60,27 @@ def audit_page(
         hidden = [f"{shown} of {count:,} {kind} pairs" for kind, count in counts.items() if count > shown]
         sections.append(Gallery("Pairs", cards, f"Shown: {', '.join(hidden)}." if hidden else ""))
     if notices:
-        standing = [_notice_card(notice, embeddings, picture_store, photos) for notice in notices]
+        standing = [_notice_card(notice, vectors, picture_store, photos) for notice in notices]
         sections.append(Gallery("Samples that stand out", standing))
-    rows = choose(len(embeddings), MAPPED)
+    rows = choose(len(vectors), MAPPED)
     images = [-1] * len(rows)
     if photos is not None:
         images = picture_store.add_pixels([("small", int(row)) for row in rows], photos.pixels(rows))
-    sections.append(map_of("Map", embeddings, rows, images, "Point at one to see it."))
-    sections.append(_table(embeddings, findings))
+    sections.append(map_of_vectors("Map", vectors, rows, images))
+    sections.append(_table(vectors, findings))
     if photos is not None and photos.skipped:
         sections.append(Table("Skipped files", ["file", "reason"], list(photos.skipped)))
-    subtitle = f"{len(embeddings):,} samples, {summary.get('encoder', 'embeddings')}"
+    subtitle = f"{len(vectors):,} samples, {summary.get('encoder', 'embeddings')}"
     return Page(f"Audit of {PurePath(title).name or title}", subtitle, sections, picture_store.pictures)
+
+
+def map_of_vectors(title: str, vectors: Vectors, rows: NDArray[np.int64], images: list[int]) -> Map | Facts:
+    """A map of some rows of vectors; `images` are the numbers of their pictures on the page."""
+    labels = [-1] * len(rows) if vectors.labels is None else [max(int(vectors.labels[row]), -1) for row in rows]
+    classes = {label: class_name(vectors, label) for label in set(labels)}
+    names = [vectors.paths[row] for row in rows]
+    note = f"{len(rows):,} of {len(vectors):,} samples"
+    return map_of(title, vectors.embeddings[rows], names, labels, classes, images, note)
 
 
 def _advice(summary: dict[str, Any]) -> str:
@@ -91,41 +103,41 @@ def _first(found: Any, most: int) -> list[Any]:
     return kept
 
 
-def _picture(row: int, embeddings: Embeddings, picture_store: PictureStore, photos: Photos | None) -> Picture:
+def _picture(row: int, vectors: Vectors, picture_store: PictureStore, photos: Photos | None) -> Picture:
     image = -1 if photos is None else picture_store.add(row, lambda: photos.image(row))
-    return Picture(image, embeddings.paths[row], embeddings.class_of(row))
+    return Picture(image, vectors.paths[row], vectors.class_of(row))
 
 
-def _pair_card(pair: Pair, embeddings: Embeddings, picture_store: PictureStore, photos: Photos | None) -> Card:
+def _pair_card(pair: Pair, vectors: Vectors, picture_store: PictureStore, photos: Photos | None) -> Card:
     right = None
-    if embeddings.labels is not None:
-        first, second = embeddings.labels[pair.a], embeddings.labels[pair.b]
+    if vectors.labels is not None:
+        first, second = vectors.labels[pair.a], vectors.labels[pair.b]
         right = bool(first == second) if first >= 0 and second >= 0 else None
     text = f"similarity {pair.similarity:.3f}"
     if pair.kind == FALSE_NEGATIVE:
         text += f", threshold {pair.threshold:.3f}"
-    pictures = [_picture(row, embeddings, picture_store, photos) for row in (pair.a, pair.b)]
+    pictures = [_picture(row, vectors, picture_store, photos) for row in (pair.a, pair.b)]
     return Card(pair.kind, pictures, round(pair.similarity, 6), text, right)
 
 
-def _notice_card(notice: Notice, embeddings: Embeddings, picture_store: PictureStore, photos: Photos | None) -> Card:
+def _notice_card(notice: Notice, vectors: Vectors, picture_store: PictureStore, photos: Photos | None) -> Card:
     if notice.kind == OTHER_CLASS:
-        text = f"looks like {class_name(embeddings, notice.suggestion)} ({100 * notice.score:.0f} % of its neighbours)"
+        text = f"looks like {class_name(vectors, notice.suggestion)} ({100 * notice.score:.0f} % of its neighbours)"
     else:
         text = f"closeness of its neighbours {notice.score:.2f}, usual above {notice.bound:.2f}"
-    return Card(notice.kind, [_picture(notice.row, embeddings, picture_store, photos)], round(notice.score, 6), text)
+    return Card(notice.kind, [_picture(notice.row, vectors, picture_store, photos)], round(notice.score, 6), text)
 
 
-def _table(embeddings: Embeddings, findings: Findings) -> Table:
+def _table(vectors: Vectors, findings: Findings) -> Table:
     columns = ["kind", "similarity", "threshold", "one", "other"]
     rows: list[list[Any]] = [
-        [pair.kind, pair.similarity, pair.threshold, embeddings.paths[pair.a], embeddings.paths[pair.b]]
+        [pair.kind, pair.similarity, pair.threshold, vectors.paths[pair.a], vectors.paths[pair.b]]
         for pair in _first(findings.pairs, LISTED // 2)
     ]
-    if embeddings.labels is not None:
+    if vectors.labels is not None:
         columns += ["label of one", "label of the other"]
         for row, pair in zip(rows, _first(findings.pairs, LISTED // 2), strict=True):
-            row += [embeddings.class_of(pair.a), embeddings.class_of(pair.b)]
+            row += [vectors.class_of(pair.a), vectors.class_of(pair.b)]
     return Table(
         "Pairs as a table", columns, rows, f"{len(rows):,} of {len(findings.pairs):,}; all are in the parquet file."
     )

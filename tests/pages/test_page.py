@@ -1,14 +1,15 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from antipodes.pages.page import Card, Curves, Facts, Gallery, Map, Page, Picture, Point, Table, render
+from antipodes.pages.picture_store import PictureStore, data_uri
 from antipodes.reporting.curves import draw
-from antipodes.reporting.page import Card, Curves, Facts, Gallery, Map, Page, Picture, Point, Table, render, write_page
-from antipodes.reporting.picture_store import PictureStore, data_uri
 from tests.auditing.scenes import scene
-from tests.reporting.browser import opened
+from tests.pages.browser import opened
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>.jpg"
 
@@ -41,11 +42,12 @@ def test_the_page_is_whole_by_itself() -> None:
     assert EVIL not in html
     assert "http://" not in html
     assert "https://" not in html
-    assert "NaN" not in html.split('id="album"')[0].split("<script")[0]
+    assert "NaN" not in html.split('id="pictures"')[0].split("<script")[0]
+    assert json.loads(html.split('id="pictures">')[1].split("</script>")[0]) == list(sample_page().pictures)
 
 
 def test_odd_bytes_of_a_name_are_shown(tmp_path: Path) -> None:
-    write_page(tmp_path / "x.html", Page("\udcff.jpg", "", []))
+    Page("\udcff.jpg", "", []).save(tmp_path / "x.html")
     assert r"\udcff.jpg" in (tmp_path / "x.html").read_text()
     assert [file.name for file in tmp_path.iterdir()] == ["x.html"]
 
@@ -56,7 +58,7 @@ def test_curves_without_a_point_are_refused() -> None:
     assert "<circle" in draw("one point", {"a": [(1.0, 1.0)]}, ["a"])
 
 
-def test_an_picture_store_holds_each_picture_once() -> None:
+def test_a_picture_store_holds_each_picture_once() -> None:
     picture_store = PictureStore()
     assert [picture_store.add(key, lambda: scene(0)) for key in ("a", "b", "a")] == [0, 1, 0]
     assert picture_store.add("gone", lambda: (_ for _ in ()).throw(OSError)) == -1
@@ -64,7 +66,7 @@ def test_an_picture_store_holds_each_picture_once() -> None:
 
 
 def test_the_page_in_a_browser(tmp_path: Path) -> None:
-    write_page(tmp_path / "page.html", sample_page())
+    sample_page().save(tmp_path / "page.html")
     with opened(tmp_path / "page.html", viewport={"width": 1200, "height": 900}) as page:
         assert page.title() == f"A page of {EVIL}"
         assert page.locator("h1").inner_text() == f"A page of {EVIL}"
@@ -111,7 +113,7 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colours_follow_the_reader_and_a_phone_needs_no_sideways_scroll(tmp_path: Path, scheme: str) -> None:
-    write_page(tmp_path / "page.html", sample_page())
+    sample_page().save(tmp_path / "page.html")
     with opened(tmp_path / "page.html", viewport={"width": 360, "height": 740}, color_scheme=scheme) as page:
         colour = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]")
         assert (colour > 128) == (scheme == "light")

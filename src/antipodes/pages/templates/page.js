@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const album = JSON.parse(document.getElementById("album").textContent);
+  const pictures = JSON.parse(document.getElementById("pictures").textContent);
   const STEP = 60;
 
   const wordsOf = (box) => box.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -67,7 +67,7 @@
       for (const card of given) {
         card.hidden = !shown.has(card);
         if (shown.has(card))
-          for (const image of card.querySelectorAll("img:not([src])")) image.src = album[image.dataset.image];
+          for (const image of card.querySelectorAll("img:not([src])")) image.src = pictures[image.dataset.image];
       }
       count.textContent = `${shown.size} of ${fitting.length}`;
       more.hidden = fitting.length <= most;
@@ -123,7 +123,7 @@
       if (number >= 0) {
         const [x, y] = place(points[number]);
         picture.hidden = points[number][3] < 0;
-        if (!picture.hidden) picture.src = album[points[number][3]];
+        if (!picture.hidden) picture.src = pictures[points[number][3]];
         tip.querySelector("span").textContent = points[number][4];
         tip.style.left = `${x + 170 > canvas.clientWidth ? Math.max(0, x - 162) : x + 12}px`;
         tip.style.top = `${y + 210 > canvas.clientHeight ? Math.max(0, y - 200) : y + 12}px`;
