@@ -27,6 +27,7 @@ from antipodes.guides import RunGuide
 from antipodes.methods import Method
 from antipodes.negatives import Neighbours
 from antipodes.objectives import Temperature
+from antipodes.processes import end_with_parent
 from antipodes.runs.boards import BOARDS, require
 from antipodes.runs.build import build_method
 from antipodes.runs.folder import CHECKPOINT_KEYS, Frozen, Run, load_checkpoint, save_checkpoint, save_frozen
@@ -316,7 +317,10 @@ def launch(settings: Settings) -> Fabric:
         )
     except (RuntimeError, MisconfigurationException) as error:
         raise ValueError(f"accelerator {settings.accelerator} cannot be used here: {error}") from error
+    parent = os.getppid()
     fabric.launch()
+    if fabric.local_rank > 0:  # a process that Fabric or torchrun has started
+        end_with_parent(parent)
     return fabric
 
 
