@@ -20,7 +20,7 @@ from PIL import Image
 import antipodes
 from antipodes.__main__ import COMMANDS
 from antipodes.evaluation.names import PROTOCOLS
-from antipodes.objectives import TreatmentName
+from antipodes.losses import TreatmentName
 from antipodes.registry import NAMES
 from tests.test_rooms import ALLOWED
 
@@ -145,7 +145,7 @@ def row(title: str) -> set[str]:
 
 def test_the_readme_lists_the_registry() -> None:
     assert row("`--method`") == set(NAMES["method"])
-    assert row("`--objective`") == set(NAMES["objective"])
+    assert row("`--loss`") == set(NAMES["loss"])
     assert row("`--negatives`") - {"+"} == set(NAMES["negatives"])
     assert row("`--treatment`") == set(get_args(TreatmentName)) == row("treatments")
     assert row("`--data`") - {".npz", ".npy"} == set(NAMES["data"])

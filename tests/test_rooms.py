@@ -22,10 +22,10 @@ ALLOWED: dict[str, set[str]] = {
     "clustering": {"functional"},
     "negatives": {"functional", "pairs", "state", "clustering"},
     "guides": {"pairs", "state"},
-    "objectives": {"functional", "pairs", "state", "candidates", "negatives"},
+    "losses": {"functional", "pairs", "state", "candidates", "negatives"},
     "encoders": {"functional", "clustering", "data"},  # data only to read photos: nothing there knows encoders
     "data": set(),
-    "methods": {"functional", "pairs", "state", "candidates", "negatives", "objectives", "encoders"},
+    "methods": {"functional", "pairs", "state", "candidates", "negatives", "losses", "encoders"},
 }
 ALLOWED["runs"] = set(ALLOWED) | {"runs"}
 ALLOWED["training"] = ALLOWED["runs"] | {"training"}

@@ -113,7 +113,7 @@ def test_statistics_are_numbers_of_the_last_step(method: str, policy: str) -> No
     if (method, policy) == ("cmc", "history"):
         return  # the histories of its two channels are not alike yet, so there is nothing to flag
     if "flagged_share" in numbers:
-        assert (numbers["flagged_share"] > 0) == (policy not in ("none", "dcl", "view") or method == "supcon")
+        assert (numbers["flagged_share"] > 0) == (policy not in ("none", "debiased", "view") or method == "supcon")
     assert (numbers["pulled_per_anchor"] > 0) == (
         policy in ("attract", "refine", "fnc", "history") or method == "supcon"
     )

@@ -1,4 +1,4 @@
-"""Contrast: the sums over pairs that every objective is made of, streamed block by block.
+"""Contrast: the sums over pairs that every loss is made of, streamed block by block.
 
 For anchor i with temperature tau_i and similarities s_ik to candidates k, each rule gives
 
