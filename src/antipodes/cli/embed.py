@@ -1,37 +1,48 @@
-"""`antipodes embed`: vectors of images."""
+"""`antipodes embed`: vectors of images, texts or vectors."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+from jsonargparse import Namespace
+from numpy.typing import NDArray
 from rich.console import Console
 
 from antipodes.audit.embeddings import FORMATS, Embeddings, checked, is_written, paths_table, write_embeddings
 from antipodes.audit.outputs import is_table_of, require_out, write_table
 from antipodes.audit.parts import compute_in_parts, remove_parts
 from antipodes.audit.photos import Photos, open_photos, photos_of
-from antipodes.audit.vectors import Patches, embed_photos, encoder_digest, open_encoder
+from antipodes.audit.rows import Rows, embed_rows, rows_for
+from antipodes.audit.vectors import Encode, Patches, embed_photos, encoder_digest, open_encoder
 from antipodes.cli.evaluate import progress_bar
 from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.cli.tables import facts_table
+from antipodes.data import Samples, open_dataset
+from antipodes.encoders.loading import LoadedEncoder
 from antipodes.files import refuse_foreign
+
+Compute = Callable[[range], NDArray[np.float32]]
+"""Rows to their vectors."""
 
 SKIPPED = ("file", "reason")
 """The columns of the list of images that could not be read."""
 
-DESCRIPTION = """Embed images: a vector for every image of a folder or dataset, by the encoder of a run, a pretrained
-one (efficientnet-lite0), an exported .safetensors file, or the small patches that these images are made of (patches,
-which needs no weights and takes a minute). A call that was interrupted continues where it stopped when it is made
-again.
+DESCRIPTION = """Embed images or texts: a vector for every image of a folder or dataset, or for every text of a file or
+table, by the encoder of a run, a pretrained one (efficientnet-lite0), an exported .safetensors file, or the small
+patches that these images are made of (patches, which needs no weights and takes a minute). A call that was interrupted
+continues where it stopped when it is made again.
 
 Examples:
 antipodes embed runs/a path/to/photos --out photos.npz - arrays embeddings (N, F) and paths (N,);
 antipodes embed efficientnet-lite0 path/to/photos --out photos.parquet - columns id, path, embedding;
 antipodes embed patches path/to/photos --out photos.npz - without any training or weights;
 antipodes embed runs/a --out training.npy - the run's own training images, the vectors alone; paths are in
-training.paths.csv."""
+training.paths.csv;
+antipodes embed runs/clip texts.txt --tower text --out texts.npz - texts by one of the towers of a run."""
 
 
 def main(arguments: list[str]) -> None:
@@ -46,8 +57,9 @@ def main(arguments: list[str]) -> None:
         default=None,
         help="Folder of images, or a dataset as in antipodes train; a run's own training data if not given.",
     )
+    parser.add_argument("--tower", type=str | None, default=None, help="Which encoder, where a run has several: text.")
     parser.add_argument("--out", type=str, required=True, help=f"File of the vectors: {', '.join(FORMATS)}.")
-    parser.add_argument("--limit", type=int | None, default=None, help="Embed only so many images.")
+    parser.add_argument("--limit", type=int | None, default=None, help="Embed only so many images or texts.")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="Threads that decode images.")
     parser.add_argument("--batch_size", type=int, default=32, help="Images that the encoder sees at a time.")
     parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
@@ -63,24 +75,26 @@ def main(arguments: list[str]) -> None:
     for name in ("workers", "batch_size"):
         if getattr(call, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(call, name)}")
-    name, encode = open_encoder(call.encoder)
-    photos = _photos(call.encoder, call.data, call.limit)
-    if isinstance(encode, Patches):
-        encode.fit(photos)  # what it refuses is refused before anything is written
+    name, encode = open_encoder(call.encoder, call.tower)
+    photos: Photos | Rows
+    if isinstance(encode, LoadedEncoder) and encode.modality != "image":
+        photos, embedded = _rows(call, encode)
+    else:
+        photos, embedded = _photos(call, encode)
     parts = out.with_name(f".{out.name}.parts")
     with progress_bar("embedding") as progress:
         vectors, found = compute_in_parts(
             parts,
             (name, encoder_digest(encode), *photos.paths, *photos.contents()),
             len(photos),
-            lambda rows: embed_photos(photos, encode, rows, workers=call.workers, batch=call.batch_size),
+            embedded,
             progress,
         )
     write_embeddings(out, Embeddings(checked(vectors, name), photos.paths, photos.labels, photos.classes))
     remove_parts(parts)
     facts = {
         "encoder": name,
-        "images": len(photos),
+        "images" if isinstance(photos, Photos) else "rows": len(photos),
         "dimensions": int(vectors.shape[1]),
         "taken from an earlier call": found,
         "skipped": len(photos.skipped),
@@ -97,13 +111,27 @@ def main(arguments: list[str]) -> None:
     Console().print(facts_table("embedded", facts))
 
 
-def _photos(encoder: str, data: str | None, limit: int | None) -> Photos:
-    """The images that were named, or else the training images of the run."""
-    if data is not None:
-        return open_photos(data, limit)
-    if not (Path(encoder) / "config.yaml").is_file():
-        raise ValueError(f"{encoder} is not a run with data of its own: say which folder of images to embed")
+def _photos(call: Namespace, encode: Encode) -> tuple[Photos, Compute]:
+    """The images that were named, or else the training images of the run, and what embeds some of them."""
+    photos = photos_of(_own_data(call)) if call.data is None else open_photos(call.data, call.limit)
+    if isinstance(encode, Patches):
+        encode.fit(photos)  # what it refuses is refused before anything is written
+    return photos, lambda rows: embed_photos(photos, encode, rows, workers=call.workers, batch=call.batch_size)
+
+
+def _rows(call: Namespace, encoder: LoadedEncoder) -> tuple[Rows, Compute]:
+    """The texts or vectors that were named, or else those of the run, and what embeds some of them."""
+    limit = {} if call.limit is None else {"limit": call.limit}
+    data = _own_data(call) if call.data is None else open_dataset(call.data, **limit)
+    rows = rows_for(encoder, data, call.data or data.name, call.tower)
+    return rows, lambda some: embed_rows(rows, encoder, some, call.batch_size)
+
+
+def _own_data(call: Namespace) -> Samples:
+    """The training data of the run."""
+    if not (Path(call.encoder) / "config.yaml").is_file():
+        raise ValueError(f"{call.encoder} is not a run with data of its own: say which folder of images to embed")
     from antipodes.runs.build import build_data
     from antipodes.runs.folder import Run
 
-    return photos_of(build_data(Run.open(encoder).config()["data"]))
+    return build_data(Run.open(call.encoder).config()["data"])

@@ -79,15 +79,16 @@ def _of_run(call: Namespace, names: Sequence[str] | None) -> None:
     run = Run.open(call.run, call.data)
     needs = {need for name in names or () for need in find_protocol(name).needs}  # refuses a wrong name at once
     method, data = open_method(run, call.checkpoint, judged="policy" in needs)
-    if names is None:
-        names = DEFAULT if data.labels is not None else DEFAULT_WITHOUT_LABELS
-        if data.labels is None:
-            print("the data has no labels: what can be measured without them", file=sys.stderr)
-    protocols = _protocols(call, names)
+    if names is None and data.labels is None:
+        names = ("retrieval",) if Subject(method, data).pairs_texts else DEFAULT_WITHOUT_LABELS
+        print("the data has no labels: what can be measured without them", file=sys.stderr)
+    protocols = _protocols(call, names or DEFAULT)
     config = run.config()
     others = open_others(call.transfer, data.image_size, call.transfer_limit)
     with progress_bar("features") as progress:
-        recipe = build_augmentation(config["augmentation"], data.image_size, method.normalised)
+        recipe = None  # texts and vectors have no augmentation
+        if data.image_size:
+            recipe = build_augmentation(config["augmentation"], data.image_size, method.normalised)
         options = {"others": others, "batch_size": config["batch_size"], "recipe": recipe, "progress": progress}
         subject = _subject(call, method, data, **options)
         scores = evaluate(protocols, subject)

@@ -105,7 +105,8 @@ class Run:
         names = [name for name in WRITTEN if os.path.lexists(self.folder / name)]
         names += sorted(path.name for pattern in LATER for path in self.folder.glob(pattern))
         lock = self.folder / LOCK
-        names += [LOCK] if os.path.lexists(lock) and (not lock.is_file() or lock.stat().st_size) else []  # ours is empty
+        if os.path.lexists(lock) and (not lock.is_file() or lock.stat().st_size):  # ours is an empty file
+            names.append(LOCK)
         if names:
             raise ValueError(
                 f"--out {self.folder} holds {', '.join(names)} and no run: a run would write over it, "
