@@ -22,7 +22,7 @@ from antipodes.audit.proposals import propose
 from antipodes.audit.summary import GROUPS, PAIRS, SAMPLES, SUMMARY, is_finding, summarise, write_findings
 from antipodes.audit.vectors import PATCHES, embed_photos, open_encoder
 from antipodes.cli.evaluate import progress_bar
-from antipodes.cli.parser import FORCE, ArgumentParser
+from antipodes.cli.parser import FORCE, ArgumentParser, check_workers
 from antipodes.cli.tables import facts_table
 from antipodes.data import ImageDataset
 from antipodes.files import is_marked, refuse_foreign
@@ -85,8 +85,7 @@ def main(arguments: list[str]) -> None:
     options: AuditOptions = parser.instantiate_classes(call).options
     if call.batch_size < 2:
         raise ValueError(f"batch_size must be at least 2, got {call.batch_size}: one sample has no negatives")
-    if call.workers < 1:
-        raise ValueError(f"workers must be at least 1, got {call.workers}")
+    check_workers(call.workers)
     require_pyarrow()
     require_jinja()
     folder = _folder(call.out)

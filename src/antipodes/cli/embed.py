@@ -19,7 +19,7 @@ from antipodes.audit.photos import Photos, open_photos, photos_of
 from antipodes.audit.rows import Rows, embed_rows, rows_for
 from antipodes.audit.vectors import Encode, Patches, embed_photos, encoder_digest, open_encoder
 from antipodes.cli.evaluate import progress_bar
-from antipodes.cli.parser import FORCE, ArgumentParser
+from antipodes.cli.parser import FORCE, ArgumentParser, check_workers
 from antipodes.cli.tables import facts_table
 from antipodes.data import Samples, open_dataset
 from antipodes.encoders.loading import LoadedEncoder
@@ -72,9 +72,9 @@ def main(arguments: list[str]) -> None:
     refuse_foreign(skipped, "--out", lambda file: is_table_of(file, SKIPPED), call.force)
     if out.suffix == ".npy":
         refuse_foreign(paths_table(out), "--out", lambda _: is_written(out), call.force)
-    for name in ("workers", "batch_size"):
-        if getattr(call, name) < 1:
-            raise ValueError(f"{name} must be at least 1, got {getattr(call, name)}")
+    check_workers(call.workers)
+    if call.batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {call.batch_size}")
     name, encode = open_encoder(call.encoder, call.tower)
     photos: Photos | Rows
     if isinstance(encode, LoadedEncoder) and encode.modality != "image":

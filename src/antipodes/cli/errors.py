@@ -16,6 +16,9 @@ from antipodes.plain_text import printable
 STOPPED = 130  # as shells have it for Control-C
 TERMINATED = 143  # and for SIGTERM
 
+_NO_PATH = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EEXIST)
+"""Errors of paths that cannot be: the call was wrong."""
+
 _CLOSED = re.compile("closed by peer|reset by peer|broken pipe|timed out", re.IGNORECASE)
 """What gloo says of a connection whose other end is gone."""
 
@@ -31,6 +34,9 @@ def exit_code(command: Callable[[list[str]], None], arguments: list[str]) -> int
         say(str(error))
         return 2
     except (RuntimeError, OSError, MemoryError) as error:
+        if isinstance(error, OSError) and error.errno in _NO_PATH:
+            say(f"{error.filename} cannot be used as a path: {error.strerror}")
+            return 2
         from antipodes.training.loop import TrainingFailed
 
         lost = _lost_a_process(error)

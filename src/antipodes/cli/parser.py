@@ -13,6 +13,20 @@ LONGEST = 500
 FORCE = "Replace files that are not earlier results of this command."
 
 
+MOST_WORKERS = 1024
+"""Threads or processes that a call may ask for; more than any machine has cores for."""
+
+
+def check_workers(workers: int, least: int = 1) -> None:
+    """Refuse a number of workers that cannot be started.
+
+    Raises:
+        ValueError: if it is too small or too large.
+    """
+    if not least <= workers <= MOST_WORKERS:
+        raise ValueError(f"workers must be at least {least} and at most {MOST_WORKERS}, got {workers}")
+
+
 class ArgumentParser(jsonargparse.ArgumentParser):
     """jsonargparse's, whose complaints are a `ValueError` of one line instead of a usage over several lines."""
 
