@@ -65,13 +65,13 @@ def test_each_tower_embeds_texts(folder: Path, pairs: Path, tmp_path: Path) -> N
     for tower in ("query", "document"):
         assert here("embed", pairs, folder / "texts.txt", "--tower", tower, "--out", tmp_path / f"{tower}.npz")[0] == 0
         vectors[tower] = read_embeddings(tmp_path / f"{tower}.npz")
-        assert vectors[tower].vectors.shape[0] == 48
+        assert vectors[tower].embeddings.shape[0] == 48
         assert vectors[tower].paths[3].endswith("texts.txt/3")
-    assert not np.array_equal(vectors["query"].vectors, vectors["document"].vectors)
+    assert not np.array_equal(vectors["query"].embeddings, vectors["document"].embeddings)
     code, text, errors = here("embed", pairs, "--tower", "query", "--out", tmp_path / "own.npz", "--json")
     assert code == 0, errors
-    assert json.loads(text)["rows"] == 48
-    np.testing.assert_array_equal(read_embeddings(tmp_path / "own.npz").vectors, vectors["query"].vectors)
+    assert json.loads(text)["vectors"] == 48
+    np.testing.assert_array_equal(read_embeddings(tmp_path / "own.npz").embeddings, vectors["query"].embeddings)
     assert "nonsense" in refused("embed", pairs, "--tower", "nonsense", "--out", tmp_path / "x.npz")
     (tmp_path / "photos").mkdir()
     assert refused("embed", pairs, folder / "pairs", "--tower", "query", "--out", tmp_path / "x.npz")

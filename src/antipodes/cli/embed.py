@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
     )
     facts = {
         "encoder": vectors.encoder,
-        "images": len(vectors),
+        "vectors": len(vectors),
         "dimensions": int(vectors.embeddings.shape[1]),
         "taken from an earlier call": vectors.continued,
         "skipped": len(vectors.skipped),
