@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from antipodes.auditing.embeddings import read_embeddings
 
 import antipodes
+from antipodes.auditing.embeddings import read_embeddings
 from antipodes.data import open_dataset
 from tests.cli.command import here, refused
 
