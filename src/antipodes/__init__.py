@@ -12,6 +12,7 @@ TYPE_CHECKING = False  # not from typing: `python -m antipodes` would look for a
 if TYPE_CHECKING:
     from typing import Any
 
+    from antipodes.encoders.chunks import chunked
     from antipodes.encoders.loading import load
     from antipodes.guides import HistoryGuide, MomentumGuide, NetworkGuide, TableGuide
     from antipodes.identity import content_ids
@@ -86,6 +87,7 @@ _HOMES = {
     "TableGuide": "guides",
     "Temperature": "losses",
     "TwoWay": "losses",
+    "chunked": "encoders.chunks",
     "content_ids": "identity",
     "estimate_alpha": "negatives",
     "load": "encoders.loading",
@@ -131,6 +133,7 @@ __all__ = [
     "TableGuide",
     "Temperature",
     "TwoWay",
+    "chunked",
     "content_ids",
     "estimate_alpha",
     "load",
