@@ -19,9 +19,9 @@ from antipodes.evaluation.names import is_setting
 from antipodes.evaluation.scores import are_outdated, read_measured, read_scores
 from antipodes.files import is_marked, refuse_foreign
 from antipodes.runs.folder import Run
-from antipodes.study.definition import Options, flatten
-from antipodes.study.report import SINGLE, SINGLE_LEGEND, Cells, differences, overview
-from antipodes.study.statistics import Line, summarise
+from antipodes.studies.definition import Options, flatten
+from antipodes.studies.report import SINGLE, SINGLE_LEGEND, Cells, differences, overview
+from antipodes.studies.statistics import Line, summarise
 
 DESCRIPTION = """Compare runs that antipodes evaluate has scored. Runs that differ only in their seed are one group: its
 mean and spread, and its paired difference, over the seeds both have, to the group of the baseline. Runs that differ in
@@ -162,7 +162,7 @@ def _draw(file: Path, lines: Sequence[Line], results: Mapping[str, Any], referen
         ValueError: if matplotlib is missing.
     """
     from antipodes.evaluation.figures import save
-    from antipodes.study.figure import scores_figure
+    from antipodes.studies.figure import scores_figure
 
     report = {"title": "Every seed", "baseline": reference, "records": [], "results": results}
     file.parent.mkdir(parents=True, exist_ok=True)
