@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from antipodes.auditing.audit import audit
     from antipodes.auditing.embedding import embed
+    from antipodes.auditing.mining import mine
     from antipodes.auditing.neighbourhood import neighbours
     from antipodes.encoders.chunks import chunked
     from antipodes.encoders.loading import load
@@ -97,6 +98,7 @@ _HOMES = {
     "embed": "auditing.embedding",
     "estimate_alpha": "negatives",
     "load": "encoders.loading",
+    "mine": "auditing.mining",
     "neighbours": "auditing.neighbourhood",
     "report": "reporting.report",
 }
@@ -147,6 +149,7 @@ __all__ = [
     "embed",
     "estimate_alpha",
     "load",
+    "mine",
     "neighbours",
     "report",
 ]
