@@ -9,8 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "antipodes"
 # small, without knowledge of any room
-TOOLS = {"arguments", "distributed", "files", "parquet", "plain_text", "processes", "registry", "schedules", "seeding"}
-TOOLS |= {"threads"}
+TOOLS = {"arguments", "distributed", "files", "identity", "parquet", "plain_text", "processes", "registry", "schedules"}
+TOOLS |= {"seeding", "threads"}
 FACE = {"__init__", "__main__"}  # what users import, and the command line: they name every room
 BY_NAME = ("registry", "data")  # the registry finds what names mean in every room, a path to data by asking that room
 

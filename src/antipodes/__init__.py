@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from antipodes.encoders.loading import load
     from antipodes.guides import HistoryGuide, MomentumGuide, NetworkGuide, TableGuide
+    from antipodes.identity import content_ids
     from antipodes.losses import (
         Distillation,
         GlobalContrastive,
@@ -85,6 +86,7 @@ _HOMES = {
     "TableGuide": "guides",
     "Temperature": "losses",
     "TwoWay": "losses",
+    "content_ids": "identity",
     "estimate_alpha": "negatives",
     "load": "encoders.loading",
 }
@@ -129,6 +131,7 @@ __all__ = [
     "TableGuide",
     "Temperature",
     "TwoWay",
+    "content_ids",
     "estimate_alpha",
     "load",
 ]
