@@ -106,7 +106,12 @@ def ring(
 
 
 def top_share(
-    anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, alpha: float | Tensor, same_sample: SameSample | None = None
+    anchors: Tensor,
+    candidates: Tensor,
+    anchor_ids: Tensor,
+    candidate_ids: Tensor,
+    alpha: float | Tensor,
+    same_sample: SameSample | None = None,
 ) -> Tensor:
     """The ceiling that exactly the max(1, round(alpha * N_i)) most similar candidates of every anchor exceed (FNC).
 
@@ -126,7 +131,12 @@ def top_share(
 
 
 def top_pairs(
-    anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, alpha: float | Tensor, same_sample: SameSample | None = None
+    anchors: Tensor,
+    candidates: Tensor,
+    anchor_ids: Tensor,
+    candidate_ids: Tensor,
+    alpha: float | Tensor,
+    same_sample: SameSample | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The pairs above the ceiling of `top_share`, one by one: positions of anchors and of candidates, (L,) each.
 

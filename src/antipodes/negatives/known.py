@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -75,7 +76,7 @@ class Known(Policy):
         self.register_buffer("partners", listed[order, 1])
         self.register_buffer("firsts", torch.cat((counts.new_zeros(1), counts.cumsum(0))))
         self.register_buffer("weights", None if shares is None else shares[order])
-        self.weighs = shares is not None
+        self.needs = replace(self.needs, weighs=shares is not None)
 
     @classmethod
     def read(cls, path: str | Path, num_samples: int | None = None) -> Known:
