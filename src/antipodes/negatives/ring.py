@@ -42,7 +42,7 @@ class Ring(Policy):
 
     Where there are few classes the final ring sits on the false negatives: try it on a queue, with many classes and
     long training, and join it with a policy that finds false negatives, as in `Ring() & GloFND(n, alpha=0.1)`. What
-    came of it in short runs is in docs/evidence/hard-negatives.md.
+    came of it in short runs is in research/pages/hard-negatives.md.
 
     The adaptive anneals shrink the ball when they hear of an improvement and widen it again when they do not, each time
     by what the linear one would have shrunk it since the last time. `validation` compares a score with the one before
@@ -53,7 +53,7 @@ class Ring(Policy):
     moves the ball by 0.05, a loss with the mean of the last 10 and moves it by 0.01, whatever time has passed; an equal
     one moves nothing.
 
-    `cone` goes by what it sees: the ball shrinks as linearly as time passes, but only while the candidates' mean
+    `collapse` goes by what it sees: the ball shrinks as linearly as time passes, but only while the candidates' mean
     similarity is below `collapse_limit`. Embeddings that all point one way have no order worth ranking; until they have
     spread for the first time every candidate counts, and later the ball waits where it is.
 
@@ -63,12 +63,12 @@ class Ring(Policy):
         until: Share of training that annealing takes, where the adaptive ones hear of nothing but improvements.
         anneal: How the ball shrinks: linear, at once (step), by tenths that last equally long (staircase, as in the
             authors' code), by the validation score or the training loss (and as the authors do, validation-window and
-            loss-window), while the embeddings are spread out (cone), or none, which has the final ring from the start.
+            loss-window), while the embeddings are spread out (collapse), or none: the final ring from the start.
         patience: Of the adaptive anneals: how many times in a row there is no improvement before the ball widens; the
             paper does not wait.
         start: Share of training before the ring begins to shrink; until then every candidate counts, and the adaptive
             anneals only remember what they hear.
-        collapse_limit: Of the anneal `cone`: the mean similarity of candidates above which the ball waits.
+        collapse_limit: Of the anneal `collapse`: the mean similarity of candidates above which the ball waits.
 
     Example:
         >>> Ring(outer=(1.0, 0.1), inner=0.1).share(0.0)
