@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antipodes import content_ids
+from antipodes.identity import identities
 
 
 @given(st.lists(st.text(), max_size=20))
@@ -52,3 +53,34 @@ def test_a_single_text_is_refused(wrong: object) -> None:
 def test_what_is_not_a_text_is_refused_with_its_place(wrong: object) -> None:
     with pytest.raises(TypeError, match="position 1"):
         content_ids(["cats", wrong])  # type: ignore[list-item]
+
+
+def test_whole_numbers_stay_and_texts_are_hashed() -> None:
+    for numbers in ([3, 2**62, 0], np.array([3, 2**62, 0]), torch.tensor([3, 2**62, 0]), (np.int64(3), 2**62, 0)):
+        assert identities(numbers).tolist() == [3, 2**62, 0]
+    assert identities(np.array([3.0, 1.0])).tolist() == [3, 1]
+    assert identities([]).shape == (0,)
+    for texts in (["7", "a"], np.array(["7", "a"]), np.array(["7", "a"], dtype=object)):
+        assert torch.equal(identities(texts), content_ids(["7", "a"]))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [-1, 2],
+        [0.5],
+        [1, "a"],
+        [None],
+        "abc",
+        3,
+        [True],
+        [[1, 2]],
+        [2**63],
+        [float("nan")],
+        np.array([2.0**60]),
+        [b"a"],
+    ],
+)
+def test_what_is_no_identity_is_refused_by_name(wrong: object) -> None:
+    with pytest.raises(ValueError, match="users must be"):
+        identities(wrong, "users")
