@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from antipodes.negatives.known_file import read_knowledge, whole_groups
 from antipodes.negatives.known_pairs import PairTable, make_table, spread
 from antipodes.negatives.matching import match_partners
-from antipodes.negatives.policy import Policy
+from antipodes.negatives.policy import Needs, Policy
 from antipodes.pairs import Group, Pairs, Rule
 from antipodes.state import ByRow, check_rows, sample_count
 
@@ -83,7 +84,7 @@ class Known(Policy):
         self.register_buffer("partners", listed[order, 1])
         self.register_buffer("firsts", torch.cat((counts.new_zeros(1), counts.cumsum(0))))
         self.register_buffer("weights", None if shares is None else shares[order])
-        self.weighs = shares is not None
+        self.needs = replace(self.needs, weighs=shares is not None)
 
     @classmethod
     def from_pairs(cls, queries: Any, documents: Any, closure: bool = False) -> Known:
@@ -168,7 +169,7 @@ class Known(Policy):
 
     def _take(self, table: PairTable) -> None:
         """Know a table of pairs by identity, and nothing about rows."""
-        self.table, self.by_row = table, False
+        self.table, self.needs = table, Needs(rows=False, identities=True)
         self.register_buffer("groups", torch.zeros(0, dtype=torch.int64))
         self.register_buffer("partners", torch.zeros(0, dtype=torch.int64))
         self.register_buffer("firsts", torch.zeros(1, dtype=torch.int64))
@@ -217,8 +218,29 @@ def _listed(given: Any, weights: Any) -> tuple[Tensor, Tensor | None]:
 
 
 def _rule_of_table(table: PairTable, pairs: Pairs) -> Rule:
-    """Drop what a table of pairs by identity lists, or joins in one component."""
-    raise ValueError(
-        "Known.from_pairs looks queries and documents up by their identities: give OneWay or TwoWay "
-        "ids=(query_ids, document_ids)"
+    """Drop the candidates that a table of pairs by identity lists with the anchor's pair, or joins with it.
+
+    A candidate that is a document is looked up with the anchor's query, one that is a query with the anchor's document,
+    whichever of the two the anchor itself is: what answers query i is no negative of sample i.
+    """
+    names, block = pairs.identities, pairs.block
+    if names is None or block is None:
+        raise ValueError(
+            "Known.from_pairs looks queries and documents up by their identities: give OneWay or TwoWay "
+            "ids=(query_ids, document_ids)"
+        )
+    to_queries = block.endswith("query")
+    if not table.closure:
+        if to_queries:
+            return Rule(
+                lists=(table.listed(names.candidate_queries, names.anchor_documents, anchors_are_queries=False),)
+            )
+        return Rule(lists=(table.listed(names.anchor_queries, names.candidate_documents),))
+    # the anchor's own query and document are a pair, listed or not; each may lead to a component
+    candidates = (
+        table.number_queries(names.candidate_queries)
+        if to_queries
+        else table.number_documents(names.candidate_documents)
     )
+    anchors = (table.number_queries(names.anchor_queries), table.number_documents(names.anchor_documents))
+    return Rule(groups=tuple(Group(of_anchors, candidates) for of_anchors in anchors))
