@@ -13,8 +13,8 @@ from torch import Tensor
 from antipodes.negatives.known_file import read_knowledge, whole_groups
 from antipodes.negatives.known_pairs import PairTable, make_table, spread
 from antipodes.negatives.matching import match_partners
-from antipodes.negatives.policy import Policy
-from antipodes.pairs import Group, Pairs, Rule
+from antipodes.negatives.policy import Needs, Policy
+from antipodes.pairs import Group, Listed, Pairs, Rule
 from antipodes.state import ByRow, check_rows, sample_count
 
 
@@ -169,7 +169,7 @@ class Known(Policy):
 
     def _take(self, table: PairTable) -> None:
         """Know a table of pairs by identity, and nothing about rows."""
-        self.table, self.by_row = table, False
+        self.table, self.needs = table, Needs(rows=False, identities=True)
         self.register_buffer("groups", torch.zeros(0, dtype=torch.int64))
         self.register_buffer("partners", torch.zeros(0, dtype=torch.int64))
         self.register_buffer("firsts", torch.zeros(1, dtype=torch.int64))
@@ -218,8 +218,32 @@ def _listed(given: Any, weights: Any) -> tuple[Tensor, Tensor | None]:
 
 
 def _rule_of_table(table: PairTable, pairs: Pairs) -> Rule:
-    """Drop what a table of pairs by identity lists, or joins in one component."""
-    raise ValueError(
-        "Known.from_pairs looks queries and documents up by their identities: give OneWay or TwoWay "
-        "ids=(query_ids, document_ids)"
-    )
+    """Drop what a table of pairs by identity lists, or joins in one component.
+
+    A query is compared with documents by the pairs that list it. A document is compared with queries the same way, with
+    other documents by the query of its own pair, and a query with other queries by the documents of their pairs.
+    """
+    known = pairs.identities
+    if known is None:
+        raise ValueError(
+            "Known.from_pairs looks queries and documents up by their identities: give OneWay or TwoWay "
+            "ids=(query_ids, document_ids)"
+        )
+    if table.closure:
+        # a query or document that the table does not list is of the component of its partner
+        anchors = _first_known(
+            table.number_queries(known.anchor_queries), table.number_documents(known.anchor_documents)
+        )
+        candidates = _first_known(
+            table.number_documents(known.candidate_documents), table.number_queries(known.candidate_queries)
+        )
+        return Rule(groups=(Group(anchors, candidates, "drop"),))
+    if pairs.block == "document_to_query":
+        queries, documents = table.find(known.candidate_queries, known.anchor_documents)
+        return Rule(lists=(Listed(documents, queries),))
+    return Rule(lists=(Listed(*table.find(known.anchor_queries, known.candidate_documents)),))
+
+
+def _first_known(numbers: Tensor, others: Tensor) -> Tensor:
+    """Numbers of the one table, and those of the other where they are negative."""
+    return torch.where(numbers < 0, others, numbers)
