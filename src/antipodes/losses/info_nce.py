@@ -35,8 +35,6 @@ class InfoNCE(Loss):
         treatment: What happens to false negatives: `eliminate`, `attract` or `refine`.
         reduction: `mean` over anchors, or `none` for the loss of every anchor.
         total_steps: How many calls the training will have, so that `progress` may be left out.
-        rescaled: Multiply the sum over the kept candidates by N / kept, N how many there were, as in the code of
-            GloFND's authors: elimination then does not make the loss smaller by itself.
         distill: Let the anchors find the guide's vector of their sample as well.
 
     Example:
@@ -53,16 +51,14 @@ class InfoNCE(Loss):
         treatment: Treatment = "eliminate",
         reduction: Reduction = "mean",
         total_steps: int | None = None,
-        rescaled: bool = False,
         distill: Distillation | None = None,
     ) -> None:
         super().__init__(temperature, negatives, treatment, reduction, total_steps, distill)
-        self.rescaled = rescaled
 
     def goes_direct(self, unit: Tensor) -> bool:
         """Whether a batch is so small that operations count, and its loss the plain one."""
         by_policy = self.negatives is not None and self.negatives.reweighs
-        plain = self.treatment == "eliminate" and not (by_policy or self.rescaled)
+        plain = self.treatment == "eliminate" and not by_policy
         return plain and not isinstance(self.temperature, Temperature) and fits_batch_softmax(unit, self.temperature)
 
     def direct(self, step: Step, views: Views) -> Tensor | None:
@@ -81,11 +77,7 @@ class InfoNCE(Loss):
 
     def value(self, step: Step, sums: Sums) -> Tensor:
         """The loss per rule and anchor, (R, A)."""
-        log_sum, counted = sums.log_sum, sums.kept
-        if self.rescaled:
-            available = step.pairs.available()
-            log_sum = log_sum + (available.to(log_sum.dtype) / sums.kept.clamp(min=1)).log()
-            counted = torch.where(sums.kept > 0, available, 0)
+        log_sum, counted = self._negatives(step, sums)
         if not self.soft_targets.positive:  # who has no teacher is left alone, and so is who has no candidates
             alone = sums.pulled == 0
             return torch.where(alone, 0.0, log_sum.masked_fill(alone, 0.0) - self.target(step, sums) / step.temperature)
@@ -97,6 +89,10 @@ class InfoNCE(Loss):
             seen, chance = loss.detach(), counted.detach()
             self._report_later(lambda: _above_chance(seen, chance))
         return loss
+
+    def _negatives(self, step: Step, sums: Sums) -> tuple[Tensor, Tensor]:
+        """The logarithm of the sum over the negatives, and how many they count as, each (R, A)."""
+        return sums.log_sum, sums.kept
 
 
 def _above_chance(losses: Tensor, counted: Tensor) -> Numbers:

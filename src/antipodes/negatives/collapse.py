@@ -14,7 +14,7 @@ NARROW = 0.5  # mean similarity of candidates above which their order says littl
 
 COLLAPSED = (
     f"ranking inside a narrow cone: the candidates' mean similarity exceeds {NARROW}, so their order is mostly noise; "
-    "end the head centred (--head.centred true), or let the ring wait (anneal cone)"
+    "end the head centred (--head.centred true), or let the ring wait (anneal collapse)"
 )
 
 
