@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from antipodes.audit.embeddings import Embeddings
-from antipodes.audit.findings import find
-from antipodes.audit.pixels import agree
+from antipodes.auditing.embeddings import Vectors
+from antipodes.auditing.findings import audit_vectors
+from antipodes.auditing.pixels import agree
 from antipodes.candidates.cross import cross_pairs
 from antipodes.encoders.heads import head
 from antipodes.evaluation.judged import AnchorCounts, count_by_anchor, judge
@@ -209,8 +209,8 @@ class InjectedDuplicates(Runner):
 def audited_groups(injected: Injected) -> Tensor:
     """The groups (n,) of near duplicates that an audit of the photos finds; it looks at no caption."""
     names = tuple(str(row) for row in range(len(injected.images)))
-    vectors = Embeddings(injected.images.float().numpy(), names)
-    found = find(vectors, verify=lambda a, b: agree(injected.pixels[a], injected.pixels[b]).numpy())
+    vectors = Vectors(injected.images.float().numpy(), names)
+    found = audit_vectors(vectors, verify=lambda a, b: agree(injected.pixels[a], injected.pixels[b]).numpy())
     return torch.from_numpy(found.groups)
 
 

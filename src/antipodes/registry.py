@@ -37,6 +37,10 @@ _BASES: dict[Kind, str] = {
 }
 
 
+_DATASET_AT = "antipodes.data.on_disk.dataset_at"
+"""The function that finds out which dataset reads what lies at a path. It is imported by its name when it is needed."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """What a name stands for.
@@ -449,9 +453,7 @@ def _data_on_disk(name: str) -> Entry:
     Raises:
         ValueError: if there is no such path, or it is something else.
     """
-    from antipodes.data.on_disk import dataset_at
-
-    if (path := dataset_at(name)) is not None:
+    if (path := _attribute(_DATASET_AT)(name)) is not None:
         return Entry(path, {"path": name})
     problem = "holds no data that can be read" if Path(name).expanduser().exists() else "does not exist as a path"
     raise ValueError(

@@ -138,25 +138,23 @@ def _fitted(policy: Clustered) -> Clustered:
     return policy
 
 
-# the methods that do not take every policy; the others do
-SOME = {
-    "supcon": ("none",),
-    "sane": ("none",),
-    "sane-vanilla": ("none",),
-    "hnssl": ("none",),
-    "instance-once": ("none", "ring"),
-    "instance-expected": ("none", "ring", "attract", "refine", "table"),
-    "la": ("none", "ring", "cave", "supports", "table"),
-    "cmc-la": ("none", "ring"),
-    "clip-global": ("none", "glofnd", "attract", "table", "view"),
+# SimCLR meets every policy. Another method meets a policy only where it treats one differently: candidates of a
+# queue or a bank, draws, two towers, a guide of its own.
+MEETS = {
+    "simclr": tuple(policy for policy in POLICIES if policy != "momentum"),
+    "sogclr": ("attract", "hcl"),
+    "moco": ("glofnd", "ifnd", "ring", "history", "momentum", "view"),
+    "instance": ("refine", "cave", "supports"),
+    "instance-once": ("ring",),
+    "instance-expected": ("ring", "refine", "table"),
+    "cmc": ("fnc", "history"),
+    "clip": ("glofnd", "table"),
+    "clip-global": ("glofnd",),
+    "la": ("ring", "cave"),
+    "cmc-la": ("ring",),
 }
-ONLY = {"momentum": ("moco", "moco-v1")}  # policies that not every method takes
-CASES = [
-    (method, policy)
-    for method in METHODS
-    for policy in SOME.get(method, POLICIES)
-    if method in ONLY.get(policy, METHODS)
-]
+PLAIN = [(method, "none") for method in METHODS]
+CASES = [*PLAIN, *((method, policy) for method, policies in MEETS.items() for policy in policies if policy != "none")]
 
 
 def build(name: str, policy: str = "none", seed: int = 0) -> Method:

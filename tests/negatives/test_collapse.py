@@ -93,7 +93,7 @@ def test_the_loss_above_chance() -> None:
 def test_ranking_in_a_narrow_cone_is_warned_of_once() -> None:
     z = embeddings(10, along=8.0)
     loss_fn = InfoNCE(0.2, Hardest(2))
-    with pytest.warns(UserWarning, match=r"narrow cone.*--head\.centred true"):
+    with pytest.warns(UserWarning, match=r"nearly collapsed.*--head\.centred true"):
         loss_fn(z[:5], z[5:], torch.arange(5))
     spread = embeddings(10)
     with warnings.catch_warnings():
@@ -143,7 +143,7 @@ def test_the_waiting_ring_starts_late_and_is_saved() -> None:
         Ring(collapse_limit=1.0)
 
 
-@pytest.mark.filterwarnings("ignore:ranking inside a narrow cone")
+@pytest.mark.filterwarnings("ignore:the embeddings have nearly collapsed")
 def test_an_empty_queue_and_identical_candidates_stay_finite() -> None:
     z1, z2 = torch.ones(2, 4, 6, dtype=torch.float64).requires_grad_()
     loss_fn = InfoNCE(0.1, Ring(anneal="collapse"))
@@ -168,7 +168,7 @@ def steps(rank: int, world_size: int) -> tuple[Tensor, dict[str, Tensor]]:
     return torch.stack(losses), loss_fn.state_dict()
 
 
-@pytest.mark.filterwarnings("ignore:ranking inside a narrow cone")
+@pytest.mark.filterwarnings("ignore:the embeddings have nearly collapsed")
 def test_two_ranks_equal_one(two_ranks: Ranks) -> None:
     losses, state = steps(0, 1)
     (first, first_state), (second, second_state) = two_ranks(steps)

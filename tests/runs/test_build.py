@@ -78,7 +78,7 @@ def test_the_temperature_of_two_modalities_is_learned_unless_told_otherwise(meth
 
 
 @pytest.mark.parametrize("method", ["sane", "hnssl"])
-def test_an_loss_without_a_temperature_that_learns_says_so(method: str) -> None:
+def test_a_loss_without_a_temperature_that_learns_says_so(method: str) -> None:
     with pytest.raises(ValueError, match="has no temperature that can learn"):
         built("--method", method, "--temperature.learnable", "true")
 
@@ -89,7 +89,7 @@ def test_others_come_with_their_method() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "loss"),
+    ("method", "loss_fn"),
     [
         ("simclr", "hard-pairs"),
         ("simclr", "soft-label"),
@@ -104,7 +104,7 @@ def test_others_come_with_their_method() -> None:
         ("sane", "global-contrastive"),
     ],
 )
-def test_an_loss_without_a_meaning_gets_one_sentence(method: str, loss_fn: str) -> None:
+def test_a_loss_without_a_meaning_gets_one_sentence(method: str, loss_fn: str) -> None:
     more = CLUSTERS if loss_fn == "local-aggregation" else []
     with pytest.raises(ValueError, match=f"method {method} cannot train the loss {loss_fn}: it takes "):
         built("--method", method, "--loss", loss_fn, *more)

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from antipodes.cli.evaluate import config_name
 from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.cli.train import MAY_CHANGE
 from antipodes.evaluation.names import is_setting
@@ -247,7 +246,7 @@ def _group(runs: list[Run]) -> list[Group]:
 def _label(groups: list[Group]) -> dict[str, Group]:
     """Groups by what they trained; those of the same name are told apart by the options in which they differ."""
     labels: dict[str, Group] = {}
-    names = [config_name(next(iter(group.runs.values()))) for group in groups]
+    names = [next(iter(group.runs.values())).title() for group in groups]
     for name in dict.fromkeys(names):
         alike = [group for group, other in zip(groups, names, strict=True) if other == name]
         _, apart = differences({str(place): group.options for place, group in enumerate(alike)})

@@ -1,4 +1,4 @@
-"""How narrow the cone of embeddings is: the mean similarity of candidates, found without comparing all pairs."""
+"""Whether the embeddings have collapsed: the mean similarity of candidates, found without comparing all pairs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from antipodes.pairs import Pairs
 NARROW = 0.5  # mean similarity of candidates above which their order says little
 
 COLLAPSED = (
-    f"ranking inside a narrow cone: the candidates' mean similarity exceeds {NARROW}, so their order is mostly noise; "
-    "end the head centred (--head.centred true), or let the ring wait (anneal collapse)"
+    f"the embeddings have nearly collapsed: the candidates' mean similarity exceeds {NARROW}, so their order is mostly "
+    "noise; end the head centred (--head.centred true), or let the ring wait (anneal='collapse')"
 )
 
 

@@ -38,7 +38,7 @@ class Ring(Policy):
     (the kNN accuracy of the training loop, every `knn_every` epochs); `loss` compares the training loss of a step with
     its running mean over about a hundred steps, because single losses are noise. In a loop of your own, call `hear`.
 
-    `collapse` goes by the embeddings: the ball shrinks as linearly as time passes, but only while the candidates' mean
+    `collapse` goes by what it sees: the ball shrinks as linearly as time passes, but only while the candidates' mean
     similarity is below `collapse_limit`. Embeddings that all point one way have no order worth ranking; until they have
     spread for the first time every candidate counts, and later the ball waits where it is.
 
