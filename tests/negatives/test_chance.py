@@ -110,3 +110,11 @@ def test_two_ranks_equal_one(two_ranks: Ranks) -> None:
     for table, value in state.items():
         assert torch.equal(first_state[table], second_state[table])
         assert torch.equal(first_state[table], value)
+
+
+@pytest.mark.parametrize("share", [1e-300, 1e-17, 1e-9])
+def test_a_share_of_almost_nothing_flags_nothing(share: float) -> None:
+    z1, z2 = torch.randn(2, 32, 8, generator=torch.Generator().manual_seed(0))
+    loss_fn = InfoNCE(0.1, Chance(share))
+    loss_fn(z1, z2, torch.arange(32), progress=1.0)
+    assert loss_fn.stats["flagged_share"] == 0
