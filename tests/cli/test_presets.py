@@ -56,7 +56,8 @@ def test_locked_clip_is_what_was_measured(tmp_path: Path) -> None:
     ],
 )
 def test_a_preset_for_images_is_what_was_measured(name: str, study: str, variant: str, tmp_path: Path) -> None:
-    (trial,) = [trial for trial in load(study).trials(tmp_path) if str(trial) == f"{variant}, seed 0"]
+    trials = load(ROOT / "research" / "studies" / f"{study}.yaml").trials(tmp_path)
+    (trial,) = [trial for trial in trials if str(trial) == f"{variant}, seed 0"]
     measured, preset = complete(trial), json.loads(json.dumps(asked("--preset", name)))
     for config in (measured, preset):
         for name in ("data", "out", "encoder", "epochs"):
