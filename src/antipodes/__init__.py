@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from antipodes.auditing.embedding import embed
     from antipodes.auditing.neighbourhood import neighbours
     from antipodes.encoders.loading import load
+    from antipodes.evaluation.scoring import evaluate
     from antipodes.guides import HistoryGuide, MomentumGuide, NetworkGuide, TableGuide
     from antipodes.losses import (
         Distillation,
@@ -49,7 +50,11 @@ if TYPE_CHECKING:
     )
     from antipodes.pairs import Bounds, Group, Guide, Listed, Pairs, Ranks, Rule
     from antipodes.reporting.report import report
+    from antipodes.runs.formats import export
     from antipodes.state import SampleTable
+    from antipodes.studies.comparison import compare
+    from antipodes.studies.run import study
+    from antipodes.training.run import train
 
 _HOMES = {
     "BCL": "negatives",
@@ -90,11 +95,16 @@ _HOMES = {
     "Temperature": "losses",
     "TwoWay": "losses",
     "audit": "auditing.audit",
+    "compare": "studies.comparison",
     "embed": "auditing.embedding",
     "estimate_alpha": "negatives",
+    "evaluate": "evaluation.scoring",
+    "export": "runs.formats",
     "load": "encoders.loading",
     "neighbours": "auditing.neighbourhood",
     "report": "reporting.report",
+    "study": "studies.run",
+    "train": "training.run",
 }
 
 _RENAMED = {"DCL": "Debiased", "GuideView": "Distillation", "Neighbours": "DatasetNeighbours"}
@@ -138,11 +148,16 @@ __all__ = [
     "Temperature",
     "TwoWay",
     "audit",
+    "compare",
     "embed",
     "estimate_alpha",
+    "evaluate",
+    "export",
     "load",
     "neighbours",
     "report",
+    "study",
+    "train",
 ]
 
 

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from antipodes.auditing.embeddings import FORMATS, Vectors, checked, is_written, paths_table
 from antipodes.auditing.files import photos_of_list
-from antipodes.auditing.outputs import is_table_of, require_out, write_table
 from antipodes.auditing.parts import compute_in_parts, remove_parts
 from antipodes.auditing.photos import Photos, open_photos
 from antipodes.auditing.vectors import PATCHES, Encode, Patches, embed_photos, encoder_digest, open_encoder
 from antipodes.encoders.loading import LoadedEncoder, load
 from antipodes.files import refuse_foreign
 from antipodes.progress import progress_bar
+from antipodes.tables import is_table_of, require_out, write_table
 
 SKIPPED = ("file", "reason")
 """The columns of the list of images that could not be read."""

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antipodes.auditing.outputs import escaped, is_table_of, require_out, require_pyarrow, write_table
 from antipodes.files import replacing
 from antipodes.plain_text import from_csv_cell
+from antipodes.tables import escaped, is_table_of, require_out, require_pyarrow, write_table
 
 FORMATS = (".npz", ".npy", ".parquet")
 _NAMES = ("embeddings", "features", "vectors", "embedding")

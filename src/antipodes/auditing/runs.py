@@ -23,7 +23,7 @@ def photos_of_run(folder: str | Path) -> Photos:
     Raises:
         ValueError: if the folder is not a run, or its data cannot be read or has no photos.
     """
-    return photos_of(build_data(Run.open(folder).config()["data"]))
+    return photos_of(build_data(Run.open(folder).config["data"]))
 
 
 def with_learned_thresholds(folder: str | Path, progress: bool = False) -> AuditedData | None:

@@ -15,21 +15,21 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from antipodes.auditing.outputs import is_table_of, require_out, write_table
 from antipodes.auditing.photos import Photos, open_photos
 from antipodes.auditing.vectors import PATCHES, PRETRAINED, Encode, embed_photos, open_encoder
 from antipodes.auditing.views import second_view
-from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.cli.tables import cell
 from antipodes.cli.train import parse
 from antipodes.files import refuse_foreign
 from antipodes.functional.knn import knn
 from antipodes.functional.measures import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.functional.retrieval import first_ranks, recalls
+from antipodes.parsing import FORCE, ArgumentParser
 from antipodes.plain_text import printable
 from antipodes.progress import Progress, progress_bar
 from antipodes.runs.folder import Run, absolute
 from antipodes.seeding import check_seed
+from antipodes.tables import is_table_of, require_out, write_table
 from antipodes.training.loop import train
 
 RANDOM = "random weights"
@@ -129,7 +129,7 @@ def _simclr_options(data: str, encoder: str, epochs: int, seed: int, out: str | 
     if not Run(Path(folder)).config_file.is_file():
         return [*options, "--data", data, "--epochs", str(epochs), "--out", folder]
     try:
-        saved = Run.open(folder).config()
+        saved = Run.open(folder).config
         if saved.get("data", {}).get("name") != absolute(data):
             raise ValueError(f"{folder} is a run on other data")
         options += ["--resume", folder, "--epochs", str(max(epochs, saved.get("epochs", 0)))]

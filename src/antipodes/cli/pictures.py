@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.evaluation.pictures import COMPARED, PICTURES, draw, draw_compared
 from antipodes.files import is_marked, refuse_foreign
+from antipodes.parsing import FORCE, ArgumentParser
 from antipodes.runs.folder import Run
 from antipodes.seeding import check_seed
 

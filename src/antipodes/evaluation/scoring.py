@@ -227,7 +227,7 @@ def _of_run(run: Run, checkpoint: Checkpoint, asked: _Asked) -> Scores:
         if data.labels is None:
             note = "the data has no labels: what can be measured without them"
     protocols = asked.protocols(names)
-    config = run.config()
+    config = run.config
     others = open_others(asked.transfer, data.image_size, asked.transfer_limit)
     with progress_bar("features", shown=asked.progress) as told:
         recipe = build_augmentation(config["augmentation"], data.image_size, method.normalised)
@@ -298,7 +298,7 @@ def _measured_on(run: Run, which: Checkpoint, subject: Subject) -> dict[str, Any
         "data": ", ".join(
             f"{len(part)} {name} rows {part.fingerprint}" for name, part in parts.items() if part is not None
         ),
-        "data_path": run.config()["data"]["name"],
+        "data_path": run.config["data"]["name"],
     }
     if "calendar" in state:
         measured["epochs"] = Calendar(**state["calendar"]).epoch(state["step"])

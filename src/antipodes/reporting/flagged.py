@@ -67,7 +67,7 @@ def examine_run(run: Run, name: str, samples: int, shown: int, picture_store: Pi
     except (ValueError, OSError) as error:  # moved data or a run that has not come far: the rest can be shown
         if run.data is not None:
             raise  # the call itself says where the data is
-        seen.facts.append(("not looked at", _without_folder(str(error), str(run.config()["data"]["name"]))))
+        seen.facts.append(("not looked at", _without_folder(str(error), str(run.config["data"]["name"]))))
         return seen
     seen.facts += _facts(data)
     if data.modalities.get("image") != "image" or not method.network.seeing("image"):

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from antipodes.files import append_digest, check_digest, remove_temporaries, replacing
@@ -75,6 +77,11 @@ class Run:
     data: str | None = None
 
     @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.folder
+
+    @property
     def config_file(self) -> Path:
         """The complete configuration."""
         return self.folder / "config.yaml"
@@ -127,12 +134,22 @@ class Run:
             raise ValueError(f"{folder} is not a run: it has no config.yaml, which antipodes train writes")
         return run
 
+    @property
+    def metrics(self) -> dict[str, NDArray[np.float64]]:
+        """The numbers of every epoch by column, NaN where an epoch has none: `loss`, `knn`, `flagged_share`, ..."""
+        from antipodes.runs.records import read_epochs
+
+        rows = read_epochs(self.folder)
+        names = dict.fromkeys(name for row in rows for name, value in row.items() if isinstance(value, int | float))
+        return {name: np.array([row.get(name, np.nan) for row in rows], dtype=np.float64) for name in names}
+
     def title(self) -> str:
         """What the run trained, in a few words: its method, and its policy if it has one."""
-        config = self.config()
+        config = self.config
         policy = config["negatives"]["name"]
         return str(config["method"]["name"]) + ("" if policy == "none" else f" + {policy} ({config['treatment']})")
 
+    @property
     def config(self) -> dict[str, Any]:
         """The configuration the run was started with; its data where it is now."""
         config = read_configuration(self.config_file)

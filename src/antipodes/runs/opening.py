@@ -34,7 +34,7 @@ def open_method(run: Run, which: Literal["last", "best"] = "last", judged: bool 
     Raises:
         ValueError: if the checkpoint is missing or damaged, or the method has tables of other data.
     """
-    config = run.config()
+    config = run.config
     state = load_checkpoint(run.last if which == "last" else run.best, CHECKPOINT_KEYS)
     data = open_data(config["data"], state)
     if not judged:
