@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "pairs": {"functional"},
     "state": {"distributed"},
     "candidates": {"functional", "pairs", "state"},
-    "clustering": {"functional"},
+    "clustering": set(),
     "negatives": {"functional", "pairs", "state", "clustering"},
     "guides": {"pairs", "state"},
     "losses": {"functional", "pairs", "state", "candidates", "negatives"},

@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> None:
         call.subject,
         encoder=call.encoder,
         out=folder,
-        options=parser.instantiate_classes(call).options,
+        options=call.options.as_dict(),
         batch_size=call.batch_size,
         limit=call.limit,
         workers=call.workers,

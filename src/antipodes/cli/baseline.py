@@ -36,13 +36,15 @@ RANDOM = "random weights"
 ENCODER, BATCH = "resnet18-slim", 256
 OUTPUTS = (".csv", ".parquet", ".json")
 SIZE = 64
+LABELLED = "knn top-1"
+"""The measure that only images with labels have."""
 COLUMNS = {
     "two-view retrieval": "share of images whose other view (cropped, mirrored, recoloured) is the nearest; higher",
     "alignment": "squared distance of two views; lower, at the same uniformity",
     "uniformity": "how evenly vectors are spread; lower",
     "effective rank": "directions in use; higher",
     "duplicate recall": "share of copies that are among five neighbours; higher",
-    "knn top-1": "accuracy of 20 neighbours, leave one out, where there are labels; higher",
+    LABELLED: "accuracy of 20 neighbours, leave one out, where there are labels; higher",
 }
 DESCRIPTION = f"""Compare encoders on your own images, with or without labels: random weights, the small patches that
 the images are made of, a pretrained encoder where it is installed, plain SimCLR trained on them for a few epochs, and
@@ -80,7 +82,8 @@ def main(arguments: list[str]) -> None:
     check_seed(call.seed)
     out = None if call.out is None else require_out(call.out, OUTPUTS)
     if out is not None:
-        refuse_foreign(out, "--out", lambda file: is_table_of(file, ("encoder", *COLUMNS)), call.force)
+        always = ("encoder", *(name for name in COLUMNS if name != LABELLED))
+        refuse_foreign(out, "--out", lambda file: is_table_of(file, always), call.force)
     simclr = _simclr_options(call.data, call.encoder, call.epochs, call.seed, call.simclr) if call.epochs else []
     encoders = {RANDOM: _random(call.seed), **dict(open_encoder(name) for name in (PATCHES, None))}
     runs = {run: open_encoder(run)[1] for run in call.runs}
@@ -155,7 +158,7 @@ def _measure(photos: Photos, encode: Encode, seed: int, workers: int, progress: 
     }
     if photos.labels is not None:
         labels = torch.from_numpy(photos.labels)
-        numbers["knn top-1"] = knn(first, labels, first, labels, k=20, leave_one_out=True)
+        numbers[LABELLED] = knn(first, labels, first, labels, k=20, leave_one_out=True)
     return {name: None if value is None or math.isnan(value) else round(value, 6) for name, value in numbers.items()}
 
 

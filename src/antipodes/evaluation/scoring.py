@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 
 from antipodes.data import Samples
-from antipodes.encoders.open_clip import is_open_clip
+from antipodes.encoders.loading import is_open_clip
 from antipodes.evaluation.feature_files import read_classified, read_pairs
 from antipodes.evaluation.names import DEFAULT, DEFAULT_WITHOUT_LABELS
 from antipodes.evaluation.protocol import Protocol, find_protocol, make_protocols, run_protocols

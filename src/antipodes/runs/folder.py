@@ -117,7 +117,7 @@ class Run:
         if not existing.is_dir() or not os.access(existing, os.W_OK):
             raise ValueError(f"{self.folder} cannot be made: {existing} is not a folder that can be written to")
 
-    def create(self, config: dict[str, Any]) -> None:
+    def create(self, config: Mapping[str, Any]) -> None:
         """Make the folder of checkpoints and write the configuration."""
         self.last.parent.mkdir(parents=True, exist_ok=True)
         self.write_config(config)
@@ -163,7 +163,7 @@ class Run:
             )
         return {**config, "data": {**known, "name": absolute(self.data)}}
 
-    def write_config(self, config: dict[str, Any]) -> None:
+    def write_config(self, config: Mapping[str, Any]) -> None:
         """Write the configuration down, whole or not at all."""
         with replacing(self.config_file) as file:
             file.write_text(configuration_text(_plain(config)))
