@@ -19,7 +19,7 @@ from tests.auditing.scenes import scene
 from tests.cli.command import here
 
 SMALL = {
-    "data": {"name": "shapes", "count": 64, "size": 32, "test_count": 32},
+    "data": {"name": "shapes", "count": 256, "size": 32, "test_count": 32},
     "encoder": "resnet8-slim",
     "encoder.width": 4,
     "epochs": 1,

@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> None:
     """Parse, train plain SimCLR, embed two views by every encoder, measure, show."""
     parser = ArgumentParser(prog="antipodes baseline", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("data", metavar="FOLDER|DATA", help="Images, as in antipodes train.")
-    parser.add_argument("--runs", type=str, nargs="+", default=[], metavar="RUN", help="Runs to put beside.")
+    parser.add_argument("--runs", type=str, nargs="+", default=[], metavar="RUN", help="Runs to compare with.")
     parser.add_argument("--epochs", type=int, default=10, help="Epochs of plain SimCLR; 0 leaves it out.")
     parser.add_argument("--encoder", type=str, default=ENCODER, help="Its encoder, as in antipodes train.")
     parser.add_argument(

@@ -68,7 +68,7 @@ def _resolve(given: Mapping[str, Any], arguments: list[str]) -> Configuration:
     parser = _Parser(prog="antipodes train", usage=USAGE, description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="YAML file of options, such as a run's config.yaml.")
     parser.add_argument("--resume", metavar="RUN", help="Continue this run; nothing else is needed.")
-    parser.add_argument("--preset", metavar="NAME", help=f"Options that go together: {_presets()}.")
+    parser.add_argument("--preset", metavar="NAME", help=f"A named set of options: {_presets()}.")
     parser.add_argument(
         "--strict", metavar="", help="Refuse a folder with damaged images (same as --data.strict true)."
     )

@@ -101,7 +101,7 @@ def _settings(configs: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _without_folders(values: list[Cell]) -> list[Cell]:
-    """The values of an option, paths by as much of their end as tells them apart."""
+    """The values of an option, paths by the shortest ends that distinguish them."""
     short = iter(path_ends([value for value in values if isinstance(value, str)]))
     return [next(short) if isinstance(value, str) else value for value in values]
 

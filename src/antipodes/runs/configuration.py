@@ -195,7 +195,7 @@ def resolve(options: Mapping[str, Any]) -> Configuration:
 
 
 def refuse_differences(run: Run, asked: Configuration, before: Configuration) -> None:
-    """Refuse options beside --resume that are not those of the run, but for more epochs and where its data is now.
+    """Refuse options given with --resume that differ from those of the run; more epochs and moved data are allowed.
 
     Raises:
         ValueError: with the first option that differs.

@@ -29,7 +29,7 @@ from antipodes.tables import require_out, write_table
 CONDITIONS = ("data", "encoder", "encoders", "epochs", "batch_size")
 """Options that have to be the same for scores to be comparable; the others are what is compared."""
 MEASURED_ALIKE = ("data", "epochs", "checkpoint", "test_limit", "seed")
-"""What antipodes evaluate wrote beside the scores that has to be the same."""
+"""The settings of evaluation, kept with the scores, that have to be the same."""
 OUTDATED = "scores of earlier weights"
 FORMATS = (".csv", ".parquet", ".json")
 """The files that `Comparison.save` writes."""

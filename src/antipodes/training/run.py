@@ -42,7 +42,7 @@ def train(
     """
     if resume_from is not None:
         if isinstance(data, Mapping):
-            raise ValueError("data must be the path of the run's data, where it is now, together with resume_from")
+            raise ValueError("data must be the path of the run's data, where it is now, when resume_from is given")
         given = options if out is None else {**options, "out": str(out)}
         configuration, run = resume(resume_from, given, None if data is None else str(data))
         return loop.train(configuration, run)
