@@ -10,8 +10,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "antipodes"
 # small modules without knowledge of any room, which every room but `functional` may import
-TOOLS = {"arguments", "distributed", "files", "parquet", "plain_text", "processes", "registry", "schedules", "seeding"}
-TOOLS |= {"threads", "parsing", "progress", "tables"}
+TOOLS = {"arguments", "distributed", "files", "identity", "parquet", "plain_text", "processes", "registry"}
+TOOLS |= {"parsing", "progress", "schedules", "seeding", "tables", "threads"}
 FACE = {"__init__", "__main__"}  # what users import, and the command line: they name every room
 
 ALLOWED: dict[str, set[str]] = {

@@ -14,16 +14,21 @@ if TYPE_CHECKING:
 
     from antipodes.auditing.audit import audit
     from antipodes.auditing.embedding import embed
+    from antipodes.auditing.mining import mine
     from antipodes.auditing.neighbourhood import neighbours
+    from antipodes.encoders.chunks import chunked
     from antipodes.encoders.loading import load
     from antipodes.evaluation.scoring import evaluate
     from antipodes.guides import HistoryGuide, MomentumGuide, NetworkGuide, TableGuide
+    from antipodes.identity import content_ids
     from antipodes.losses import (
         Distillation,
         GlobalContrastive,
+        Hardness,
         HardPairs,
         InfoNCE,
         LocalAggregation,
+        OneWay,
         Refine,
         Sigmoid,
         Temperature,
@@ -72,6 +77,7 @@ _HOMES = {
     "HCL": "negatives",
     "HardPairs": "losses",
     "Hardest": "negatives",
+    "Hardness": "losses",
     "HistoryGuide": "guides",
     "IFND": "negatives",
     "InfoNCE": "losses",
@@ -81,6 +87,7 @@ _HOMES = {
     "MomentumGuide": "guides",
     "DatasetNeighbours": "negatives",
     "NetworkGuide": "guides",
+    "OneWay": "losses",
     "Oracle": "negatives",
     "Pairs": "pairs",
     "Policy": "negatives",
@@ -95,12 +102,15 @@ _HOMES = {
     "Temperature": "losses",
     "TwoWay": "losses",
     "audit": "auditing.audit",
+    "chunked": "encoders.chunks",
     "compare": "studies.comparison",
+    "content_ids": "identity",
     "embed": "auditing.embedding",
     "estimate_alpha": "negatives",
     "evaluate": "evaluation.scoring",
     "export": "runs.formats",
     "load": "encoders.loading",
+    "mine": "auditing.mining",
     "neighbours": "auditing.neighbourhood",
     "report": "reporting.report",
     "study": "studies.run",
@@ -127,6 +137,7 @@ __all__ = [
     "Guided",
     "HardPairs",
     "Hardest",
+    "Hardness",
     "HistoryGuide",
     "InfoNCE",
     "Known",
@@ -134,6 +145,7 @@ __all__ = [
     "LocalAggregation",
     "MomentumGuide",
     "NetworkGuide",
+    "OneWay",
     "Oracle",
     "Pairs",
     "Policy",
@@ -148,12 +160,15 @@ __all__ = [
     "Temperature",
     "TwoWay",
     "audit",
+    "chunked",
     "compare",
+    "content_ids",
     "embed",
     "estimate_alpha",
     "evaluate",
     "export",
     "load",
+    "mine",
     "neighbours",
     "report",
     "study",

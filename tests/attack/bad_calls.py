@@ -319,7 +319,7 @@ def use(made: Any) -> Any:
     """Call what was constructed, so that a number that was stored unseen shows what it does."""
     guide = (numbers(B, D), numbers(B, D))
     if isinstance(made, antipodes.Policy):
-        if made.reweighs:
+        if made.needs.reweighs:
             made = antipodes.InfoNCE(0.1, made)
         else:
             made = antipodes.InfoNCE(0.1, made, "attract")

@@ -185,7 +185,7 @@ def prepare(
         offsets = None if offsets is None else offsets[filled]
         guides = None if guides is None else (guides[0], guides[1][filled])
         ways = [tuple(rule.of_candidates(filled) for rule in ways[0])]
-        same = SameSample(anchor_ids, key_ids)
+        same = same.of_candidates(filled)
     lists = any(rule.lists for each in ways for rule in each)
     lopsided = (guides is not None and guides[0] is not guides[1]) or offsets is not None
     even = shared and halve and not (tau.ndim or lists or lopsided)  # pair (i, k) weighs as much as pair (k, i)
@@ -206,7 +206,7 @@ def prepare(
         edges = _edges(anchors, keys, block, two_ways=mirror_rules is not None)
         tiles = cut(anchors.shape[0], keys.shape[0], *edges, halved, listing)
     with_grad, fixed = torch.is_grad_enabled(), None if direct else tau.detach()
-    own = same.numbers(dtype) if others is None else None
+    own = same.spaces(dtype) if others is None else []
     sizes, slots = (len(anchor_ids), len(key_ids)), (anchor_ids, key_ids) if empty else None
     rows_need_grad = with_grad and (anchors.requires_grad or tau.requires_grad)
     task = Task(
@@ -323,7 +323,7 @@ def _direction(
     tiles: Sequence[Tile],
     even: bool,
     others: tuple[Tensor, Tensor] | None,
-    own: tuple[Tensor, Tensor] | None,
+    own: Sequence[tuple[Tensor, Tensor]],
     ids: tuple[Tensor, Tensor] | None,
     dtype: torch.dtype,
 ) -> Direction:
@@ -340,7 +340,7 @@ def _direction(
         tiles: all of them.
         even: whether pair (i, k) is as good as pair (k, i).
         others: how many pairs the rows and the columns are in apart from those of one sample, which tiles list.
-        own: numbers of the samples of rows and columns, to be compared where tiles do not list them.
+        own: numbers of rows and columns that must differ, one pair per space, where tiles do not list equal ones.
         ids: those of rows and columns if some are negative.
         dtype: of the sums.
     """
@@ -351,8 +351,8 @@ def _direction(
         return torch.exp(bound / tau) if warm else bound / tau
 
     masks = [compile_rule(rule, scale, tiles, dtype, even, mirror) for rule in rules]
-    if own is not None:  # first, so that a mask of nothing else needs no second block
-        anchors, candidates = own[::-1] if mirror else own
+    for each in own:  # first, so that a mask of nothing else needs no second block
+        anchors, candidates = each[::-1] if mirror else each
         factor = Factor(torch.ne, "group", candidates, anchors)
         masks = [mask._replace(keep=(factor, *mask.keep)) for mask in masks]
     if ids is not None:

@@ -22,11 +22,13 @@ from antipodes.data import Loader, Samples, subset
 from antipodes.data.batch_composition import BatchComposition
 from antipodes.data.loader import batches
 from antipodes.encoders import without_pretrained
+from antipodes.encoders.chunks import refuse_batch_statistics
 from antipodes.encoders.layers import decayed_rates
 from antipodes.encoders.patches import PatchEncoder, spread
 from antipodes.guides import RunGuide
 from antipodes.losses import Temperature
 from antipodes.methods import Method
+from antipodes.methods.towers import InPieces, Network
 from antipodes.negatives import DatasetNeighbours
 from antipodes.processes import end_with_parent
 from antipodes.progress import TrainingProgress
@@ -86,6 +88,12 @@ class Training:
     best: float = -math.inf
     totals: Totals = field(default_factory=Totals)
     saved: bool = False
+
+    @property
+    def embed(self) -> Network:
+        """The network as a method's loss calls it: in pieces, with a micro batch."""
+        size = self.settings.micro_batch
+        return self.network if size is None else InPieces(self.network, size)
 
     @property
     def first(self) -> bool:
@@ -455,6 +463,8 @@ def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data:
             f"accumulate must be 1 with method {name}: its negatives are the samples of a batch, "
             "so several small batches are not one large one; use a larger batch_size or a method with a queue or bank"
         )
+    if settings.micro_batch is not None:
+        _refuse_pieces(name, method)
     if settings.batch_size < 2 and not method.accumulates:
         raise ValueError(f"method {name} needs a batch_size of at least 2: the others are negatives")
     guide = method.guide
@@ -468,6 +478,19 @@ def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data:
             "a ring that anneals by validation needs a validation score, the kNN accuracy of training images: "
             "use data with labels and a knn_every above 0, or another anneal"
         )
+
+
+def _refuse_pieces(name: str, method: Method) -> None:
+    """Refuse to embed batches in pieces where that has no use, or would change what is learned."""
+    if method.accumulates:
+        raise ValueError(
+            f"micro_batch is for methods whose negatives come from the batch, and those of method {name} do not: use a "
+            "smaller batch_size with --accumulate"
+        )
+    try:
+        refuse_batch_statistics(list(method.network.modules()))
+    except ValueError as error:
+        raise ValueError(f"micro_batch cannot be used here: {error}; for the head, --head.batch_norm false") from error
 
 
 def _refuse_lost_checkpoints(run: Run) -> None:
