@@ -74,6 +74,10 @@ NAMES: dict[str, str] = {
     "Temperature": "value *learnable *floor *schedule *per_sample",
     "TwoWay": "loss_fn",
     "audit": "data *encoder *out",
+    "chunked": "encoder",
+    "content_ids": "texts",
+    "mine": "queries corpus positives *encoder *k *margin *relative *ranks *rescore",
+    "Known.from_pairs": "queries documents *closure",
     "compare": "runs *baseline *scores",
     "embed": "encoder data *tower *out",
     "estimate_alpha": "embeddings",
@@ -226,7 +230,7 @@ def test_known_groups_are_read_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "evaluate", "embed", "neighbours", "audit", "report", "export", "compare"]
+    "command", ["train", "evaluate", "embed", "neighbours", "audit", "report", "export", "compare", "mine"]
 )
 def test_every_command_has_a_parser_of_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
