@@ -72,6 +72,6 @@ def trained_bank(data: str, images: int, epochs: int, seed: int, trained: bool =
             raise ValueError(f"the run that makes the bank failed: {said}")
         run = Run.open(out)
         method, samples = open_method(run)
-        recipe = build_augmentation(run.config()["augmentation"], samples.image_size, method.normalised)
+        recipe = build_augmentation(run.config["augmentation"], samples.image_size, method.normalised)
         judged = judged_embeddings(method.eval(), samples, recipe, seed)
     return Bank(judged.anchors.double(), judged.candidates.double())

@@ -275,4 +275,4 @@ def test_two_processes_train_one_run(anneal: str, tmp_path: Path) -> None:
 def test_a_run_too_short_for_glofnds_thresholds_says_so(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="initial='one'"):
         run(tmp_path / "short", "--epochs", 1, "--negatives", "glofnd-paper")
-    assert Run(tmp_path / "short").config()["negatives"]["lr"] == 0.05
+    assert Run(tmp_path / "short").config["negatives"]["lr"] == 0.05

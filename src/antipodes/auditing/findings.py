@@ -159,7 +159,7 @@ def audit_vectors(
 @dataclass(frozen=True)
 class _Edges:
     """Pairs a < b (p,) of which one is a neighbour of the other, their similarity, whether both are, whether one is the
-    nearest of the other; and whether somebody else has proposed them, who may bring pairs that are no neighbours.
+    nearest of the other; and whether patches have proposed them, which may add pairs that are not neighbours.
     """
 
     a: Tensor

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from antipodes.auditing.embeddings import FORMATS, Vectors, checked, read_embeddings
 from antipodes.auditing.neighbours import nearest_large, nearest_of
-from antipodes.auditing.outputs import is_table_of, require_out, write_table
 from antipodes.files import refuse_foreign
 from antipodes.progress import progress_bar
+from antipodes.tables import is_table_of, require_out, write_table
 
 OUTPUTS = (".csv", ".parquet", ".json", ".npz")
 COLUMNS = ("path", "rank", "neighbour", "similarity")

@@ -57,7 +57,7 @@ class Grid:
         """
         for trial, configuration in configurations.items():
             if Run(trial.folder).config_file.exists():
-                refuse_change(trial, Run(trial.folder).config(), configuration)
+                refuse_change(trial, Run(trial.folder).config, configuration)
             elif kept := read_content(trial).get("configuration"):
                 refuse_change(trial, kept, configuration)
 
