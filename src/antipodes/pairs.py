@@ -12,10 +12,10 @@ from torch import Tensor
 
 from antipodes.functional._arguments import Extent
 from antipodes.functional._compiling import full_precision
+from antipodes.functional._plan import few_pairs
 from antipodes.functional._reading import read
-from antipodes.functional._task import few_pairs
 from antipodes.functional.contrast import contrast
-from antipodes.functional.counts import count_above, count_in
+from antipodes.functional.counts import count_above
 from antipodes.functional.normalise import normalise
 from antipodes.functional.positives import paired_similarity
 from antipodes.functional.ranks import bounded
@@ -122,8 +122,6 @@ class Pairs:
 
     def count_above(self, thresholds: Tensor) -> Tensor:
         """How many candidates of other samples are more similar to every anchor than its threshold, (A,)."""
-        if self.product is not None:
-            return count_in(self.product, thresholds, self.same_sample)
         return count_above(
             self.anchors.detach(),
             None if self.candidates is None else self.candidates.detach(),
@@ -132,6 +130,7 @@ class Pairs:
             candidate_ids=self.candidate_ids,
             same_sample=self.same_sample,
             extent=self.extent,
+            product=self.product,
         )
 
     def sigmoid(

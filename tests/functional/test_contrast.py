@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
-from antipodes.functional import Group, Ranks, Rule, SameSample, Sums, contrast, drawn_sums
-from antipodes.functional import _task as task
+from antipodes.functional import Group, Ranks, Rule, SameSample, Sums, _plan, contrast
+from antipodes.methods.draws import drawn_sums
 from tests.functional.case import GUIDED, RULES, Case, assert_same
 from tests.reference import contrast as reference
 
@@ -95,7 +95,7 @@ def test_ids_are_compared_like_groups_when_there_are_too_many_to_list(
     name: str, ids: str, symmetric: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case(7, symmetric=symmetric, ids=ids)
-    monkeypatch.setattr(task, "_same_sample_pairs", lambda same, limit: None)
+    monkeypatch.setattr(_plan, "on_host", lambda tensor: False)
     assert_same(*both_ways(case, case.rules(name), torch.tensor(0.2, dtype=torch.float64), 5))
 
 

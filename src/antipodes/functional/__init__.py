@@ -2,7 +2,6 @@
 
 from antipodes.functional.colour import rgb_to_lab
 from antipodes.functional.contrast import contrast, contrast_both
-from antipodes.functional.draws import drawn_sums, expected_sums
 from antipodes.functional.errors import NotFinite
 from antipodes.functional.judge import Judged, flagged_block, judge_block
 from antipodes.functional.mutual_information import Information, cnce, nce
@@ -10,7 +9,7 @@ from antipodes.functional.ranks import bounded
 from antipodes.functional.refine import Refined, refine
 from antipodes.functional.rule import Bounds, Group, Listed, Ranks, Rule
 from antipodes.functional.same_sample import SameSample
-from antipodes.functional.select import band_by_rank, draw_from_band, kth_largest, ring, top_k, top_pairs, top_share
+from antipodes.functional.select import band_by_rank, kth_largest, top_k, top_pairs, top_share
 from antipodes.functional.sigmoid import SigmoidSums, sigmoid_both, sigmoid_sums
 from antipodes.functional.soft import SoftCrossEntropy, soft_cross_entropy
 from antipodes.functional.sums import Sums
@@ -34,16 +33,12 @@ __all__ = [
     "cnce",
     "contrast",
     "contrast_both",
-    "draw_from_band",
-    "drawn_sums",
-    "expected_sums",
     "flagged_block",
     "judge_block",
     "kth_largest",
     "nce",
     "refine",
     "rgb_to_lab",
-    "ring",
     "sigmoid_both",
     "sigmoid_sums",
     "soft_cross_entropy",

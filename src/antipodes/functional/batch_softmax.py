@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from antipodes.functional._compiling import first_order
-from antipodes.functional._task import WARM_REACH, few_pairs
+from antipodes.functional._plan import UNSHIFTED_REACH as WARM_REACH
+from antipodes.functional._plan import few_pairs
 from antipodes.functional.normalise import Measured, link, unlinked
 from antipodes.functional.rule import Rule, binding
 from antipodes.functional.same_sample import SameSample

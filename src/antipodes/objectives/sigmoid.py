@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antipodes.functional.sigmoid import SigmoidSums, sigmoid_both
+from antipodes.functional.sigmoid import sigmoid_both
 from antipodes.functional.sums import Sums
 from antipodes.negatives.policy import Policy
 from antipodes.objectives.guide_view import GuideView
@@ -94,9 +94,7 @@ class Sigmoid(Objective):
         if step.pairs.log_weights is not None or step.pairs.positive_log_weights is not None:
             raise ValueError("the sigmoid loss does not compare candidates: leave their log weights out")
         soft = self.treatment == "refine"
-        return _as_sums(
-            step.pairs.sigmoid(step.temperature, averaged_over_ranks(self.bias), step.all_rules, soft), soft
-        )
+        return Sums(*step.pairs.sigmoid(step.temperature, averaged_over_ranks(self.bias), step.all_rules, soft))
 
     def sums_both(self, step: Step, other: Step) -> tuple[Sums, Sums]:
         """The sums of two directions from one product of similarities."""
@@ -114,7 +112,7 @@ class Sigmoid(Objective):
             guide=None if guide is None else (guide.anchors, guide.keys()),
             soft=soft,
         )
-        return _as_sums(one, soft), _as_sums(back, soft)
+        return Sums(*one), Sums(*back)
 
     def value(self, step: Step, sums: Sums) -> Tensor:
         """The loss per rule and anchor, (R, A)."""
@@ -124,9 +122,3 @@ class Sigmoid(Objective):
         if self.treatment == "refine":  # q softplus(-z) + (1 - q) softplus(z) is softplus(z) - q z
             return loss - (sums.pulled_sum / step.temperature + bias * sums.pulled)
         return loss + sums.pulled_sum
-
-
-def _as_sums(sums: SigmoidSums, soft: bool) -> Sums:
-    """Put losses into the fields of the softmax's sums: in the place of logs, with pulled pairs among those kept."""
-    kept = sums.kept if soft else sums.kept + sums.pulled
-    return Sums(sums.loss_sum, kept, sums.pulled_loss, sums.pulled)

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from antipodes.functional import Group, Ranks, Rule, Sums, contrast, drawn_sums, expected_sums, row_blocks
+from antipodes.functional import Group, Ranks, Rule, Sums, contrast, row_blocks
+from antipodes.methods.draws import drawn_sums, expected_sums
 from antipodes.pairs import normalise
 from tests.functional.test_select import Largest
 from tests.reference.draws import drawn_log_sums
