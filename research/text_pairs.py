@@ -222,7 +222,7 @@ def batch_loss(
     """The loss of a batch of pairs: every query against the documents of all pairs.
 
     Args:
-        loss: The objective.
+        loss: The loss.
         model: The encoder.
         data: The dataset.
         query: (B,) rows of texts, each of them once an epoch, so that they name the pairs.

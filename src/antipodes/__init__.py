@@ -14,28 +14,9 @@ if TYPE_CHECKING:
 
     from antipodes.encoders.loading import load
     from antipodes.guides import HistoryGuide, MomentumGuide, NetworkGuide, TableGuide
-    from antipodes.negatives import (
-        BCL,
-        DCL,
-        FNC,
-        HCL,
-        IFND,
-        Cave,
-        Chance,
-        GloFND,
-        Guided,
-        Hardest,
-        Known,
-        Neighbours,
-        Oracle,
-        Policy,
-        PositiveAware,
-        Ring,
-        estimate_alpha,
-    )
-    from antipodes.objectives import (
+    from antipodes.losses import (
+        Distillation,
         GlobalContrastive,
-        GuideView,
         HardPairs,
         InfoNCE,
         LocalAggregation,
@@ -43,6 +24,25 @@ if TYPE_CHECKING:
         Sigmoid,
         Temperature,
         TwoWay,
+    )
+    from antipodes.negatives import (
+        BCL,
+        FNC,
+        HCL,
+        IFND,
+        Cave,
+        Chance,
+        DatasetNeighbours,
+        Debiased,
+        GloFND,
+        Guided,
+        Hardest,
+        Known,
+        Oracle,
+        Policy,
+        PositiveAware,
+        Ring,
+        estimate_alpha,
     )
     from antipodes.pairs import Bounds, Group, Guide, Listed, Pairs, Ranks, Rule
     from antipodes.state import SampleTable
@@ -52,57 +52,60 @@ _HOMES = {
     "Bounds": "pairs",
     "Cave": "negatives",
     "Chance": "negatives",
-    "DCL": "negatives",
+    "Debiased": "negatives",
     "FNC": "negatives",
     "GloFND": "negatives",
-    "GlobalContrastive": "objectives",
+    "GlobalContrastive": "losses",
     "Group": "pairs",
     "Guide": "pairs",
-    "GuideView": "objectives",
+    "Distillation": "losses",
     "Guided": "negatives",
     "HCL": "negatives",
-    "HardPairs": "objectives",
+    "HardPairs": "losses",
     "Hardest": "negatives",
     "HistoryGuide": "guides",
     "IFND": "negatives",
-    "InfoNCE": "objectives",
+    "InfoNCE": "losses",
     "Known": "negatives",
     "Listed": "pairs",
-    "LocalAggregation": "objectives",
+    "LocalAggregation": "losses",
     "MomentumGuide": "guides",
-    "Neighbours": "negatives",
+    "DatasetNeighbours": "negatives",
     "NetworkGuide": "guides",
     "Oracle": "negatives",
     "Pairs": "pairs",
     "Policy": "negatives",
     "PositiveAware": "negatives",
     "Ranks": "pairs",
-    "Refine": "objectives",
+    "Refine": "losses",
     "Ring": "negatives",
     "Rule": "pairs",
     "SampleTable": "state",
-    "Sigmoid": "objectives",
+    "Sigmoid": "losses",
     "TableGuide": "guides",
-    "Temperature": "objectives",
-    "TwoWay": "objectives",
+    "Temperature": "losses",
+    "TwoWay": "losses",
     "estimate_alpha": "negatives",
     "load": "encoders.loading",
 }
 
+_RENAMED = {"DCL": "Debiased", "GuideView": "Distillation", "Neighbours": "DatasetNeighbours"}
+
 __all__ = [
     "BCL",
-    "DCL",
     "FNC",
     "HCL",
     "IFND",
     "Bounds",
     "Cave",
     "Chance",
+    "DatasetNeighbours",
+    "Debiased",
+    "Distillation",
     "GloFND",
     "GlobalContrastive",
     "Group",
     "Guide",
-    "GuideView",
     "Guided",
     "HardPairs",
     "Hardest",
@@ -112,7 +115,6 @@ __all__ = [
     "Listed",
     "LocalAggregation",
     "MomentumGuide",
-    "Neighbours",
     "NetworkGuide",
     "Oracle",
     "Pairs",
@@ -137,6 +139,8 @@ def __getattr__(name: str) -> "Any":
         from importlib.metadata import version
 
         return version(__name__)
+    if name in _RENAMED:
+        raise AttributeError(f"antipodes.{name} is now called antipodes.{_RENAMED[name]}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -21,20 +21,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["method", "objective", "negatives", "guide", "data", "encoder", "augmentation"]
+Kind = Literal["method", "loss", "negatives", "guide", "data", "encoder", "augmentation"]
 
 DOTTED_PATH = re.compile(r"([A-Za-z_]\w*\.)+[A-Z]\w*", re.ASCII)
 """What the dotted path of a class looks like: ``package.module.Class``, the class with a capital letter."""
 
 _BASES: dict[Kind, str] = {
     "method": "antipodes.methods.method.Method",
-    "objective": "antipodes.objectives.objective.Objective",
+    "loss": "antipodes.losses.loss.Loss",
     "negatives": "antipodes.negatives.policy.Policy",
     "guide": "antipodes.guides.guide.GuideSource",
     "data": "antipodes.data.dataset.Samples",
     "encoder": "torch.nn.Module",
     "augmentation": "antipodes.data.augment.base.Augmentation",
 }
+
+
+_DATASET_AT = "antipodes.data.on_disk.dataset_at"
+"""The function that finds out which dataset reads what lies at a path. It is imported by its name when it is needed."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ _ENCODERS: dict[str, Entry] = {
     "resnet8-slim": Entry(_RESNET, {**_SLIM, "blocks": (1, 1, 1)}),
     "efficientnet-lite0": Entry("antipodes.encoders.efficientnet.EfficientNetLite0"),
     # fitted to the training images before the first step, and never trained: with --epochs 0 it is all there is to do
-    "patches": Entry("antipodes.encoders.patches.PatchEyes"),
+    "patches": Entry("antipodes.encoders.patches.PatchEncoder"),
     # Texts: pretrained, CLIP's transformer from scratch, and the quickest.
     "minilm": Entry("antipodes.encoders.minilm.MiniLM"),
     "text-transformer": Entry("antipodes.encoders.text_transformer.TextTransformer"),
@@ -146,17 +150,17 @@ _AUGMENTATIONS: dict[str, Entry] = {
     "clsa": Entry(_VIEW, {"scale": (0.2, 1.0), **_MOCO_COLOUR, "strong": 5}),
 }
 
-_BANK_RUN: dict[str, Any] = {"head": {"kind": "linear"}, "objective": {"temperature": 0.07}}
+_BANK_RUN: dict[str, Any] = {"head": {"kind": "linear"}, "loss": {"temperature": 0.07}}
 # its background ranks the bank
-_AGGREGATION: dict[str, Any] = {"objective": {"name": "local-aggregation"}, "head": {"centred": True}}
+_AGGREGATION: dict[str, Any] = {"loss": {"name": "local-aggregation"}, "head": {"centred": True}}
 
 NAMES: dict[Kind, dict[str, Entry]] = {
     "method": {
         "simclr": Entry("antipodes.methods.simclr.SimCLR"),
-        "sogclr": Entry("antipodes.methods.simclr.SimCLR", run={"objective": {"name": "global-contrastive"}}),
+        "sogclr": Entry("antipodes.methods.simclr.SimCLR", run={"loss": {"name": "global-contrastive"}}),
         "supcon": Entry(
             "antipodes.methods.simclr.SimCLR",
-            run={"negatives": "oracle", "treatment": "attract", "objective": {"temperature": 0.1}},
+            run={"negatives": "oracle", "treatment": "attract", "loss": {"temperature": 0.1}},
         ),
         "moco": Entry("antipodes.methods.moco.MoCo"),
         "moco-v1": Entry("antipodes.methods.moco.MoCo", run={"augmentation": "moco-v1", **_BANK_RUN}),
@@ -166,7 +170,7 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "sane-imagenet": Entry(
             "antipodes.methods.sane.SANE",
             {"kappa": 0.1, "crops": (96,), "queue_size": 65536},
-            {"objective": {"tau_prime": 1.0, "mu": (0.5, 10.0)}},
+            {"loss": {"tau_prime": 1.0, "mu": (0.5, 10.0)}},
         ),
         "instance": Entry("antipodes.methods.instance.InstanceDiscrimination"),
         "cmc": Entry("antipodes.methods.cmc.CMC"),
@@ -178,11 +182,11 @@ NAMES: dict[Kind, dict[str, Entry]] = {
             run={"optimizer": "adamw", "weight_decay": 0.0, "learning_rate": 0.16, "batch_size": 160, "warmup": 0.0},
         ),
         "clip": Entry("antipodes.methods.clip.CLIP"),
-        "siglip": Entry("antipodes.methods.clip.CLIP", run={"objective": {"name": "sigmoid", "temperature": 0.1}}),
+        "siglip": Entry("antipodes.methods.clip.CLIP", run={"loss": {"name": "sigmoid", "temperature": 0.1}}),
         "fastclip": Entry(
             "antipodes.methods.clip.CLIP",
             run={
-                "objective": {"name": "global-contrastive", "gamma": 0.2, "gamma_until": 0.6, "rho": 6.5},
+                "loss": {"name": "global-contrastive", "gamma": 0.2, "gamma_until": 0.6, "rho": 6.5},
                 "temperature": {"form": "linear", "rate": 2e-4},
             },
         ),
@@ -209,19 +213,19 @@ NAMES: dict[Kind, dict[str, Entry]] = {
                 "negatives": "ring",
                 "head": {"centred": True},
                 "augmentation": "moco-small",
-                "objective": {"temperature": 0.07},
+                "loss": {"temperature": 0.07},
                 "learning_rate": 0.03,
                 "weight_decay": 1e-4,
             },
         ),
     },
-    "objective": {
-        "info-nce": Entry("antipodes.objectives.info_nce.InfoNCE"),
-        "global-contrastive": Entry("antipodes.objectives.global_contrastive.GlobalContrastive"),
-        "sigmoid": Entry("antipodes.objectives.sigmoid.Sigmoid"),
-        "local-aggregation": Entry("antipodes.objectives.local_aggregation.local_aggregation"),
-        "hard-pairs": Entry("antipodes.objectives.hard_pairs.HardPairs"),
-        "soft-label": Entry("antipodes.objectives.soft_label.SoftLabel"),
+    "loss": {
+        "info-nce": Entry("antipodes.losses.info_nce.InfoNCE"),
+        "global-contrastive": Entry("antipodes.losses.global_contrastive.GlobalContrastive"),
+        "sigmoid": Entry("antipodes.losses.sigmoid.Sigmoid"),
+        "local-aggregation": Entry("antipodes.losses.local_aggregation.local_aggregation"),
+        "hard-pairs": Entry("antipodes.losses.hard_pairs.HardPairs"),
+        "soft-label": Entry("antipodes.losses.soft_label.SoftLabel"),
     },
     "negatives": {
         "glofnd": Entry("antipodes.negatives.glofnd.GloFND"),
@@ -231,13 +235,13 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "ring": Entry("antipodes.negatives.ring.Ring"),
         "cave": Entry("antipodes.negatives.cave.Cave"),
         "hardest": Entry("antipodes.negatives.hardest.Hardest"),
-        "dcl": Entry("antipodes.negatives.debiased.DCL"),
+        "debiased": Entry("antipodes.negatives.debiased.Debiased"),
         "hcl": Entry("antipodes.negatives.debiased.HCL"),
         "bcl": Entry("antipodes.negatives.bcl.BCL"),
         "known": Entry("antipodes.negatives.known.Known"),
         "positive-aware": Entry("antipodes.negatives.positive_aware.PositiveAware"),
         "guided": Entry("antipodes.negatives.guided.Guided"),
-        "neighbours": Entry("antipodes.negatives.neighbours.Neighbours"),
+        "dataset-neighbours": Entry("antipodes.negatives.dataset_neighbours.DatasetNeighbours"),
         "chance": Entry("antipodes.negatives.chance.Chance"),
         "oracle": Entry("antipodes.negatives.oracle.Oracle"),
     },
@@ -286,7 +290,7 @@ PRESETS: dict[str, Preset] = {
             "encoders": {"text": "minilm"},
             "freeze": ("image", "text"),
             "augmentation": "plain",
-            "objective": {"temperature": 0.03},
+            "loss": {"temperature": 0.03},
             "temperature": {"learnable": False},
             "optimizer": "adamw",
             "learning_rate": 5e-4,
@@ -302,7 +306,7 @@ PRESETS: dict[str, Preset] = {
         {
             "method": "simclr",
             "guide": {"name": "network", "encoder": "efficientnet-lite0", "size": 128, "dim": 128},
-            "guide_view": 1.0,
+            "distill": 1.0,
             "negatives": {"name": "guided", "alpha": 0.1},
             "treatment": "refine",
             "refine_space": "guide",
@@ -319,7 +323,7 @@ PRESETS: dict[str, Preset] = {
         {
             "method": "simclr",
             "guide": "patches",
-            "guide_view": 1.0,
+            "distill": 1.0,
             "negatives": {"name": "guided", "alpha": 0.1},
             "treatment": "refine",
             "refine_space": "guide",
@@ -342,9 +346,15 @@ PRESETS: dict[str, Preset] = {
 }
 """Options of a run that go together, by name (`antipodes train --preset NAME`); what a call says itself wins."""
 
+RENAMED: dict[str, str] = {
+    "dcl": "debiased",
+    "neighbours": "dataset-neighbours",
+}
+"""Names of components of earlier versions, with those that replaced them."""
+
 ELSE: dict[Kind, str] = {
     "method": "the dotted path of a Method",
-    "objective": "the dotted path of an Objective",
+    "loss": "the dotted path of an Loss",
     "negatives": "the dotted path of a Policy",
     "guide": "the dotted path of a GuideSource that goes by rows",
     "encoder": "timm:<model>, hf:<text model>, or the dotted path of an nn.Module",
@@ -422,9 +432,7 @@ def _data_on_disk(name: str) -> Entry:
     Raises:
         ValueError: if there is no such path, or it is something else.
     """
-    from antipodes.data.on_disk import dataset_at
-
-    if (path := dataset_at(name)) is not None:
+    if (path := _attribute(_DATASET_AT)(name)) is not None:
         return Entry(path, {"path": name})
     problem = "holds no data that can be read" if Path(name).expanduser().exists() else "does not exist as a path"
     raise ValueError(
@@ -443,6 +451,8 @@ def _exists(name: str) -> bool:
 
 def _load(kind: Kind, path: str, name: str) -> Any:
     """Import the class at a dotted path."""
+    if RENAMED.get(name) in NAMES[kind]:
+        raise ValueError(f"{kind} {name!r} is now called {RENAMED[name]!r}")
     if not DOTTED_PATH.fullmatch(path) and path == name:
         close = difflib.get_close_matches(name, NAMES[kind], n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import antipodes
 from antipodes import schedules
 from antipodes.candidates import MemoryBank, Queue
-from antipodes.objectives import SoftLabel
+from antipodes.losses import SoftLabel
 
 B, D, N = 8, 6, 40
 SECONDS = 2.0
@@ -102,7 +102,7 @@ def losses() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "InfoNCE none", lambda: antipodes.InfoNCE(antipodes.Temperature(0.1, learnable=True), reduction="none")
     yield "InfoNCE GloFND", lambda: antipodes.InfoNCE(0.1, antipodes.GloFND(N, 0.2), "attract")
     yield "InfoNCE FNC", lambda: antipodes.InfoNCE(0.1, antipodes.FNC(0.2), "refine")
-    yield "InfoNCE Guided", lambda: antipodes.InfoNCE(0.1, antipodes.Guided(0.1), guide_view=antipodes.GuideView())
+    yield "InfoNCE Guided", lambda: antipodes.InfoNCE(0.1, antipodes.Guided(0.1), distill=antipodes.Distillation())
     yield "InfoNCE Ring", lambda: antipodes.InfoNCE(0.1, antipodes.Ring(), total_steps=9)
     yield "InfoNCE BCL", lambda: antipodes.InfoNCE(0.1, antipodes.BCL())
     yield "InfoNCE Known", lambda: antipodes.InfoNCE(0.1, antipodes.Known(list(range(N))))
@@ -192,7 +192,7 @@ def constructor_targets() -> Iterator[Target]:
         "reduction": "mean",
         "total_steps": 9,
         "negatives": antipodes.FNC(),
-        "guide_view": None,
+        "distill": None,
     }
     yield of("InfoNCE", antipodes.InfoNCE, rescaled=False, **base)
     yield of("Sigmoid", antipodes.Sigmoid, bias=-10.0, learnable=True, **base)
@@ -228,9 +228,9 @@ def constructor_targets() -> Iterator[Target]:
         negatives=None,
         start=0.0,
     )
-    yield of("TwoWay", antipodes.TwoWay, objective=antipodes.InfoNCE(), names=("a", "b"))
+    yield of("TwoWay", antipodes.TwoWay, loss_fn=antipodes.InfoNCE(), names=("a", "b"))
     yield of("Refine", antipodes.Refine, mu=1.0, tau_prime=0.8, space="own", share=None, positive=True, among="all")
-    yield of("GuideView", antipodes.GuideView, weight=1.0, temperature=0.1)
+    yield of("Distillation", antipodes.Distillation, weight=1.0, temperature=0.1)
     yield of(
         "Temperature",
         antipodes.Temperature,
@@ -281,7 +281,7 @@ def constructor_targets() -> Iterator[Target]:
         anneal="linear",
         patience=1,
         start=0.0,
-        cone_limit=0.9,
+        collapse_limit=0.9,
     )
     yield of("Cave", antipodes.Cave, num_samples=N, clusters=(3,), every=1, space="seen", seed=0)
     yield of("Chance", antipodes.Chance, alpha=0.1, start=0.0, seed=0)
@@ -290,8 +290,8 @@ def constructor_targets() -> Iterator[Target]:
     yield of("Hardest", antipodes.Hardest, k=2)
     yield of("Known", antipodes.Known, groups=list(range(N)), pairs=None, num_samples=N, weights=None)
     yield of(
-        "Neighbours",
-        antipodes.Neighbours,
+        "DatasetNeighbours",
+        antipodes.DatasetNeighbours,
         num_samples=N,
         k=3,
         mutual=False,
@@ -301,7 +301,7 @@ def constructor_targets() -> Iterator[Target]:
         identities=None,
     )
     yield of("Oracle", antipodes.Oracle, labels=list(range(N)), known=1.0, seed=0, wrong=0.0)
-    yield of("DCL", antipodes.DCL, tau_plus=0.1)
+    yield of("Debiased", antipodes.Debiased, tau_plus=0.1)
     yield of("HCL", antipodes.HCL, tau_plus=0.1, beta=1.0)
     yield of("BCL", antipodes.BCL, tau_plus=0.1, alpha=0.8, beta=0.8, bands=4)
     yield of("MemoryBank", MemoryBank, num_samples=N, dim=D, momentum=0.5, seed=0, identities=None)
@@ -324,8 +324,8 @@ def use(made: Any) -> Any:
             made = antipodes.InfoNCE(0.1, made, "attract")
     if isinstance(made, antipodes.Refine):
         made = antipodes.InfoNCE(0.1, antipodes.FNC(), made)
-    if isinstance(made, antipodes.GuideView):
-        made = antipodes.InfoNCE(0.1, guide_view=made)
+    if isinstance(made, antipodes.Distillation):
+        made = antipodes.InfoNCE(0.1, distill=made)
     if isinstance(made, antipodes.Temperature):
         made = antipodes.InfoNCE(made)
     if isinstance(made, antipodes.HardPairs):

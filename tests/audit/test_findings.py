@@ -15,14 +15,14 @@ def named(vectors: np.ndarray, labels: np.ndarray | None = None) -> Embeddings:
     return Embeddings(vectors.astype(np.float32), tuple(f"{i}.jpg" for i in range(len(vectors))), labels)
 
 
-def strangers(n: int = 200, width: int = 64, cone: float = 0.0) -> np.ndarray:
+def strangers(n: int = 200, width: int = 64, collapse: float = 0.0) -> np.ndarray:
     """Random directions, all leaning to one side where there is a cone."""
-    return np.random.default_rng(0).normal(size=(n, width)) + cone
+    return np.random.default_rng(0).normal(size=(n, width)) + collapse
 
 
-@pytest.mark.parametrize("cone", [0.0, 2.0])
-def test_each_kind_is_found_in_a_cone_too(cone: float) -> None:
-    vectors = strangers(cone=cone)
+@pytest.mark.parametrize("collapse", [0.0, 2.0])
+def test_each_kind_is_found_in_a_cone_too(collapse: float) -> None:
+    vectors = strangers(collapse=collapse)
     noise = np.random.default_rng(1).normal(size=(2, 64))
     vectors[11] = vectors[10]  # the same
     vectors[21] = vectors[20] + 0.1 * noise[0]  # nearly

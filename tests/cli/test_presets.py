@@ -25,7 +25,7 @@ def asked(*arguments: str) -> dict[str, Any]:
 def test_a_preset_brings_its_method_policy_and_options() -> None:
     config = asked("--preset", "locked-clip")
     assert config["method"]["name"] == "clip"
-    assert config["objective"]["temperature"] == 0.03
+    assert config["loss"]["temperature"] == 0.03
     assert not config["temperature"]["learnable"]
     assert config["epochs"] == 10
     assert asked("--preset", "ring-bank")["negatives"]["name"] == "ring"
@@ -64,8 +64,8 @@ def test_a_preset_for_images_is_what_was_measured(name: str, study: str, variant
 
 
 def test_what_a_call_says_wins() -> None:
-    config = asked("--preset", "locked-clip", "--objective.temperature", "0.05", "--epochs", "3")
-    assert (config["objective"]["temperature"], config["epochs"]) == (0.05, 3)
+    config = asked("--preset", "locked-clip", "--loss.temperature", "0.05", "--epochs", "3")
+    assert (config["loss"]["temperature"], config["epochs"]) == (0.05, 3)
     assert config["batch_size"] == 512
     other = asked("--preset", "ring-bank", "--negatives", "fnc", "--negatives.alpha", "0.1")
     assert (other["negatives"]["name"], other["negatives"]["start"]) == ("fnc", 0.0)  # nothing of Ring's is left

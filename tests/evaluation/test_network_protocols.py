@@ -29,9 +29,9 @@ from antipodes.evaluation.protocols.transfer_linear_sgd import TransferLinearSGD
 from antipodes.evaluation.protocols.zero_shot import ZeroShot, class_vectors
 from antipodes.evaluation.subject import Subject
 from antipodes.evaluation.tiles import caption_lines, tile
+from antipodes.losses import InfoNCE
 from antipodes.methods import CLIP, Tower, TowerPlan, Towers
 from antipodes.negatives import FNC, IFND, GloFND
-from antipodes.objectives import InfoNCE
 from antipodes.pairs import normalise
 from antipodes.runs.build import build_method
 from antipodes.runs.towers import PairedFeatures, tower_features, tower_network
@@ -51,8 +51,8 @@ def images(count: int, seed: int = 0, classes: int = 6, labelled: bool = True) -
 
 def with_policy(policy: nn.Module) -> Subject:
     method = build("simclr")
-    (objective,) = method.directions.values()
-    objective.negatives = policy
+    (loss_fn,) = method.directions.values()
+    loss_fn.negatives = policy
     return Subject(method, images(48), batch_size=24)
 
 

@@ -187,9 +187,9 @@ def test_two_rows_are_the_same_as_two_calls() -> None:
     torch.testing.assert_close(tuple(again), tuple(other))
     for pair, first, second in zip(both, own, other, strict=True):
         torch.testing.assert_close(pair, torch.stack([first, second]))
-    together = torch.autograd.grad((both.p + 2 * both.q).sum(), (students, keys))
+    batch_neighbours = torch.autograd.grad((both.p + 2 * both.q).sum(), (students, keys))
     apart = torch.autograd.grad((own.p + 2 * own.q + other.p + 2 * other.q).sum(), (students, keys))
-    torch.testing.assert_close(together, apart)
+    torch.testing.assert_close(batch_neighbours, apart)
 
 
 class Largest(TorchDispatchMode):

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.cli.train import parse
+from antipodes.losses import HardPairs
+from antipodes.losses.observation import Observation
 from antipodes.methods import HNSSL, Batch, Tower, Towers
-from antipodes.objectives import HardPairs
-from antipodes.objectives.observation import Observation
 from antipodes.runs.build import build_data, build_method
 from antipodes.runs.records import read_records
 from antipodes.runs.views import plain_view
@@ -168,7 +168,7 @@ def test_its_settings_come_with_its_name() -> None:
     assert isinstance(method, HNSSL)
     assert (method.momentum, method.target_gradient) == (0.5, False)
     assert isinstance(method.network["image"].head, nn.Identity)
-    (objective,) = method.directions.values()
-    assert isinstance(objective, HardPairs)
+    (loss_fn,) = method.directions.values()
+    assert isinstance(loss_fn, HardPairs)
     paper = parse(["--method", "hnssl-paper"])[0]
     assert (paper["optimizer"], paper["batch_size"], paper["weight_decay"]) == ("adamw", 160, 0.0)

@@ -9,7 +9,7 @@ import torch
 
 from antipodes import FNC, InfoNCE
 from antipodes.functional.contrast import contrast
-from antipodes.objectives import Treatment
+from antipodes.losses import Treatment
 from antipodes.pairs import Pairs, normalise
 from tests.ranks import Ranks
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from antipodes import Guided, InfoNCE, PositiveAware, Ring
+from antipodes.losses import Treatment
 from antipodes.negatives import Policy
-from antipodes.objectives import Treatment
 from antipodes.pairs import Guide, Pairs, normalise
 from tests.ranks import Ranks
 

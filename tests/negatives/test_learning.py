@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from antipodes import FNC, Cave, GlobalContrastive, GloFND, InfoNCE, Oracle, Policy, Ring
-from antipodes.objectives import Objective
+from antipodes.losses import Loss
 from antipodes.pairs import Pairs, normalise
 
 N = 12
@@ -38,7 +38,7 @@ def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
 @pytest.mark.filterwarnings("ignore:Cave has no clusters")
 @pytest.mark.parametrize("build", [InfoNCE, lambda **arguments: GlobalContrastive(N, **arguments)])
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_validation_loss_leaves_everything_alone(name: str, build: Callable[..., Objective]) -> None:
+def test_a_validation_loss_leaves_everything_alone(name: str, build: Callable[..., Loss]) -> None:
     loss_fn = build(negatives=POLICIES[name](), total_steps=10)
     z1, z2 = views()
     loss_fn(z1, z2, torch.arange(N))
@@ -88,7 +88,7 @@ def test_a_policy_without_state_may_leave_learn_out() -> None:
 
 def test_a_joined_ring_hears() -> None:
     policy = Ring(anneal="loss") & GloFND(N)
-    assert policy.hears == "loss"
+    assert policy.receives == "loss"
     for step in range(5):
         policy.hear(5.0 - step, 0.1 * step)
     ring = policy.parts()[0]

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from antipodes import InfoNCE, Oracle
 from antipodes.functional.contrast import contrast
+from antipodes.losses import Treatment
 from antipodes.negatives import Both, Policy
-from antipodes.objectives import Treatment
 from antipodes.pairs import Pairs, Rule
 from antipodes.state import SampleTable
 from tests.ranks import Ranks
-from tests.reference import objectives as reference
+from tests.reference import losses as reference
 
 SHAPES = torch.tensor([0, 0, 1, 1, 2, 2])
 COLOURS = torch.tensor([0, 1, 1, 0, 0, 1])

@@ -100,7 +100,7 @@ def test_two_ranks_equal_one(two_ranks: Ranks, name: str) -> None:
 
 def test_validation_shrinks_after_a_better_score_and_widens_otherwise() -> None:
     policy = Ring((1.0, 0.1), until=0.5, anneal="validation")
-    assert policy.hears == "score"
+    assert policy.receives == "score"
     notch = 0.9 / 0.5 * 0.1  # of the linear anneal in a tenth of training
     shares = []
     for epoch, score in enumerate([30.0, 31.0, 33.0, 32.0, 32.5, 32.5, 40.0, 41.0, 42.0, 43.0]):

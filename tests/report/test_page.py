@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from antipodes.report.album import Album, data_uri
 from antipodes.report.curves import draw
 from antipodes.report.page import Card, Curves, Facts, Gallery, Map, Page, Picture, Point, Table, render, write_page
+from antipodes.report.picture_store import PictureStore, data_uri
 from tests.audit.scenes import scene
 from tests.report.browser import opened
 
@@ -56,11 +56,11 @@ def test_curves_without_a_point_are_refused() -> None:
     assert "<circle" in draw("one point", {"a": [(1.0, 1.0)]}, ["a"])
 
 
-def test_an_album_holds_each_picture_once() -> None:
-    album = Album()
-    assert [album.add(key, lambda: scene(0)) for key in ("a", "b", "a")] == [0, 1, 0]
-    assert album.add("gone", lambda: (_ for _ in ()).throw(OSError)) == -1
-    assert len(album.pictures) == 2
+def test_an_picture_store_holds_each_picture_once() -> None:
+    picture_store = PictureStore()
+    assert [picture_store.add(key, lambda: scene(0)) for key in ("a", "b", "a")] == [0, 1, 0]
+    assert picture_store.add("gone", lambda: (_ for _ in ()).throw(OSError)) == -1
+    assert len(picture_store.pictures) == 2
 
 
 def test_the_page_in_a_browser(tmp_path: Path) -> None:

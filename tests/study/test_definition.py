@@ -147,7 +147,7 @@ def test_image_text_has_the_controls_that_its_question_names() -> None:
     assert apart["data"]["name"] == "flickr8k"
     assert (apart.get("negatives"), known["negatives"]) == (None, "known")
     assert apart["epochs"] * 5 == variants["clip .03"]["epochs"]  # five captions an image: as many steps
-    assert variants["sogclr cosine .03"]["objective"]["gamma_until"] == 0.5
+    assert variants["sogclr cosine .03"]["loss"]["gamma_until"] == 0.5
     assert variants["sogclr fnc 5 % .03"]["negatives"]["name"] == "fnc"
     assert variants["fnc 0.5 %"]["negatives"]["alpha"] == 0.005
     trials = load("image-text").trials(Path("out"))
@@ -231,7 +231,7 @@ def test_rings_settings_are_those_of_its_section_5(name: str) -> None:
     for variant, config in paper(name).items():
         assert config["augmentation"]["blur"] == 0
         assert (config["head"]["kind"], config["head"]["dim"]) == ("linear", 128)
-        assert (config["encoder"]["name"], config["objective"]["temperature"]) == ("resnet18", 0.07)
+        assert (config["encoder"]["name"], config["loss"]["temperature"]) == ("resnet18", 0.07)
         assert (config["optimizer"], config["momentum"], config["weight_decay"]) == ("sgd", 0.9, 1e-4)
         assert config["batch_size"] == (128 if variant.startswith("cmc") else 256)
         assert config["learning_rate"] * config["batch_size"] / 256 == pytest.approx(0.03)
@@ -261,7 +261,7 @@ def test_ifnds_settings_are_those_of_its_appendix_c_and_algorithm_1(name: str) -
     for variant, config in paper(name).items():
         if "ifnd" in variant:
             assert config["negatives"]["every"] == (20 if config["encoder"]["name"] == "resnet50-cifar" else 1)
-            assert (config["head"]["kind"], config["objective"]["temperature"]) == ("mlp3", 0.4)
+            assert (config["head"]["kind"], config["loss"]["temperature"]) == ("mlp3", 0.4)
         rate = config["learning_rate"] * config["batch_size"] / 256
         if config["encoder"]["name"] == "resnet50-cifar":
             assert (rate, config["weight_decay"], 1000 * config["warmup"]) == (0.5, 1e-4, 10)
@@ -340,7 +340,7 @@ def test_the_false_negative_study_compares_like_with_like() -> None:
             continue
         batch = 32 if "batch 32" in variant else 256
         assert (config["epochs"], config["batch_size"], config["data"]["limit"]) == (40, batch, 10_000)
-        assert config["objective"]["temperature"] == {"simclr .1": 0.1, "simclr .5": 0.5}.get(variant, 0.2)
+        assert config["loss"]["temperature"] == {"simclr .1": 0.1, "simclr .5": 0.5}.get(variant, 0.2)
         assert config["encoder"]["name"] == "resnet8-slim"
     assert configs["fnc"]["negatives"] == configs["fnc"]["negatives"] | {"alpha": 0.1, "start": 0.3}
     assert configs["glofnd"]["negatives"]["alpha"] == 0.1

@@ -14,7 +14,7 @@ from antipodes.study.runners.gain_figures import is_set_oracle
 from antipodes.study.runners.heads import (
     Recipe,
     SmallNetwork,
-    build_objective,
+    build_loss,
     build_policy,
     features,
     flags_judged,
@@ -99,7 +99,7 @@ def test_training_is_a_function_of_the_seed_and_pulls_views_together(known: Lock
     recipe = Recipe(hidden=16, dim=8, batch=60, epochs=4, rate=1e-2)
 
     def trained(seed: int) -> SmallNetwork:
-        return train_network(known.views, known.plain, build_objective(0.2, None, "eliminate"), recipe, seed)
+        return train_network(known.views, known.plain, build_loss(0.2, None, "eliminate"), recipe, seed)
 
     first, again, other = trained(0), trained(0), trained(1)
     assert torch.equal(first.head.weight, again.head.weight)

@@ -39,7 +39,7 @@ def test_a_room_that_changed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 SIMCLR = {
-    "method": {"name": "simclr"}, "objective": {"name": "info-nce"}, "negatives": {"name": "none"},
+    "method": {"name": "simclr"}, "loss": {"name": "info-nce"}, "negatives": {"name": "none"},
     "guide": {"name": "none"}, "encoder": {"name": "resnet8-slim"}, "data": {"name": "cifar10"}, "encoders": {},
 }  # fmt: skip
 
@@ -57,14 +57,14 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("negatives/ifnd.py", {}, False),
         ("methods/moco.py", {}, False),
-        ("objectives/global_contrastive.py", {}, False),
+        ("losses/global_contrastive.py", {}, False),
         ("encoders/minilm.py", {}, False),
         ("data/captioned.py", {}, False),
         ("evaluation/protocols/semi.py", {}, False),
         ("registry.py", {}, False),
         ("cli/train.py", {}, False),
         ("functional/contrast.py", {}, True),
-        ("objectives/objective.py", {}, True),
+        ("losses/loss.py", {}, True),
         ("training/loop.py", {}, True),
         ("pairs.py", {}, True),
         ("methods/simclr.py", {}, True),
@@ -73,7 +73,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("evaluation/protocols/linear.py", {}, True),
         ("negatives/ifnd.py", {"negatives": {"name": "ring+ifnd"}}, True),
         ("clustering.py", {"negatives": {"name": "ifnd"}}, True),
-        ("negatives/cave.py", {"objective": {"name": "local-aggregation"}}, True),  # it builds one itself
+        ("negatives/cave.py", {"loss": {"name": "local-aggregation"}}, True),  # it builds one itself
         ("encoders/minilm.py", {"encoders": {"text": {"name": "minilm"}}}, True),
         ("data/stl10.py", {"transfer": ["stl10"]}, True),
         ("data/captioned.py", {"data": {"name": "moved/away"}}, True),  # nobody knows what it was

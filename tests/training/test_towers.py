@@ -134,7 +134,7 @@ def kill(out: Path, *options: object) -> None:
 MANY = ["--epochs", 40]  # small steps are fast: a kill has to find it at work
 CASES: dict[str, list[object]] = {
     "both towers": [*MANY, *GLOFND],
-    "global": [*MANY, "--objective", "global-contrastive"],
+    "global": [*MANY, "--loss", "global-contrastive"],
     "a frozen tower": [*MANY, *FROZEN],
     "histories": [*MANY, *HISTORY],
 }

@@ -61,7 +61,7 @@ def read_embeddings(path: str | Path) -> Embeddings:
     """Read embeddings from an .npz, .npy or .parquet file.
 
     An .npz file has `embeddings` (n, F) and `paths` (n,), and may have `labels` (n,) and `classes`. An .npy file is the
-    array alone: its samples are named by a table beside it (see `paths_beside`) if it has as many, else by their row. A
+    array alone: its samples are named by a table beside it (see `paths_table`) if it has as many, else by their row. A
     .parquet file has columns `embedding` (lists of F numbers) and `path`, and may have `label`.
 
     Raises:
@@ -100,7 +100,7 @@ def write_embeddings(path: str | Path, embeddings: Embeddings) -> None:
     """Write embeddings to an .npz, .npy or .parquet file (see `read_embeddings`), whole or not at all.
 
     A sample's number is written too, as `ids`. An .npy file holds the vectors alone; the paths go into a table beside
-    it (see `paths_beside`).
+    it (see `paths_table`).
     """
     path = require_out(path, FORMATS)
     ids = np.arange(len(embeddings))
@@ -110,7 +110,7 @@ def write_embeddings(path: str | Path, embeddings: Embeddings) -> None:
     if embeddings.classes is not None:
         extra["classes"] = np.array(embeddings.classes, dtype=np.str_)
     if path.suffix == ".npy":
-        write_table(paths_beside(path), {"id": list(range(len(embeddings))), "path": list(embeddings.paths)})
+        write_table(paths_table(path), {"id": list(range(len(embeddings))), "path": list(embeddings.paths)})
     with replacing(path) as temporary, temporary.open("wb") as file:
         if path.suffix == ".npy":
             np.save(file, embeddings.vectors)
@@ -138,11 +138,11 @@ def is_written(path: Path) -> bool:
         Exception: of the reader, if the file has another format.
     """
     if path.suffix == ".npy":
-        return is_table_of(paths_beside(path), ("id", "path"))
+        return is_table_of(paths_table(path), ("id", "path"))
     return is_table_of(path, ("embeddings", "paths", "ids") if path.suffix == ".npz" else ("id", "path", "embedding"))
 
 
-def paths_beside(path: Path) -> Path:
+def paths_table(path: Path) -> Path:
     """The table of `id` and `path` that belongs to an .npy file, which holds vectors alone: x.paths.csv for x.npy."""
     return path.with_suffix(".paths.csv")
 
@@ -177,7 +177,7 @@ def _read_npy(path: Path) -> dict[str, Any]:
     loaded = np.load(path, allow_pickle=False)
     if not isinstance(loaded, np.ndarray):
         raise ValueError("this is an archive of arrays: call it .npz")
-    table = paths_beside(path)
+    table = paths_table(path)
     if table.is_file():
         with table.open(newline="", encoding="utf-8") as file:
             paths = [from_csv_cell(line.get("path") or "") for line in csv.DictReader(file)]

@@ -23,7 +23,7 @@ from torch import Tensor
 from antipodes.audit.background import DISTANT, Background, measure_background
 from antipodes.audit.embeddings import Embeddings
 from antipodes.audit.groups import equal_rows, join, listed_pairs
-from antipodes.audit.neighbours import Neighbours, Progress, nearest_large
+from antipodes.audit.neighbours import DatasetNeighbours, Progress, nearest_large
 
 EXACT, NEAR, FALSE_NEGATIVE = "exact duplicate", "near duplicate", "false negative"
 OUTLIER, OTHER_CLASS = "outlier", "other class"
@@ -169,7 +169,7 @@ class _Edges:
     proposed: Tensor
 
 
-def _edges(neighbours: Neighbours) -> _Edges:
+def _edges(neighbours: DatasetNeighbours) -> _Edges:
     n, k = neighbours.rows.shape
     first = torch.arange(n).repeat_interleave(k)
     second = neighbours.rows.flatten()
@@ -251,7 +251,7 @@ def _similarity(vectors: Tensor, a: int, b: int) -> float:
     return float(torch.cosine_similarity(vectors[a], vectors[b], dim=0).clamp(-1, 1))
 
 
-def _outliers(neighbours: Neighbours, background: Background, deviations: float = 4.0) -> list[Notice]:
+def _outliers(neighbours: DatasetNeighbours, background: Background, deviations: float = 4.0) -> list[Notice]:
     """Samples whose neighbours are, on average, much less close than those of the others."""
     known = neighbours.rows >= 0
     every = torch.arange(len(known))[:, None].expand_as(known)
@@ -265,7 +265,7 @@ def _outliers(neighbours: Neighbours, background: Background, deviations: float 
     return sorted(notices, key=lambda notice: (notice.score, notice.row))
 
 
-def _other_classes(neighbours: Neighbours, labels: NDArray[np.int64], share: float = 0.8) -> list[Notice]:
+def _other_classes(neighbours: DatasetNeighbours, labels: NDArray[np.int64], share: float = 0.8) -> list[Notice]:
     """Samples of whose labelled neighbours at least `share` (and three) are of one class that is not theirs."""
     label = torch.from_numpy(labels)
     near = torch.where(neighbours.rows >= 0, label[neighbours.rows.clamp(min=0)], -1)

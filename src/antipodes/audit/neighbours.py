@@ -26,7 +26,7 @@ LARGE = 300_000
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class DatasetNeighbours:
     """Similarities (m, k) float32 and rows (m, k) int64 of the nearest vectors of m queries, nearest first."""
 
     similarities: Tensor
@@ -34,7 +34,7 @@ class Neighbours:
     exact: bool = True
 
 
-def nearest(vectors: Tensor, k: int, progress: Progress | None = None, block: int = BLOCK) -> Neighbours:
+def nearest(vectors: Tensor, k: int, progress: Progress | None = None, block: int = BLOCK) -> DatasetNeighbours:
     """The k nearest other vectors of every vector, by cosine.
 
     Args:
@@ -80,12 +80,12 @@ def nearest(vectors: Tensor, k: int, progress: Progress | None = None, block: in
             done += 1
             if progress is not None:
                 progress(done, total)
-    return Neighbours(similarities, rows)
+    return DatasetNeighbours(similarities, rows)
 
 
 def nearest_of(
     queries: Tensor, vectors: Tensor, k: int, own_rows: Tensor | None = None, progress: Progress | None = None
-) -> Neighbours:
+) -> DatasetNeighbours:
     """The k nearest vectors of every query, by cosine.
 
     Args:
@@ -119,10 +119,10 @@ def nearest_of(
         rows.append(best.indices)
         if progress is not None:
             progress(min(start + size, len(queries)), len(queries))
-    return Neighbours(torch.cat(similarities), torch.cat(rows))
+    return DatasetNeighbours(torch.cat(similarities), torch.cat(rows))
 
 
-def nearest_large(vectors: Tensor, k: int, progress: Progress | None = None) -> Neighbours:
+def nearest_large(vectors: Tensor, k: int, progress: Progress | None = None) -> DatasetNeighbours:
     """The k nearest other vectors: exact up to `LARGE` vectors, by faiss's inverted lists above, where it is installed.
 
     Of the approximate lists a query looks at 32 of about 4 sqrt(n). `exact` of the answer says which it was.
@@ -149,7 +149,7 @@ def nearest_large(vectors: Tensor, k: int, progress: Progress | None = None) -> 
         rows[start : start + BLOCK] = found[others].view(-1, k)
         if progress is not None:
             progress(start + len(found), n)
-    return Neighbours(similarities, rows, exact=False)
+    return DatasetNeighbours(similarities, rows, exact=False)
 
 
 def _merge(product: Tensor, axis: int, span: slice, offset: int, similarities: Tensor, rows: Tensor) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 import antipodes
 from antipodes.audit.photos import Photos
 from antipodes.encoders.loading import LoadedEncoder, normalised
-from antipodes.encoders.patches import DIM, PatchEyes, spread
+from antipodes.encoders.patches import DIM, PatchEncoder, spread
 
 Progress = Callable[[int, int], None]
 Encode = Callable[[list[Image.Image]], Any]
@@ -65,7 +65,7 @@ class Patches:
         rows = spread(len(photos))
         if len(rows) < 2:
             raise ValueError("eyes for patches are fitted to two pictures or more: use another encoder")
-        eyes = PatchEyes(dim=min(DIM, len(rows) - 1))
+        eyes = PatchEncoder(dim=min(DIM, len(rows) - 1))
         loaded = LoadedEncoder([eyes], [eyes.preprocessing], PATCHES)
         chunks = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
         raw = (loaded.prepare([photos.image(row) for row in chunk]) for chunk in chunks)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from antipodes.audit.embeddings import FORMATS, Embeddings, checked, is_written, paths_beside, write_embeddings
+from antipodes.audit.embeddings import FORMATS, Embeddings, checked, is_written, paths_table, write_embeddings
 from antipodes.audit.outputs import is_table_of, require_out, write_table
 from antipodes.audit.parts import compute_in_parts, remove_parts
 from antipodes.audit.photos import Photos, open_photos, photos_of
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> None:
     refuse_foreign(out, "--out", is_written, call.force)
     refuse_foreign(skipped, "--out", lambda file: is_table_of(file, SKIPPED), call.force)
     if out.suffix == ".npy":
-        refuse_foreign(paths_beside(out), "--out", lambda _: is_written(out), call.force)
+        refuse_foreign(paths_table(out), "--out", lambda _: is_written(out), call.force)
     for name in ("workers", "batch_size"):
         if getattr(call, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(call, name)}")
@@ -87,7 +87,7 @@ def main(arguments: list[str]) -> None:
         "out": str(out),
     }
     if out.suffix == ".npy":
-        facts["paths"] = str(paths_beside(out))
+        facts["paths"] = str(paths_table(out))
     if photos.skipped:
         write_table(skipped, dict(zip(SKIPPED, zip(*photos.skipped, strict=True), strict=True)))
         facts["skipped files"] = str(skipped)

@@ -12,7 +12,7 @@ from rich.table import Table
 from torch import Tensor
 
 from antipodes.audit.embeddings import FORMATS, Embeddings, read_embeddings
-from antipodes.audit.neighbours import Neighbours, nearest_large, nearest_of
+from antipodes.audit.neighbours import DatasetNeighbours, nearest_large, nearest_of
 from antipodes.audit.outputs import is_table_of, require_out, write_table
 from antipodes.cli.evaluate import progress_bar
 from antipodes.cli.parser import FORCE, ArgumentParser
@@ -112,7 +112,7 @@ def _row(name: str, known: Embeddings) -> int:
     return ending[0]
 
 
-def _columns(queries: Embeddings, known: Embeddings, found: Neighbours, wide: bool) -> dict[str, Any]:
+def _columns(queries: Embeddings, known: Embeddings, found: DatasetNeighbours, wide: bool) -> dict[str, Any]:
     """The answer as columns: a line for each neighbour, or for .npz a row of neighbours for each sample."""
     if wide:
         return dict(zip(ARRAYS, (list(queries.paths), found.rows.numpy(), found.similarities.numpy()), strict=True))
@@ -126,7 +126,7 @@ def _columns(queries: Embeddings, known: Embeddings, found: Neighbours, wide: bo
     return dict(zip(COLUMNS, columns, strict=True))
 
 
-def _show(queries: Embeddings, known: Embeddings, found: Neighbours) -> None:
+def _show(queries: Embeddings, known: Embeddings, found: DatasetNeighbours) -> None:
     """The first samples with their neighbours, as a table."""
     table = Table("sample", "neighbour", title="nearest samples" + ("" if found.exact else " (approximate)"))
     table.add_column("similarity", justify="right")

@@ -25,7 +25,7 @@ from antipodes.training.loop import train
 
 DEFAULTS: dict[Kind, str] = {
     "method": "simclr",
-    "objective": "info-nce",
+    "loss": "info-nce",
     "negatives": "none",
     "guide": "none",
     "data": "shapes",
@@ -37,6 +37,13 @@ CHOICES: dict[Kind, str] = {kind: f"{', '.join(names)}, {ELSE[kind]}" for kind, 
     "guide": f"none, {', '.join(NAMES['guide'])}, a .npy, .npz or .safetensors file, or {ELSE['guide']}",
     "augmentation": f"{', '.join(NAMES['augmentation'])}; by default what the method's paper uses",
 }
+RENAMED = {
+    "--objective": "--loss",
+    "--together": "--batch_neighbours",
+    "--guide_view": "--distill",
+    "--guide_view_temperature": "--distill_temperature",
+}
+"""Options of earlier versions, with those that replaced them."""
 # on resume: they do not change what is learned
 MAY_CHANGE = ("threads", "workers", "log_every", "snapshot_every", "tensorboard", "wandb")
 USAGE = """antipodes train [--method NAME] [--negatives NAME] [--data NAME] [--encoder NAME] [--out FOLDER] [options]
@@ -65,6 +72,11 @@ def main(arguments: list[str]) -> None:
 
 def parse(arguments: list[str]) -> tuple[dict[str, Any], Run | None]:
     """The complete configuration that a call asks for, and the run it continues, if any."""
+    for argument in arguments:
+        name, _, rest = argument.partition("=")[0].partition(".")
+        if name in RENAMED:
+            new = ".".join(filter(None, (RENAMED[name], rest)))
+            raise ValueError(f"{argument.partition('=')[0]} is now called {new}")
     arguments = _long_form(arguments)
     run = None if _help(arguments) else _option(arguments, "--resume")
     if run is None:
@@ -239,6 +251,9 @@ def _checked(loaded: dict[str, Any], source: str) -> dict[str, Any]:
         ValueError: if a component is neither a name nor a mapping with one.
     """
     loaded = dict(loaded)
+    for old in loaded:
+        if f"--{old}" in RENAMED:
+            raise ValueError(f"{source}: {old} is now called {RENAMED[f'--{old}'][2:]}")
     for kind in get_args(Kind):
         if kind in loaded:
             loaded[kind] = _component(loaded[kind], kind, source)

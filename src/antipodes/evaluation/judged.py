@@ -98,7 +98,7 @@ def judged_embeddings(
         maker = query if isinstance(other, Tensor) else other
         views = [embedded(maker, towers[0], 2 + number) for number in range(method.supports)]
         supports = torch.stack(views).mean(0)
-    return Judged(anchors, candidates, supports, method.objectives()[name].ask_guide)
+    return Judged(anchors, candidates, supports, method.pair_losses()[name].ask_guide)
 
 
 def _same(one: nn.Module, other: nn.Module) -> bool:

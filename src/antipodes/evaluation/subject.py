@@ -121,7 +121,7 @@ class Subject:
     def directed_policies(self) -> list[tuple[Policy, str]]:
         """The policy of every direction that has one, whole, with the direction's name."""
         assert self.method is not None
-        found = ((objective.negatives, name) for name, objective in self.method.objectives().items())
+        found = ((loss_fn.negatives, name) for name, loss_fn in self.method.pair_losses().items())
         return [(policy, name) for policy, name in found if policy is not None]
 
     @property

@@ -1,4 +1,4 @@
-"""The sums of DCL and HCL from the kernel's sums, in log space."""
+"""The sums of Debiased and HCL from the kernel's sums, in log space."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def debias(log_sum: Tensor, kept: Tensor, positives: Tensor, tau_plus: float, temperature: float | Tensor) -> Tensor:
-    """DCL's estimate of the sum over true negatives: take away what the share `tau_plus` of positives adds to it.
+    """Debiased's estimate of the sum over true negatives: take away what the share `tau_plus` of positives adds to it.
 
         S' = max( (S - N tau_plus e^{s+/tau}) / (1 - tau_plus),  N e^{-1/tau} )
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from antipodes.losses.hard_pairs import HardPairs
 from antipodes.methods.batch import Batch
 from antipodes.methods.method import Method
 from antipodes.methods.towers import Network, Tower, TowerPlan, Towers, follow, frozen_copy
-from antipodes.objectives.hard_pairs import HardPairs
 
 TARGET = "target"
 
@@ -30,7 +30,7 @@ class HNSSL(Method):
 
     Args:
         network: One tower, without a head.
-        objective: The loss.
+        loss_fn: The loss.
         momentum: Share of the target encoder that stays at each step.
         target_gradient: Let gradients train the target encoder too, before it moves.
     """
@@ -38,7 +38,7 @@ class HNSSL(Method):
     run = {
         "augmentation": "hnssl",
         "head": {"kind": "none"},
-        "objective": {"name": "hard-pairs"},
+        "loss": {"name": "hard-pairs"},
         "clip_gradient": 1.0,
     }
     trains = ("hard-pairs",)
@@ -46,7 +46,7 @@ class HNSSL(Method):
     plain = True
 
     def __init__(
-        self, network: Towers, objective: HardPairs, momentum: float = 0.5, target_gradient: bool = False
+        self, network: Towers, loss_fn: HardPairs, momentum: float = 0.5, target_gradient: bool = False
     ) -> None:
         if not 0 <= momentum <= 1:
             raise ValueError(f"momentum must be in [0, 1], got {momentum}: it is the share of the target that stays")
@@ -59,7 +59,7 @@ class HNSSL(Method):
             copied.frozen = False
             plans = {**network.plans, TARGET: TowerPlan("")}
             network = Towers({name: online, TARGET: copied}, plans)
-        super().__init__(network, {name: objective})
+        super().__init__(network, {name: loss_fn})
         self.momentum = momentum
         self.target_gradient = target_gradient
         if not target_gradient:
@@ -86,8 +86,8 @@ class HNSSL(Method):
             online = network({name: inputs.views[0]})[name]
             with torch.no_grad(), self.precision():
                 target = self.target(inputs.plain)
-        (objective,) = self.directions.values()
-        loss: Tensor = objective(online, target, batch.ids, batch.rows)
+        (loss_fn,) = self.directions.values()
+        loss: Tensor = loss_fn(online, target, batch.ids, batch.rows)
         return loss
 
     def after_step(self) -> None:

@@ -17,7 +17,7 @@ from antipodes.negatives.flags import Flags, find_flags
 from antipodes.pairs import Pairs, Rule
 
 Space = Literal["features", "embeddings", "seen", "guide"]
-Hears = Literal["loss", "score"]
+Receives = Literal["loss", "score"]
 if TYPE_CHECKING:
     Alpha = float | Tensor
 else:
@@ -55,7 +55,7 @@ class Policy(nn.Module, ABC):
     ranks: bool = False  # whether it goes by the order of similarities, which means nothing in a narrow cone
     reweighs: bool = False  # whether `reweigh` changes the sums
     weighs: bool = False  # whether it says how much single pairs are pulled, which eliminating them cannot follow
-    hears: Hears | None = None  # what `hear` is told: every step's loss, or the validation scores between epochs
+    receives: Receives | None = None  # what `hear` is told: every step's loss, or the validation scores between epochs
     fits: bool = False  # whether `fit` does anything
     by_row: bool = True  # whether it looks samples up by their rows, so that a loss needs ids
     uses_guide: bool = False  # whether it looks at `Pairs.guide`
@@ -78,7 +78,7 @@ class Policy(nn.Module, ABC):
             pairs: This step's anchors and candidates; a policy looks at them without gradient.
             progress: Share of training done, in [0, 1].
             learn: Whether the policy may learn from these pairs. With False, and in `eval()`, no table moves; an
-                objective also asks with False under `torch.no_grad()`.
+                loss also asks with False under `torch.no_grad()`.
 
         Returns:
             One rule, or a list of several whose losses are averaged (granularities of a clustering).
@@ -155,8 +155,8 @@ class Both(Policy):
     def __init__(self, first: Policy, second: Policy) -> None:
         super().__init__()
         if first.reweighs and second.reweighs:
-            raise ValueError("two policies that reweigh the sum of negatives, such as dcl and hcl, cannot be joined")
-        if first.hears and second.hears and first.hears != second.hears:
+            raise ValueError("policies that reweigh the sum of negatives, such as debiased and hcl, cannot be joined")
+        if first.receives and second.receives and first.receives != second.receives:
             raise ValueError("a policy that hears losses and one that hears scores cannot be joined")
         self.first = first
         self.second = second
@@ -164,7 +164,7 @@ class Both(Policy):
         self.ranks = first.ranks or second.ranks
         self.reweighs = first.reweighs or second.reweighs
         self.weighs = first.weighs or second.weighs
-        self.hears = first.hears or second.hears
+        self.receives = first.receives or second.receives
         self.fits = first.fits or second.fits
         self.by_row = first.by_row or second.by_row
         self.uses_guide = first.uses_guide or second.uses_guide
@@ -209,7 +209,7 @@ class Both(Policy):
     def hear(self, value: float, progress: float) -> None:
         """Tell the number to the parts that listen."""
         for part in self.parts():
-            if part.hears is not None:
+            if part.receives is not None:
                 part.hear(value, progress)
 
     def statistics(self) -> Numbers:

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from antipodes import schedules
 from antipodes.functional.shares import whole_below
-from antipodes.negatives.cone import NARROW, negative_similarity
-from antipodes.negatives.policy import Hears, Numbers, Policy
+from antipodes.negatives.collapse import NARROW, negative_similarity
+from antipodes.negatives.policy import Numbers, Policy, Receives
 from antipodes.pairs import Pairs, Ranks, Rule
 
 Anneal = Literal[
-    "linear", "step", "staircase", "none", "validation", "loss", "validation-window", "loss-window", "cone"
+    "linear", "step", "staircase", "none", "validation", "loss", "validation-window", "loss-window", "collapse"
 ]
 STAIR = 0.1  # by which the authors' staircase shrinks the ball at a time
-ADAPTIVE: dict[Anneal, Hears] = {
+ADAPTIVE: dict[Anneal, Receives] = {
     "validation": "score",
     "loss": "loss",
     "validation-window": "score",
@@ -51,8 +51,8 @@ class Ring(Policy):
     moves the ball by 0.05, a loss with the mean of the last 10 and moves it by 0.01, whatever time has passed; an equal
     one moves nothing.
 
-    `cone` goes by what it sees: the ball shrinks as linearly as time passes, but only while the candidates' mean
-    similarity is below `cone_limit`. Embeddings that all point one way have no order worth ranking; until they have
+    `collapse` goes by what it sees: the ball shrinks as linearly as time passes, but only while the candidates' mean
+    similarity is below `collapse_limit`. Embeddings that all point one way have no order worth ranking; until they have
     spread for the first time every candidate counts, and later the ball waits where it is.
 
     Args:
@@ -61,12 +61,12 @@ class Ring(Policy):
         until: Share of training that annealing takes, where the adaptive ones hear of nothing but improvements.
         anneal: How the ball shrinks: linear, at once (step), by tenths that last equally long (staircase, as in the
             authors' code), by the validation score or the training loss (and as the authors do, validation-window and
-            loss-window), while the embeddings are spread out (cone), or none, which has the final ring from the start.
+            loss-window), while the embeddings are spread out (collapse), or none: the final ring from the start.
         patience: Of the adaptive anneals: how many times in a row there is no improvement before the ball widens; the
             paper does not wait.
         start: Share of training before the ring begins to shrink; until then every candidate counts, and the adaptive
             anneals only remember what they hear.
-        cone_limit: Of the anneal `cone`: the mean similarity of candidates above which the ball waits.
+        collapse_limit: Of the anneal `collapse`: the mean similarity of candidates above which the ball waits.
 
     Example:
         >>> Ring(outer=(1.0, 0.1), inner=0.1).share(0.0)
@@ -89,7 +89,7 @@ class Ring(Policy):
         anneal: Anneal = "linear",
         patience: int = 1,
         start: float = 0.0,
-        cone_limit: float = NARROW,
+        collapse_limit: float = NARROW,
     ) -> None:
         super().__init__()
         if isinstance(outer, (int, float)) or len(outer) != 2:
@@ -108,15 +108,17 @@ class Ring(Policy):
             raise ValueError(f"patience must be at least 1, got {patience}: it counts scores or losses")
         if not 0 <= start < 1 or (anneal != "none" and start >= until):
             raise ValueError(f"start must be in [0, 1) and before until, got {start}: it is a share of training")
-        if not -1 < cone_limit < 1:
-            raise ValueError(f"cone_limit must be in (-1, 1), got {cone_limit}: it is a mean similarity of candidates")
+        if not -1 < collapse_limit < 1:
+            raise ValueError(
+                f"collapse_limit must be in (-1, 1), got {collapse_limit}: it is a mean similarity of candidates"
+            )
         self.start = start
-        self.cone_limit = cone_limit
+        self.collapse_limit = collapse_limit
         self.inner = inner
         self.patience = patience
-        self.hears = ADAPTIVE.get(anneal)
-        self.waits_for_spread = anneal == "cone"
-        self.adaptive = self.hears is not None or self.waits_for_spread
+        self.receives = ADAPTIVE.get(anneal)
+        self.waits_for_spread = anneal == "collapse"
+        self.adaptive = self.receives is not None or self.waits_for_spread
         if anneal == "none":
             self.schedule = schedules.constant(outer[1])
         elif anneal == "step":
@@ -145,13 +147,13 @@ class Ring(Policy):
 
         The first number, and all that come before `start`, are only remembered.
         """
-        if self.hears is None:
+        if self.receives is None:
             return
         if self.step:
             self._hear_in_window(value, progress)
             return
-        before, memory, notch = self.heard.item(), MEMORY[self.hears], self._notch(progress)
-        better = value < before if self.hears == "loss" else value > before
+        before, memory, notch = self.heard.item(), MEMORY[self.receives], self._notch(progress)
+        better = value < before if self.receives == "loss" else value > before
         if math.isnan(before):
             before = value
         elif progress >= self.start:
@@ -165,7 +167,7 @@ class Ring(Policy):
     @property
     def uses_progress(self) -> bool:
         """Whether the ring moves with time or waits for its start."""
-        moves = self.hears is None and len({value for _, value in self.schedule.points}) > 1
+        moves = self.receives is None and len({value for _, value in self.schedule.points}) > 1
         return self.start > 0 or self.waits_for_spread or moves
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
@@ -175,7 +177,7 @@ class Ring(Policy):
         if self.waits_for_spread:
             if learn and self.training:
                 self._shrink_if_spread(pairs, progress)
-            if self.ball == self.schedule.points[0][1] and not self.heard < self.cone_limit:
+            if self.ball == self.schedule.points[0][1] and not self.heard < self.collapse_limit:
                 return [Rule()]  # the embeddings have never spread, so their order is noise
         outer, count = self.share(progress), pairs.available()
         first = whole_below(self.inner * outer, count)
@@ -197,7 +199,7 @@ class Ring(Policy):
         known = self.past[~self.past.isnan()]
         if len(known) and progress >= self.start:
             change = value - known.mean().item()
-            better = -change if self.hears == "loss" else change
+            better = -change if self.receives == "loss" else change
             self.ball -= math.copysign(self.step, better) if better else 0.0
         self.past.copy_(torch.cat((self.past[1:], self.past.new_tensor([value]))))
         self._remember(value, progress)
@@ -205,7 +207,7 @@ class Ring(Policy):
     def _shrink_if_spread(self, pairs: Pairs, progress: float) -> None:
         """Shrink the ball by the time since the last look if the candidates are spread out, on all ranks alike."""
         similarity = negative_similarity(pairs, over_ranks=True).item()
-        if similarity < self.cone_limit and not math.isnan(self.heard.item()):
+        if similarity < self.collapse_limit and not math.isnan(self.heard.item()):
             self.ball -= self._notch(progress)
         self._remember(similarity, progress)
 

@@ -12,9 +12,9 @@ from antipodes.audit.embeddings import Embeddings
 from antipodes.audit.findings import FALSE_NEGATIVE, OTHER_CLASS, Findings, Notice, Pair
 from antipodes.audit.photos import Photos
 from antipodes.audit.summary import class_name
-from antipodes.report.album import Album
 from antipodes.report.names import path_ends, short_paths
 from antipodes.report.page import Card, Facts, Gallery, Page, Picture, Section, Table
+from antipodes.report.picture_store import PictureStore
 from antipodes.report.plane import choose, map_of
 
 MAPPED = 1000
@@ -41,14 +41,14 @@ def audit_page(
         shown: pairs of each kind that are shown with pictures.
         progress: called with (cards done, cards in all).
     """
-    album = Album()
+    picture_store = PictureStore()
     embeddings = replace(embeddings, paths=tuple(short_paths(embeddings.paths)))
     summary = {name: path_ends([value])[0] if name == "subject" else value for name, value in summary.items()}
     pairs = _first(findings.pairs, shown)
     notices = _first(findings.notices, shown)
     cards = []
     for done, pair in enumerate(pairs):
-        cards.append(_pair_card(pair, embeddings, album, photos))
+        cards.append(_pair_card(pair, embeddings, picture_store, photos))
         if progress is not None:
             progress(done + 1, len(pairs))
     sections: list[Section] = [Facts("In numbers", list(summary.items()), _advice(summary))]
@@ -57,18 +57,18 @@ def audit_page(
         hidden = [f"{shown} of {count:,} {kind} pairs" for kind, count in counts.items() if count > shown]
         sections.append(Gallery("Pairs", cards, f"Shown: {', '.join(hidden)}." if hidden else ""))
     if notices:
-        standing = [_notice_card(notice, embeddings, album, photos) for notice in notices]
+        standing = [_notice_card(notice, embeddings, picture_store, photos) for notice in notices]
         sections.append(Gallery("Samples that stand out", standing))
     rows = choose(len(embeddings), MAPPED)
     images = [-1] * len(rows)
     if photos is not None:
-        images = album.add_pixels([("small", int(row)) for row in rows], photos.pixels(rows))
+        images = picture_store.add_pixels([("small", int(row)) for row in rows], photos.pixels(rows))
     sections.append(map_of("Map", embeddings, rows, images, "Point at one to see it."))
     sections.append(_table(embeddings, findings))
     if photos is not None and photos.skipped:
         sections.append(Table("Skipped files", ["file", "reason"], list(photos.skipped)))
     subtitle = f"{len(embeddings):,} samples, {summary.get('encoder', 'embeddings')}"
-    return Page(f"Audit of {PurePath(title).name or title}", subtitle, sections, album.pictures)
+    return Page(f"Audit of {PurePath(title).name or title}", subtitle, sections, picture_store.pictures)
 
 
 def _advice(summary: dict[str, Any]) -> str:
@@ -91,12 +91,12 @@ def _first(found: Any, most: int) -> list[Any]:
     return kept
 
 
-def _picture(row: int, embeddings: Embeddings, album: Album, photos: Photos | None) -> Picture:
-    image = -1 if photos is None else album.add(row, lambda: photos.image(row))
+def _picture(row: int, embeddings: Embeddings, picture_store: PictureStore, photos: Photos | None) -> Picture:
+    image = -1 if photos is None else picture_store.add(row, lambda: photos.image(row))
     return Picture(image, embeddings.paths[row], embeddings.class_of(row))
 
 
-def _pair_card(pair: Pair, embeddings: Embeddings, album: Album, photos: Photos | None) -> Card:
+def _pair_card(pair: Pair, embeddings: Embeddings, picture_store: PictureStore, photos: Photos | None) -> Card:
     right = None
     if embeddings.labels is not None:
         first, second = embeddings.labels[pair.a], embeddings.labels[pair.b]
@@ -104,16 +104,16 @@ def _pair_card(pair: Pair, embeddings: Embeddings, album: Album, photos: Photos 
     text = f"similarity {pair.similarity:.3f}"
     if pair.kind == FALSE_NEGATIVE:
         text += f", threshold {pair.threshold:.3f}"
-    pictures = [_picture(row, embeddings, album, photos) for row in (pair.a, pair.b)]
+    pictures = [_picture(row, embeddings, picture_store, photos) for row in (pair.a, pair.b)]
     return Card(pair.kind, pictures, round(pair.similarity, 6), text, right)
 
 
-def _notice_card(notice: Notice, embeddings: Embeddings, album: Album, photos: Photos | None) -> Card:
+def _notice_card(notice: Notice, embeddings: Embeddings, picture_store: PictureStore, photos: Photos | None) -> Card:
     if notice.kind == OTHER_CLASS:
         text = f"looks like {class_name(embeddings, notice.suggestion)} ({100 * notice.score:.0f} % of its neighbours)"
     else:
         text = f"closeness of its neighbours {notice.score:.2f}, usual above {notice.bound:.2f}"
-    return Card(notice.kind, [_picture(notice.row, embeddings, album, photos)], round(notice.score, 6), text)
+    return Card(notice.kind, [_picture(notice.row, embeddings, picture_store, photos)], round(notice.score, 6), text)
 
 
 def _table(embeddings: Embeddings, findings: Findings) -> Table:

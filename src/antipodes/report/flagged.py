@@ -19,9 +19,9 @@ from antipodes.evaluation.judged import judge, judged_embeddings
 from antipodes.methods import Method
 from antipodes.negatives.flags import find_flags
 from antipodes.pairs import Pairs
-from antipodes.report.album import Album
 from antipodes.report.names import path_ends, short_paths
 from antipodes.report.page import Card, Cell, Gallery, Picture, Section
+from antipodes.report.picture_store import PictureStore
 from antipodes.report.plane import choose, map_of
 from antipodes.runs.embedding import embed
 from antipodes.runs.folder import Run
@@ -47,7 +47,7 @@ class _Flag:
     threshold: float
 
 
-def examine_run(run: Run, name: str, samples: int, shown: int, album: Album) -> Seen:
+def examine_run(run: Run, name: str, samples: int, shown: int, picture_store: PictureStore) -> Seen:
     """Look at a run's training data with its own eyes.
 
     Args:
@@ -55,7 +55,7 @@ def examine_run(run: Run, name: str, samples: int, shown: int, album: Album) -> 
         name: what the page calls it.
         samples: how many samples are looked at.
         shown: how many pairs are shown.
-        album: takes the pictures.
+        picture_store: takes the pictures.
 
     Raises:
         ValueError: if the run was opened with another place of its data, and that cannot be read.
@@ -80,14 +80,14 @@ def examine_run(run: Run, name: str, samples: int, shown: int, album: Album) -> 
     embeddings = _embeddings(features, data, photos, rows)
     texts = _texts(part)
     for title, pairs, how in _flagged(method, part, rows, embeddings):
-        cards = [_card(pair, embeddings, rows, photos, album, name, texts) for pair in pairs[:shown]]
+        cards = [_card(pair, embeddings, rows, photos, picture_store, name, texts) for pair in pairs[:shown]]
         labelled = [card.right for card in cards if card.right is not None]
         note = f"{how} {len(pairs):,} pairs of {len(rows):,} samples, the {len(cards):,} most similar are shown."
         if labelled:
             note += f" {100 * sum(labelled) / len(labelled):.0f} % of these have one label."
         if cards:
             seen.sections.append(Gallery(title.format(run=name), cards, note))
-    images = album.add_pixels([(name, int(row)) for row in rows], part.fetch(torch.arange(len(rows))))
+    images = picture_store.add_pixels([(name, int(row)) for row in rows], part.fetch(torch.arange(len(rows))))
     seen.sections.append(map_of(f"Map of {name}", embeddings, np.arange(len(rows)), images, "Point at one to see it."))
     return seen
 
@@ -130,21 +130,21 @@ def _flagged(
         sentence about them.
     """
     judged = False
-    for direction, objective in method.objectives().items():
-        if objective.negatives is None:
+    for direction, loss_fn in method.pair_losses().items():
+        if loss_fn.negatives is None:
             continue
         try:
             pairs = _pairs(method, part, rows, direction)
-            if objective.ask_guide is not None:
-                pairs = pairs.with_guide(objective.ask_guide(pairs))
-            flags = find_flags(pairs, judge(objective.negatives, pairs))
+            if loss_fn.ask_guide is not None:
+                pairs = pairs.with_guide(loss_fn.ask_guide(pairs))
+            flags = find_flags(pairs, judge(loss_fn.negatives, pairs))
         except ValueError:  # a policy that needs a guide, or more than embeddings
             continue
         judged = True
         bounds = flags.thresholds[flags.rules, flags.anchors]
         found = _strongest(flags.anchors, flags.candidates, flags.similarities, bounds)
-        where = f", {direction.replace('_', ' ')}" if len(method.objectives()) > 1 else ""
-        who = type(objective.negatives).__name__
+        where = f", {direction.replace('_', ' ')}" if len(method.pair_losses()) > 1 else ""
+        who = type(loss_fn.negatives).__name__
         yield f"Flagged by {{run}}{where}", found, f"{who} calls these false negatives, judged on plain images:"
     if not judged:
         findings = find(embeddings)
@@ -185,14 +185,14 @@ def _card(
     embeddings: Embeddings,
     rows: Tensor,
     photos: Photos,
-    album: Album,
+    picture_store: PictureStore,
     name: str,
     texts: list[str] | None,
 ) -> Card:
     pictures = []
     for place in (pair.a, pair.b):
         row = int(rows[place])
-        image = album.add((name, "large", row), lambda row=row: photos.image(row))  # type: ignore[misc]
+        image = picture_store.add((name, "large", row), lambda row=row: photos.image(row))  # type: ignore[misc]
         caption = embeddings.class_of(place) if texts is None else texts[place]
         pictures.append(Picture(image, embeddings.paths[place], caption))
     text = f"similarity {pair.similarity:.3f}"

@@ -120,7 +120,7 @@ class Page:
     title: str
     subtitle: str
     sections: Sequence[Section]
-    album: Sequence[str] = field(default=())
+    picture_store: Sequence[str] = field(default=())
 
 
 def require_jinja() -> Any:

@@ -11,11 +11,11 @@ from typing import Any
 
 from antipodes.evaluation.figures import judged
 from antipodes.evaluation.scores import FILE, are_outdated, read_measured, read_scores
-from antipodes.report.album import Album
 from antipodes.report.curves import Thinned, draw
 from antipodes.report.flagged import examine_run
 from antipodes.report.names import TITLES, path_ends, title_of
 from antipodes.report.page import Cell, Curves, Page, Section, Table
+from antipodes.report.picture_store import PictureStore
 from antipodes.runs.folder import Run
 from antipodes.runs.records import epoch_lines
 
@@ -55,11 +55,11 @@ def run_page(
             sections.append(spread)
     if curves := _curves({name: epoch_lines(run.folder) for name, run in runs.items()}):
         sections.append(curves)
-    album = Album()
+    picture_store = PictureStore()
     notes: list[list[Cell]] = []
     for done, (name, run) in enumerate(runs.items()):
         if samples:
-            found = examine_run(run, name, samples, shown, album)
+            found = examine_run(run, name, samples, shown, picture_store)
             sections += found.sections
             notes += [[name, what, value] for what, value in found.facts]
         if progress is not None:
@@ -67,7 +67,7 @@ def run_page(
     if notes:
         sections.insert(1, Table("Data", ["run", "what", "found"], notes))
     title = f"Run {next(iter(runs))}" if len(runs) == 1 else f"{len(runs)} runs"
-    return Page(title, ", ".join(runs), sections, album.pictures)
+    return Page(title, ", ".join(runs), sections, picture_store.pictures)
 
 
 def _named(folders: Sequence[Path], data: str | None) -> dict[str, Run]:
@@ -87,7 +87,7 @@ def _settings(configs: Mapping[str, Mapping[str, Any]]) -> Table:
     """The options in which the runs differ, and the most telling ones in any case."""
     flat = {name: _flat(config) for name, config in configs.items()}
     options = list(dict.fromkeys(option for each in flat.values() for option in each))
-    telling = {"method.name", "objective.name", "negatives.name", "treatment", "data.name", "encoder.name"}
+    telling = {"method.name", "loss.name", "negatives.name", "treatment", "data.name", "encoder.name"}
     telling |= {"epochs", "batch_size", "seed"}
     kept = [
         option

@@ -292,11 +292,11 @@ def load_checkpoint(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:
 
 def _with_frozen(path: Path, moving: Mapping[str, Tensor], names: list[str], digest: str) -> dict[str, Tensor]:
     """The weights of a checkpoint with those that stand in the file beside it, in their order."""
-    beside = path.with_name(FROZEN)
-    fixed = load_checkpoint(beside)["model"] if beside.is_file() else {}
+    frozen = path.with_name(FROZEN)
+    fixed = load_checkpoint(frozen)["model"] if frozen.is_file() else {}
     if fingerprint(fixed) != digest:
         raise ValueError(
-            f"{path} goes with the frozen weights of its run, and {beside} does not hold them: bring it along"
+            f"{path} goes with the frozen weights of its run, and {frozen} does not hold them: bring it along"
         )
     return {name: moving[name] if name in moving else fixed[name] for name in names}
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from antipodes.data import Samples
 from antipodes.encoders import without_pretrained
+from antipodes.losses import Temperature
 from antipodes.methods import Method
 from antipodes.negatives import Known
-from antipodes.objectives import Temperature
 from antipodes.runs.build import build_method
 from antipodes.runs.folder import CHECKPOINT_KEYS, Run, load_checkpoint
 from antipodes.runs.groups import without_groups

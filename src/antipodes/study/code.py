@@ -25,7 +25,7 @@ ROOMS = (
     "negatives",
     "guides",
     "candidates",
-    "objectives",
+    "losses",
     "encoders",
     "methods",
     "data",
@@ -39,7 +39,7 @@ CORE = ("training/loop.py", "runs/build.py", "evaluation/run.py")
 """Where every run passes through."""
 PASSED_ON = ("registry.py",)
 """What a run takes from here is in its configuration."""
-CHOSEN: tuple[Kind, ...] = ("method", "objective", "negatives", "guide", "encoder", "data")
+CHOSEN: tuple[Kind, ...] = ("method", "loss", "negatives", "guide", "encoder", "data")
 """Kinds of components of which only those count that a run names."""
 DEFAULT_ENCODERS = ("resnet18-slim", "bag-of-words", "identity")  # of towers that a configuration leaves open
 

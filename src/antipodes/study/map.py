@@ -173,7 +173,7 @@ def map_figure(gains: Sequence[Gain]) -> Figure:
     for axes, x in zip(panels, ("precision", "quality"), strict=True):
         axes.axhline(0, color="black", linewidth=1.2)
         shown = sorted((gain for gain in gains if getattr(gain, x) is not None), key=lambda g: policies.index(g.policy))
-        place = dict(zip(shown, beside([getattr(gain, x) for gain in shown]), strict=True))
+        place = dict(zip(shown, separated([getattr(gain, x) for gain in shown]), strict=True))
         for number, policy in enumerate(policies):
             points = [gain for gain in shown if gain.policy == policy]
             style: dict[str, Any] = {"color": figures.COLOURS[number % len(figures.COLOURS)], "linestyle": ""}
@@ -201,7 +201,7 @@ def map_figure(gains: Sequence[Gain]) -> Figure:
     return figure
 
 
-def beside(places: Sequence[float], least: float = BESIDE) -> list[float]:
+def separated(places: Sequence[float], least: float = BESIDE) -> list[float]:
     """Places of points with those that share one side by side, around their mean and in the order given.
 
     Example:

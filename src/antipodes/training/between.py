@@ -14,7 +14,7 @@ from antipodes.functional.retrieval import recall_both_ways
 from antipodes.guides import RunGuide
 from antipodes.methods import Method
 from antipodes.negatives import Policy
-from antipodes.negatives.policy import Hears, Space
+from antipodes.negatives.policy import Receives, Space
 from antipodes.pairs import normalise
 from antipodes.runs.embedding import embed
 from antipodes.runs.towers import paired_features, tower_features
@@ -40,9 +40,9 @@ def online_recall(method: Method, data: Samples, device: torch.device | str = "c
     return recall_both_ways(pairs.images, pairs.texts, pairs.owners)[2]
 
 
-def listeners(method: Method, hears: Hears) -> list[Policy]:
+def listeners(method: Method, receives: Receives) -> list[Policy]:
     """The policies that want to hear of losses or of scores."""
-    return [policy for _, policy in method.policies() if policy.hears == hears]
+    return [policy for _, policy in method.policies() if policy.receives == receives]
 
 
 def tell(policies: list[Policy], value: float, progress: float) -> None:

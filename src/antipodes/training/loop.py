@@ -44,7 +44,7 @@ def train(config: dict[str, Any], resume: Run | None = None, say: Callable[[str]
     """Train as a configuration says, or continue a run.
 
     Args:
-        config: The settings (see `Settings`), the components `method`, `objective`, `data`, `encoder`, `augmentation`
+        config: The settings (see `Settings`), the components `method`, `loss`, `data`, `encoder`, `augmentation`
             and `negatives`, each a mapping with a name and constructor arguments, the `head`, and `encoders` by tower.
         resume: The run to continue, whose configuration this is.
         say: Told what the data is, and what the encoder starts from.

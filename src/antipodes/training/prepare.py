@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from antipodes.data import Loader, Samples, subset
-from antipodes.data.company import Company
+from antipodes.data.batch_composition import BatchComposition
 from antipodes.data.loader import batches
 from antipodes.encoders import without_pretrained
 from antipodes.encoders.layers import decayed_rates
-from antipodes.encoders.patches import PatchEyes, spread
+from antipodes.encoders.patches import PatchEncoder, spread
 from antipodes.guides import RunGuide
+from antipodes.losses import Temperature
 from antipodes.methods import Method
-from antipodes.negatives import Neighbours
-from antipodes.objectives import Temperature
+from antipodes.negatives import DatasetNeighbours
 from antipodes.runs.boards import BOARDS, require
 from antipodes.runs.build import build_method
 from antipodes.runs.folder import CHECKPOINT_KEYS, Frozen, Run, load_checkpoint, save_checkpoint, save_frozen
@@ -121,7 +121,7 @@ class Training:
     def rate_of_group(self, group: Mapping[str, Any], rate: float) -> float:
         """The learning rate of a group of parameters: a share of the step's, or the step's share of a rate of its own.
 
-        What objectives learn (a temperature) may have one, which is a third of it below 0.03, as in FastCLIP.
+        What losses learn (a temperature) may have one, which is a third of it below 0.03, as in FastCLIP.
         """
         own_rate = group.get("own_rate")
         if own_rate is None:
@@ -199,8 +199,8 @@ def prepare(
         world_size=fabric.world_size,
         workers=settings.workers,
     )
-    if settings.together > 1:
-        loader.company = _company(method, data, settings.together)
+    if settings.batch_neighbours > 1:
+        loader.composition = _composition(method, data, settings.batch_neighbours)
     validation = _validation(method, data, tell) if settings.knn_every else None
     calendar = Calendar(len(loader) // settings.accumulate)
     if calendar.steps == 0:
@@ -397,7 +397,7 @@ def _fit_encoders(method: Method, data: Samples, tell: Callable[[str], None]) ->
     """Let image encoders that are fitted instead of trained see some of the training data as evaluation shows it."""
     for name, plan in method.network.plans.items():
         encoder = method.network[name].encoder
-        if not isinstance(encoder, PatchEyes):
+        if not isinstance(encoder, PatchEncoder):
             continue
         tell(f"finding the patches that {len(data):,} images are made of")
         view, prepare = plain_view(method, data.image_size, plan.input), plan.prepare
@@ -408,12 +408,12 @@ def _fit_encoders(method: Method, data: Samples, tell: Callable[[str], None]) ->
             copy.encoder.load_state_dict(encoder.state_dict())
 
 
-def _company(method: Method, data: Samples, size: int) -> Company:
+def _composition(method: Method, data: Samples, size: int) -> BatchComposition:
     """Who shares a batch with whom: the nearest others by the guide, of the first tower where it has several."""
     assert isinstance(method.guide, RunGuide)
-    nearest = Neighbours(len(data), k=min(NEAREST, len(data) - 1), identities=data.samples)
+    nearest = DatasetNeighbours(len(data), k=min(NEAREST, len(data) - 1), identities=data.samples)
     nearest.fit(method.guide.vectors(method.network.names()[0]))
-    return Company(nearest.table, size)
+    return BatchComposition(nearest.table, size)
 
 
 def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data: Samples) -> None:
@@ -427,9 +427,9 @@ def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data:
     if settings.batch_size < 2 and not method.accumulates:
         raise ValueError(f"method {name} needs a batch_size of at least 2: the others are negatives")
     guide = method.guide
-    if settings.together > 1 and not (isinstance(guide, RunGuide) and guide.has_table and not guide.moves):
+    if settings.batch_neighbours > 1 and not (isinstance(guide, RunGuide) and guide.has_table and not guide.moves):
         raise ValueError(
-            f"together {settings.together} goes by a guide's vectors of the whole dataset, which must be there before "
+            f"batch_neighbours {settings.batch_neighbours} needs a guide's vectors of the whole dataset before "
             "training: give --guide network, patches or a table"
         )
     if listeners(method, "score") and (data.labels is None or settings.knn_every == 0):

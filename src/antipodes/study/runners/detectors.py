@@ -31,10 +31,10 @@ from antipodes.encoders import create
 from antipodes.encoders.heads import Head
 from antipodes.encoders.loading import load
 from antipodes.guides import HistoryGuide, MomentumGuide
+from antipodes.losses import InfoNCE
 from antipodes.methods import Tower
-from antipodes.negatives import FNC, GloFND, Neighbours, Policy
+from antipodes.negatives import FNC, DatasetNeighbours, GloFND, Policy
 from antipodes.negatives.judging import count_flags
-from antipodes.objectives import InfoNCE
 from antipodes.pairs import Pairs, normalise
 from antipodes.runs.build import build_data
 from antipodes.runs.embedding import embed
@@ -148,7 +148,7 @@ class _Training:
     def run(self) -> dict[str, Scores]:
         """Train, and judge after the steps that are asked for."""
         options, total = self.options, self.options.steps
-        loader, objective = Loader(self.data, options.batch, seed=self.seed), InfoNCE(options.temperature)
+        loader, loss_fn = Loader(self.data, options.batch, seed=self.seed), InfoNCE(options.temperature)
         optimizer = torch.optim.SGD(self.network.parameters(), lr=0.0, momentum=0.9, weight_decay=5e-4)
         batches = (batch for epoch in count() for batch in loader.epoch(epoch))
         found: dict[int, dict[str, tuple[float, float]]] = {}
@@ -158,7 +158,7 @@ class _Training:
                 group["lr"] = rate
             views = torch.cat([self._view(raw["image"], step, number) for number in range(2)])
             first, second = self.network(views).chunk(2)
-            loss = objective(first, second, rows)
+            loss = loss_fn(first, second, rows)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -220,7 +220,7 @@ class _Training:
 
 def _neighbours(vectors: Tensor, labels: Tensor, k: int) -> tuple[float, float]:
     """Precision and recall of the mutual k nearest of the whole dataset."""
-    policy = Neighbours(len(vectors), k, mutual=True)
+    policy = DatasetNeighbours(len(vectors), k, mutual=True)
     policy.fit(vectors)
     flagged = policy.table >= 0
     right = flagged & (labels[policy.table.clamp(min=0).long()] == labels[:, None])

@@ -1,4 +1,4 @@
-"""A small network on locked features, trained by any objective and policy in a plain loop."""
+"""A small network on locked features, trained by any loss and policy in a plain loop."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.evaluation.judged import count_by_anchor
+from antipodes.losses import InfoNCE, Loss
 from antipodes.negatives import Policy
-from antipodes.objectives import InfoNCE, Objective
 from antipodes.pairs import Pairs, normalise
 from antipodes.registry import find
 from antipodes.seeding import generator
@@ -77,13 +77,13 @@ def build_policy(spec: Mapping[str, Any], given: Mapping[str, Any]) -> Policy | 
     return policy
 
 
-def train_network(views: Tensor, plain: Tensor, objective: Objective, recipe: Recipe, seed: int) -> SmallNetwork:
+def train_network(views: Tensor, plain: Tensor, loss_fn: Loss, recipe: Recipe, seed: int) -> SmallNetwork:
     """Train a network on two different views of every sample of a batch.
 
     Args:
         views: (V, n, F), at least two views of every sample.
         plain: (n, F) what policies that look at the whole dataset between epochs see of it.
-        objective: The loss with its policy.
+        loss_fn: The loss with its policy.
         recipe: Sizes and rates.
         seed: Of weights, order and choice of views.
     """
@@ -91,10 +91,10 @@ def train_network(views: Tensor, plain: Tensor, objective: Objective, recipe: Re
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = SmallNetwork(width, recipe.hidden, recipe.dim)
-    parameters = [*network.parameters(), *objective.parameters()]
+    parameters = [*network.parameters(), *loss_fn.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=recipe.rate, weight_decay=1e-4)
     steps, step = recipe.epochs * (n // recipe.batch), 0
-    policy = objective.negatives
+    policy = loss_fn.negatives
     for epoch in range(recipe.epochs):
         if policy is not None and policy.due(epoch):
             policy.fit(features(network, plain, policy.space), epoch / recipe.epochs)
@@ -106,7 +106,7 @@ def train_network(views: Tensor, plain: Tensor, objective: Objective, recipe: Re
             for group in optimizer.param_groups:
                 group["lr"] = recipe.rate * _schedule(step / steps)
             both = network(torch.cat((views[first, rows], views[second, rows])))
-            loss = objective(*both.chunk(2), rows, progress=step / steps)
+            loss = loss_fn(*both.chunk(2), rows, progress=step / steps)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
@@ -149,6 +149,6 @@ def flags_judged(network: SmallNetwork, views: Tensor, policy: Policy, labels: T
     return scores | ({"flags precision": 100 * found / flagged} if flagged else {})
 
 
-def build_objective(temperature: float, policy: Policy | None, treatment: str) -> InfoNCE:
+def build_loss(temperature: float, policy: Policy | None, treatment: str) -> InfoNCE:
     """InfoNCE with a policy and what happens to its flags."""
     return InfoNCE(temperature, policy, treatment if policy is not None else "eliminate")  # type: ignore[arg-type]

@@ -26,8 +26,8 @@ from antipodes.candidates.cross import cross_pairs
 from antipodes.encoders.heads import head
 from antipodes.evaluation.judged import AnchorCounts, count_by_anchor, judge
 from antipodes.evaluation.protocols.false_negatives import summarise
+from antipodes.losses import InfoNCE, Loss, TwoWay
 from antipodes.negatives import FNC, IFND, GloFND, Guided, Known, Policy
-from antipodes.objectives import InfoNCE, Objective, TwoWay
 from antipodes.pairs import normalise
 from antipodes.seeding import generator
 from antipodes.study.definition import Study
@@ -146,11 +146,11 @@ class InjectedDuplicates(Runner):
         every = torch.arange(len(injected.source))
         texts = torch.stack([normalise(towers[1](injected.drawn((0, draw), every))) for draw in range(DRAWS)]).mean(0)
         known = {"image": normalise(towers[0](injected.images)), "text": normalise(texts)}
-        for name, objective in loss_fn.directions.items():
-            assert isinstance(objective, Objective)
-            assert objective.negatives is not None
+        for name, direction in loss_fn.directions.items():
+            assert isinstance(direction, Loss)
+            assert direction.negatives is not None
             chosen = name.partition("_to_")[0] if self.clustered == "anchor" else self.clustered
-            objective.negatives.fit(torch.cat([known[tower] for tower in chosen.split("+")], 1), progress)
+            direction.negatives.fit(torch.cat([known[tower] for tower in chosen.split("+")], 1), progress)
 
     @torch.no_grad()
     def _score(self, towers: Towers, loss_fn: TwoWay, injected: Injected, size: int, seed: int) -> dict[str, float]:
@@ -160,13 +160,13 @@ class InjectedDuplicates(Runner):
         for draw in range(DRAWS):
             texts = normalise(towers[1](injected.drawn((seed, self.epochs, draw), torch.arange(len(images)))))
             for ids in batches(len(images), size, generator("injected batches", seed, draw)):
-                for name, objective in loss_fn.directions.items():
+                for name, direction in loss_fn.directions.items():
                     one, other = (images, texts) if name.startswith("image") else (texts, images)
                     seen = normalise(injected.images[ids])
                     pairs = cross_pairs(one[ids], other[ids], ids, guide=(seen, seen))
-                    assert isinstance(objective, Objective)
-                    assert objective.negatives is not None
-                    counts.append(count_by_anchor(pairs, judge(objective.negatives, pairs), injected.source))
+                    assert isinstance(direction, Loss)
+                    assert direction.negatives is not None
+                    counts.append(count_by_anchor(pairs, judge(direction.negatives, pairs), injected.source))
                     anchors.append(ids)
                     others = ~torch.eye(len(ids), dtype=torch.bool)
                     similarities.append((one[ids] @ other[ids].T)[others])

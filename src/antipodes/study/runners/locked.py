@@ -23,7 +23,7 @@ from antipodes.study.definition import Study
 from antipodes.study.runners.heads import (
     Recipe,
     SmallNetwork,
-    build_objective,
+    build_loss,
     build_policy,
     features,
     flags_judged,
@@ -81,7 +81,7 @@ class Locked(Runner):
     @property
     def depends(self) -> tuple[str, ...]:
         """The rooms that make features, heads and policies, and the modules beside this one."""
-        rooms = ("functional", "negatives", "objectives", "encoders", "data")
+        rooms = ("functional", "negatives", "losses", "encoders", "data")
         return (*rooms, "heads", "locked_features", "set_oracle")
 
     def __post_init__(self) -> None:
@@ -101,8 +101,8 @@ class Locked(Runner):
         if known.labels is None:
             del given["labels"]
         policy = build_policy(self.negatives, given)
-        objective = build_objective(self.temperature, policy, self.treatment)
-        network = train_network(known.views, known.plain, objective, self._recipe, seed)
+        loss_fn = build_loss(self.temperature, policy, self.treatment)
+        network = train_network(known.views, known.plain, loss_fn, self._recipe, seed)
         if policy is None or known.labels is None:
             return network, {}
         return network, flags_judged(network, known.views, policy, known.labels, self.batch)
