@@ -52,6 +52,7 @@ class Mask(NamedTuple):
         left: how much of each of these is not pulled, where they have weights.
         mutual: whether pair (i, k) and pair (k, i) get the same answer, so that one mask serves both.
         kept: (A,) the number of pairs that pass `keep`, where it is known without looking at similarities.
+        only_pulled: whether W is what Y would be, and Y nothing: the sum over the pulled pairs alone.
     """
 
     keep: tuple[Factor, ...]
@@ -61,16 +62,17 @@ class Mask(NamedTuple):
     mutual: bool
     kept: Tensor | None
     left: Shares = {}
+    only_pulled: bool = False
 
     @property
     def pulls(self) -> bool:
         """Whether any pair may be pulled."""
-        return bool(self.free or self.pulled)
+        return bool(self.free or self.pulled) and not self.only_pulled
 
     @property
     def keeps_all(self) -> bool:
         """Whether every pair of different samples is kept."""
-        return not (self.keep or self.dropped)
+        return not (self.keep or self.dropped or self.only_pulled)
 
     @property
     def compares(self) -> bool:
@@ -128,7 +130,7 @@ def compile_rule(
         (free if group.same == "pull" else keep).append(Factor(compare, "group", candidates, anchors))
     dropped, _ = _listed(rule, "drop", tiles, mirror, dtype)
     pulled, left = _listed(rule, "pull", tiles, mirror, dtype)
-    return Mask(tuple(keep), tuple(free), dropped, pulled, mutual, None, left)
+    return Mask(tuple(keep), tuple(free), dropped, pulled, mutual, None, left, rule.only_pulled)
 
 
 def keep_mask(mask: Mask, block: Block, mirror: bool, buffers: Buffers) -> Tensor:
@@ -140,7 +142,7 @@ def keep_mask(mask: Mask, block: Block, mirror: bool, buffers: Buffers) -> Tenso
     for listed in (block.tile.excluded, mask.dropped.get(block.tile.number)):
         if listed is not None:
             keep.view(-1).index_fill_(0, listed, 0.0)
-    return keep
+    return keep.copy_(pull_mask(mask, block, mirror, keep, buffers)) if mask.only_pulled else keep
 
 
 def pull_mask(mask: Mask, block: Block, mirror: bool, keep: Tensor, buffers: Buffers) -> Tensor:

@@ -191,7 +191,7 @@ def make_plan(
         offsets = None if offsets is None else offsets[filled]
         guide = None if guide is None else (guide[0], guide[1][filled])
         teacher = None if teacher is None else teacher.of_candidates(filled)
-        rules, same = [tuple(rule.of_candidates(filled) for rule in rules[0])], SameSample(*ids)
+        rules, same = [tuple(rule.of_candidates(filled) for rule in rules[0])], same.of_candidates(filled)
     sided = offsets is not None or teacher is not None or (guide is not None and guide[0] is not guide[1])
     listed = any(rule.lists for each in rules for rule in each)
     symmetric = shared and not (dense or tau.ndim or sided or listed)
@@ -357,12 +357,12 @@ def _tiled(
     listing = Listing(*pairs) if pairs is not None and pairs[0].shape[0] else None
     edge = (block, block) if block is not None else edges(*sizes, CPU_EDGE if on_host(anchors) else DEVICE_EDGE)
     tiles = cut(*sizes, *edge, symmetric, listing)
-    numbers = None if listed else same.numbers(tau.dtype)
+    spaces = [] if listed else same.spaces(tau.dtype)
     directions = []
     for place, each in enumerate(rules):
         mirror = place == 1
         masks = [compile_rule(rule, lambda bound: bound / tau, tiles, tau.dtype, symmetric, mirror) for rule in each]
-        if numbers is not None:  # first, so that a mask of nothing else needs no second block
+        for numbers in spaces:  # first, so that a mask of nothing else needs no second block
             others = Factor(torch.ne, "group", numbers[1 - place], numbers[place])
             masks = [mask._replace(keep=(others, *mask.keep)) for mask in masks]
         if empty:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from antipodes.functional.row_blocks import RowBlocks
+from antipodes.functional.same_sample import SameSample
 
 
 def kth_largest(
@@ -55,11 +56,13 @@ def band_by_rank(
     candidate_ids: Tensor,
     first: float | Tensor,
     last: float | Tensor,
+    same_sample: SameSample | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Bounds (low, high) between which exactly the ranks [first, last) of every anchor lie, both ends closed.
 
     ``first`` and ``last`` are one rank or (A,), or a float, which is a share of N_i, rounded down. A bound at the end
-    of the ranks is infinite; an empty range gives low = inf and high = -inf, which nothing satisfies.
+    of the ranks is infinite; an empty range gives low = inf and high = -inf, which nothing satisfies. ``same_sample``
+    says which pairs never count, where that is known already or more than ids say it.
 
     Raises:
         ValueError: if first is negative, or the inputs do not fit together or are not finite.
@@ -70,7 +73,7 @@ def band_by_rank(
         >>> band_by_rank(points[:1], points, ids[:1], ids, 0, 1)
         (tensor([0.3000]), tensor([inf]))
     """
-    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids)
+    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids, same_sample)
     return band(blocks, blocks.per_anchor(first, "first"), blocks.per_anchor(last, "last"))
 
 
@@ -85,7 +88,12 @@ def band(blocks: RowBlocks, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor
 
 
 def top_share(
-    anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, alpha: float | Tensor
+    anchors: Tensor,
+    candidates: Tensor,
+    anchor_ids: Tensor,
+    candidate_ids: Tensor,
+    alpha: float | Tensor,
+    same_sample: SameSample | None = None,
 ) -> Tensor:
     """The ceiling that exactly the max(1, round(alpha * N_i)) most similar candidates of every anchor exceed (FNC).
 
@@ -97,7 +105,7 @@ def top_share(
     Raises:
         ValueError: if alpha is not in (0, 1].
     """
-    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids)
+    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids, same_sample)
     last = blocks.share(alpha)
     low, _ = band(blocks, torch.zeros_like(last), last)
     # s > the number just below low is s >= low, which is what the band promises
@@ -105,7 +113,12 @@ def top_share(
 
 
 def top_pairs(
-    anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, alpha: float | Tensor
+    anchors: Tensor,
+    candidates: Tensor,
+    anchor_ids: Tensor,
+    candidate_ids: Tensor,
+    alpha: float | Tensor,
+    same_sample: SameSample | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The pairs above the ceiling of `top_share`, one by one: positions of anchors and of candidates, (L,) each.
 
@@ -114,7 +127,7 @@ def top_pairs(
     Raises:
         ValueError: if alpha is not in (0, 1].
     """
-    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids)
+    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids, same_sample)
     last = blocks.share(alpha)
     rows, columns = [torch.empty_like(last[:0])], [torch.empty_like(last[:0])]
     for part, similarities in blocks.blocks():
