@@ -6,13 +6,17 @@ RELEASE_PIP = .venv-release/bin/pip install --quiet --disable-pip-version-check 
 TOOLS = pytest pytest-xdist pytest-timeout hypothesis
 PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-oracles attack lint bench docs release clean
+.PHONY: demo test research-test test-oracles attack lint bench docs release clean
 
 demo: .venv/ready
 	.venv/bin/antipodes demo
 
 test: .venv/dev
 	.venv/bin/python -m pytest --numprocesses 2
+
+# the papers' studies, their runners, lesions and pages
+research-test: .venv/dev
+	.venv/bin/python -m pytest --numprocesses 2 research
 
 # the tests that compare with other libraries' own code, in an environment of their own
 test-oracles: .venv-oracles/ready

@@ -15,11 +15,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from antipodes.audit.outputs import is_table_of, require_out, write_table
-from antipodes.audit.photos import Photos, open_photos
-from antipodes.audit.vectors import PATCHES, PRETRAINED, Encode, Progress, embed_photos, open_encoder
-from antipodes.audit.views import second_view
-from antipodes.cli.evaluate import progress_bar
+from antipodes.auditing.outputs import is_table_of, require_out, write_table
+from antipodes.auditing.photos import Photos, open_photos
+from antipodes.auditing.vectors import PATCHES, PRETRAINED, Encode, embed_photos, open_encoder
+from antipodes.auditing.views import second_view
 from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.cli.tables import cell
 from antipodes.cli.train import parse
@@ -28,6 +27,7 @@ from antipodes.functional.knn import knn
 from antipodes.functional.measures import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.functional.retrieval import first_ranks, recalls
 from antipodes.plain_text import printable
+from antipodes.progress import Progress, progress_bar
 from antipodes.runs.folder import Run, absolute
 from antipodes.seeding import check_seed
 from antipodes.training.loop import train

@@ -77,7 +77,7 @@ def make_protocols(names: Iterable[str], options: Mapping[str, Mapping[str, Any]
     return [found(**(options or {}).get(name, {})) for name, found in classes.items()]
 
 
-def evaluate(protocols: Iterable[Protocol], subject: Subject) -> dict[str, float]:
+def run_protocols(protocols: Iterable[Protocol], subject: Subject) -> dict[str, float]:
     """Run protocols and join their scores into one row; nothing runs before all of them have what they need.
 
     Raises:

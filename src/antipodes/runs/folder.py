@@ -127,6 +127,12 @@ class Run:
             raise ValueError(f"{folder} is not a run: it has no config.yaml, which antipodes train writes")
         return run
 
+    def title(self) -> str:
+        """What the run trained, in a few words: its method, and its policy if it has one."""
+        config = self.config()
+        policy = config["negatives"]["name"]
+        return str(config["method"]["name"]) + ("" if policy == "none" else f" + {policy} ({config['treatment']})")
+
     def config(self) -> dict[str, Any]:
         """The configuration the run was started with; its data where it is now."""
         config = read_configuration(self.config_file)

@@ -27,8 +27,10 @@ from antipodes.guides import RunGuide
 from antipodes.losses import Temperature
 from antipodes.methods import Method
 from antipodes.negatives import DatasetNeighbours
+from antipodes.progress import TrainingProgress
 from antipodes.runs.boards import BOARDS, require
 from antipodes.runs.build import build_method
+from antipodes.runs.calendar import Calendar
 from antipodes.runs.folder import CHECKPOINT_KEYS, Frozen, Run, load_checkpoint, save_checkpoint, save_frozen
 from antipodes.runs.growth import described, grown_optimizer, growth_since, open_data
 from antipodes.runs.locked import lookup_locked
@@ -40,9 +42,7 @@ from antipodes.runs.towers import text_tower
 from antipodes.runs.views import Views, plain_view, with_statistics
 from antipodes.schedules import learning_rate
 from antipodes.training.between import listeners
-from antipodes.training.calendar import Calendar
 from antipodes.training.optimizers import optimizer as build_optimizer
-from antipodes.training.progress import TrainingProgress
 from antipodes.training.starting import start_from
 from antipodes.training.watch import Watch
 
