@@ -19,8 +19,8 @@ from antipodes.functional import (
     contrast_both,
     refine,
     sigmoid_sums,
-    soft_cross_entropy,
 )
+from antipodes.losses.soft_cross_entropy import soft_cross_entropy
 
 COUNT, KEYS, DIMENSIONS = 48, 60, 32
 ODD = ["nobody", "the first is opposite to all", "the last is opposite to all", "the last are twins"]

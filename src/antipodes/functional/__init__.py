@@ -1,6 +1,5 @@
-"""Pure tensor maths without state: the contrast kernel, rules, selections, soft labels and the information bound."""
+"""Pure tensor maths without state: the contrast kernel, rules, selections and the information bound."""
 
-from antipodes.functional.colour import rgb_to_lab
 from antipodes.functional.contrast import contrast, contrast_both
 from antipodes.functional.errors import NotFinite
 from antipodes.functional.judge import Judged, flagged_block, judge_block
@@ -11,7 +10,6 @@ from antipodes.functional.rule import Bounds, Group, Listed, Ranks, Rule
 from antipodes.functional.same_sample import SameSample
 from antipodes.functional.select import band_by_rank, kth_largest, top_k, top_pairs, top_share
 from antipodes.functional.sigmoid import SigmoidSums, sigmoid_both, sigmoid_sums
-from antipodes.functional.soft import SoftCrossEntropy, soft_cross_entropy
 from antipodes.functional.sums import Sums
 
 __all__ = [
@@ -26,7 +24,6 @@ __all__ = [
     "Rule",
     "SameSample",
     "SigmoidSums",
-    "SoftCrossEntropy",
     "Sums",
     "band_by_rank",
     "bounded",
@@ -38,10 +35,8 @@ __all__ = [
     "kth_largest",
     "nce",
     "refine",
-    "rgb_to_lab",
     "sigmoid_both",
     "sigmoid_sums",
-    "soft_cross_entropy",
     "top_k",
     "top_pairs",
     "top_share",

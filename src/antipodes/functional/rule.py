@@ -236,8 +236,8 @@ class Rule:
         for listed in self.lists:
             here = listed.chosen((listed.anchors >= rows.start) & (listed.anchors < rows.stop))
             lists.append(replace(here, anchors=here.anchors - rows.start))
-        band = {"low": bounds.low, "high": bounds.high, "ceiling": bounds.ceiling}
-        return replace(self, **band, groups=groups, lists=tuple(lists), guide=guide)
+        mine = replace(self, low=bounds.low, high=bounds.high, ceiling=bounds.ceiling)
+        return replace(mine, groups=groups, lists=tuple(lists), guide=guide)
 
     @property
     def pulls(self) -> bool:
