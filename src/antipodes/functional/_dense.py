@@ -23,7 +23,17 @@ import torch
 from torch import Tensor
 
 from antipodes.functional._masks import Block, Mask, keep_mask, pull_mask
-from antipodes.functional._pair_functions import FAINT, FAR, LOWEST, TINY, VANISHED, largest, pair_slopes, pair_values
+from antipodes.functional._pair_functions import (
+    FAINT,
+    FAR,
+    LOWEST,
+    NOTHING,
+    TINY,
+    VANISHED,
+    largest,
+    pair_slopes,
+    pair_values,
+)
 from antipodes.functional._plan import Direction, Plan
 from antipodes.functional._tiles import Buffers, whole
 
@@ -115,11 +125,10 @@ def backward(
         for number, state in enumerate(states):
             if on_value is not None and plan.function != "none":
                 share = on_value[number] * inverse
-                if plan.function == "softmax":  # nothing is handed on where nothing is kept
-                    present = state.total > 0
-                    if top is not None:
-                        present &= on_value[number].abs() > FAINT
-                    share = torch.where(present, share / state.total, 0.0)
+                if top is not None:
+                    share = torch.where(on_value[number].abs() > FAINT, share, 0.0)
+                if plan.function == "softmax":  # where nothing is kept all weights are 0
+                    share = share / state.total.clamp(min=NOTHING[share.dtype])
                 kept = _add(kept, state.weights, share)
             if on_pulled is not None and state.pull is not None and plan.function != "soft sigmoid":
                 pulled = _add(pulled, state.pull, on_pulled[number])

@@ -74,6 +74,9 @@ LOWEST = -1e29
 VANISHED, TINY = -60.0, 1e-26
 """No logit counts as further below its anchor's peak than e^VANISHED < TINY: exponentials that underflow are slow."""
 
+NOTHING = {torch.float32: 1e-26, torch.float64: 1e-270}
+"""Below every sum of exponentials of something, and so far from 0 that dividing by it does not overflow."""
+
 FAINT = 1e-11
 """Gradients so much smaller than the largest count as zero: times exponentials they would underflow."""
 

@@ -236,8 +236,8 @@ class Rule:
         for listed in self.lists:
             here = listed.chosen((listed.anchors >= rows.start) & (listed.anchors < rows.stop))
             lists.append(replace(here, anchors=here.anchors - rows.start))
-        mine = replace(self, low=bounds.low, high=bounds.high, ceiling=bounds.ceiling)
-        return replace(mine, groups=groups, lists=tuple(lists), guide=guide)
+        low, high, ceiling, above = bounds.low, bounds.high, bounds.ceiling, bounds.above
+        return Rule(low, high, ceiling, above, groups, tuple(lists), self.ranks, guide, self.only_pulled)
 
     @property
     def pulls(self) -> bool:
