@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from antipodes.functional import row_blocks, select
+from antipodes.functional.neighbours import nearest_of
 from tests.reference import select as reference
 
 
@@ -73,9 +74,6 @@ def test_by_hand_on_a_circle() -> None:
     low, high = select.band_by_rank(*BY_HAND, 1, 4)
     assert high.item() == pytest.approx((similar[0] + similar[1]) / 2, abs=1e-6)
     assert low.item() == pytest.approx((similar[3] + similar[4]) / 2, abs=1e-6)
-    values, columns = select.top_k(*BY_HAND, 3)
-    assert columns.tolist() == [[4, 1, 3]]
-    assert values[0].tolist() == pytest.approx(similar[:3], abs=1e-6)
     # N = 6: ranks [floor(.5 * .7 * 6), floor(.7 * 6)) = [2, 4)
     assert selected(BY_HAND, *ring(*BY_HAND, inner=0.5, outer=0.7)) == [{3, 0}]
     # round(.4 * 6) = 2
@@ -131,18 +129,20 @@ def test_a_queue_in_float32_gives_the_entries_of_torch_sort() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_kth_largest_and_top_k_match_the_sort(dtype: torch.dtype) -> None:
+def test_kth_largest_and_nearest_vectors_match_the_sort(dtype: torch.dtype) -> None:
     a, c, anchor_ids, candidate_ids = scene(3)
     inputs = (a.to(dtype), c.to(dtype), anchor_ids, candidate_ids)
     ranked = reference.ranking(*inputs)
-    values, columns = select.top_k(*inputs, 290)  # more than any anchor has
+    filled = (candidate_ids >= 0).nonzero().squeeze(1)
+    values, columns, _ = nearest_of(inputs[0], inputs[1][filled], 285, anchor_ids, candidate_ids[filled])
+    columns = torch.where(columns < 0, -1, filled[columns])
     assert values.dtype == dtype
     s = inputs[0] @ inputs[1].T
     k = torch.arange(len(a)) * 5 + 1  # up to 346: some anchors have fewer
     kth = select.kth_largest(*inputs, k)
     for i, row in enumerate(ranked):
-        assert columns[i].tolist() == row + [-1] * (290 - len(row))
-        assert torch.allclose(values[i, : len(row)], s[i, row]), "values belong to their columns"
+        assert columns[i].tolist() == row + [-1] * (columns.shape[1] - len(row))
+        assert torch.allclose(values[i, : len(row)], s[i, row], atol=1e-6), "values belong to their columns"
         assert bool((values[i, len(row) :] == -math.inf).all())
         expected = float(s[i, row[k[i] - 1]]) if k[i] <= len(row) else -math.inf
         assert kth[i].item() == pytest.approx(expected, abs=1e-6)
@@ -194,7 +194,6 @@ def test_a_tie_across_an_edge_is_selected_as_a_whole() -> None:
     low, high = select.band_by_rank(*inputs, 1, 2)
     assert ((s >= low) & (s <= high)).tolist() == [[True, True, True, False, False]]
     assert (s > select.top_share(*inputs, 0.2)).tolist() == [[True, True, True, False, False]]
-    assert select.top_k(*inputs, 2)[1].tolist() == [[0, 1]]
 
 
 def test_neighbouring_floats_are_still_separated() -> None:
@@ -230,7 +229,6 @@ def test_nothing_is_larger_than_a_block_even_when_all_ids_are_equal() -> None:
         others = torch.full_like(candidate_ids, int(ids[0])) if ids is not anchor_ids else candidate_ids
         with Largest() as largest:
             ring(a, c, ids, others, inner=0.1, outer=0.5)
-            select.top_k(a, c, ids, others, 5)
         assert largest.entries <= max(2 * row_blocks.ROWS * 500, row_blocks.CELLS)
 
 
@@ -251,16 +249,12 @@ def test_anchors_without_candidates(case: str) -> None:
         assert torch.equal(high, -inf)
     assert torch.equal(select.top_share(*inputs, 0.1), inf)
     assert all(not len(part) for part in select.top_pairs(*inputs, 0.1))
-    values, columns = select.top_k(*inputs, 2)
-    assert bool((values == -math.inf).all())
-    assert bool((columns == -1).all())
 
 
 def test_no_anchors() -> None:
     a, c, anchor_ids, candidate_ids = scene(10)
     inputs = (a[:0], c, anchor_ids[:0], candidate_ids)
     assert select.kth_largest(*inputs, 1).shape == (0,)
-    assert select.top_k(*inputs, 2)[1].shape == (0, 2)
     assert all(bound.shape == (0,) for bound in ring(*inputs, inner=0.1, outer=0.5))
 
 
@@ -270,7 +264,7 @@ def test_half_precision_is_selected_in_float32_and_nothing_has_a_gradient() -> N
     low, high = ring(*inputs, inner=0.1, outer=0.5)
     assert low.dtype == high.dtype == torch.float32
     assert not low.requires_grad
-    assert not select.top_k(*inputs, 3)[0].requires_grad
+    assert not nearest_of(*inputs[:2], 3, *inputs[2:])[0].requires_grad
 
 
 def test_refusals() -> None:
@@ -279,10 +273,9 @@ def test_refusals() -> None:
     broken[(candidate_ids != -1).nonzero()[5], 3] = math.nan
     refused = [
         ("candidates hold NaN or infinite numbers", lambda: ring(a, broken, *inputs[2:], inner=0.1, outer=0.5)),
-        ("anchors hold NaN or infinite numbers", lambda: select.top_k(a * math.inf, *inputs[1:], 1)),
-        ("matrices of one width", lambda: select.top_k(a[:, :3], *inputs[1:], 1)),
-        ("needs one id", lambda: select.top_k(a, c, anchor_ids[:3], candidate_ids, 1)),
-        ("k must be at least 1, got 0", lambda: select.top_k(*inputs, 0)),
+        ("anchors hold NaN or infinite numbers", lambda: select.kth_largest(a * math.inf, *inputs[1:], 1)),
+        ("matrices of one width", lambda: select.kth_largest(a[:, :3], *inputs[1:], 1)),
+        ("needs one id", lambda: select.kth_largest(a, c, anchor_ids[:3], candidate_ids, 1)),
         ("k must be at least 1, got 0", lambda: select.kth_largest(*inputs, torch.arange(70))),
         ("k must be one integer, or one per anchor", lambda: select.kth_largest(*inputs, torch.arange(3))),
         ("first must not be negative", lambda: select.band_by_rank(*inputs, -1, 5)),

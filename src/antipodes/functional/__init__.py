@@ -8,7 +8,7 @@ from antipodes.functional.ranks import bounded
 from antipodes.functional.refine import Refined, refine
 from antipodes.functional.rule import Bounds, Group, Listed, Ranks, Rule
 from antipodes.functional.same_sample import SameSample
-from antipodes.functional.select import band_by_rank, kth_largest, top_k, top_pairs, top_share
+from antipodes.functional.select import band_by_rank, top_pairs, top_share
 from antipodes.functional.sigmoid import SigmoidSums, sigmoid_both, sigmoid_sums
 from antipodes.functional.sums import Sums
 
@@ -32,12 +32,10 @@ __all__ = [
     "contrast_both",
     "flagged_block",
     "judge_block",
-    "kth_largest",
     "nce",
     "refine",
     "sigmoid_both",
     "sigmoid_sums",
-    "top_k",
     "top_pairs",
     "top_share",
 ]

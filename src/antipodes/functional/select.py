@@ -138,29 +138,6 @@ def top_pairs(
     return torch.cat(rows), blocks.original(torch.cat(columns))
 
 
-def top_k(
-    anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, k: int
-) -> tuple[Tensor, Tensor]:
-    """The k most similar candidates of every anchor, the most similar first.
-
-    Returns:
-        similarities (A, k) and their columns in ``candidates`` (A, k); -inf and -1 where there are fewer than k. Equal
-        similarities come by column on the CPU, in any order elsewhere.
-
-    Raises:
-        ValueError: if k is below 1, or the inputs do not fit together or are not finite.
-    """
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}: 1 asks for the most similar candidate")
-    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids)
-    values = blocks.anchors.new_full((len(anchors), k), -torch.inf)
-    columns = torch.full((len(anchors), k), -1, device=values.device)
-    for rows, similarities in blocks.blocks():
-        width = min(k, similarities.shape[1])
-        values[rows, :width], columns[rows, :width] = _top(similarities, width)
-    return values, blocks.original(columns.masked_fill(values == -torch.inf, -1))
-
-
 def edges(similarities: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
     """The similarities on both sides of every rank: the smallest of the ``rank`` largest, and the largest of the rest.
 
@@ -231,17 +208,3 @@ def _edges_by_top_k(similarities: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor
     end = similarities.new_full((len(similarities), 1), torch.inf)
     largest = torch.cat([end, similarities.topk(width).values, -end], dim=1)
     return largest.gather(1, ranks), largest.gather(1, ranks + 1)
-
-
-def _top(similarities: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    if similarities.device.type != "cpu":
-        values, columns = similarities.topk(k)
-        return values, columns
-    columns = torch.empty(len(similarities), k, dtype=torch.int64)
-    ranked = np.empty_like(similarities[0].numpy())
-    for row, chosen in zip(similarities.numpy(), columns.numpy(), strict=True):
-        np.copyto(ranked, row)
-        partition(ranked, len(row) - k)
-        at_least = np.flatnonzero(row >= ranked[-k])
-        chosen[:] = at_least[np.argsort(-row[at_least], kind="stable")[:k]]
-    return similarities.gather(1, columns), columns
