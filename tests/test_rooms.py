@@ -10,8 +10,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "antipodes"
 # small modules without knowledge of any room, which every room but `functional` may import
-TOOLS = {"arguments", "distributed", "files", "parquet", "plain_text", "processes", "registry", "schedules", "seeding"}
-TOOLS |= {"threads", "progress"}
+TOOLS = {"arguments", "distributed", "files", "identity", "parquet", "plain_text", "processes", "registry"}
+TOOLS |= {"progress", "schedules", "seeding", "threads"}
 FACE = {"__init__", "__main__"}  # what users import, and the command line: they name every room
 
 ALLOWED: dict[str, set[str]] = {
@@ -34,7 +34,7 @@ ALLOWED["evaluation"] = ALLOWED["runs"] | {"pages", "evaluation"}
 ALLOWED["auditing"] = ALLOWED["runs"] | {"pages", "auditing"}  # runs in auditing/runs.py alone
 ALLOWED["reporting"] = ALLOWED["runs"] | {"pages", "evaluation", "auditing", "reporting"}
 ALLOWED["studies"] = ALLOWED["runs"] | {"evaluation", "studies", "cli"}  # of cli what resolves the options of a run
-ALLOWED["cli"] = ALLOWED["studies"] | {"training", "pages", "auditing", "reporting"}
+ALLOWED["cli"] = ALLOWED["studies"] | {"training", "pages", "reporting", "auditing"}
 ALLOWED |= {tool: set() for tool in TOOLS}
 
 

@@ -141,7 +141,7 @@ class InjectedDuplicates(Runner):
     @torch.no_grad()
     def _fit(self, towers: Towers, loss_fn: TwoWay, injected: Injected, progress: float) -> None:
         """Cluster the embeddings anew, where the detector goes by clusters."""
-        if not any(policy.fits for policy in loss_fn.policies()):
+        if not any(policy.needs.fits for policy in loss_fn.policies()):
             return
         every = torch.arange(len(injected.source))
         texts = torch.stack([normalise(towers[1](injected.drawn((0, draw), every))) for draw in range(DRAWS)]).mean(0)

@@ -14,15 +14,20 @@ if TYPE_CHECKING:
 
     from antipodes.auditing.audit import audit
     from antipodes.auditing.embedding import embed
+    from antipodes.auditing.mining import mine
     from antipodes.auditing.neighbourhood import neighbours
+    from antipodes.encoders.chunks import chunked
     from antipodes.encoders.loading import load
     from antipodes.guides import HistoryGuide, MomentumGuide, NetworkGuide, TableGuide
+    from antipodes.identity import content_ids
     from antipodes.losses import (
         Distillation,
         GlobalContrastive,
+        Hardness,
         HardPairs,
         InfoNCE,
         LocalAggregation,
+        OneWay,
         Refine,
         Sigmoid,
         Temperature,
@@ -67,6 +72,7 @@ _HOMES = {
     "HCL": "negatives",
     "HardPairs": "losses",
     "Hardest": "negatives",
+    "Hardness": "losses",
     "HistoryGuide": "guides",
     "IFND": "negatives",
     "InfoNCE": "losses",
@@ -76,6 +82,7 @@ _HOMES = {
     "MomentumGuide": "guides",
     "DatasetNeighbours": "negatives",
     "NetworkGuide": "guides",
+    "OneWay": "losses",
     "Oracle": "negatives",
     "Pairs": "pairs",
     "Policy": "negatives",
@@ -90,9 +97,12 @@ _HOMES = {
     "Temperature": "losses",
     "TwoWay": "losses",
     "audit": "auditing.audit",
+    "chunked": "encoders.chunks",
+    "content_ids": "identity",
     "embed": "auditing.embedding",
     "estimate_alpha": "negatives",
     "load": "encoders.loading",
+    "mine": "auditing.mining",
     "neighbours": "auditing.neighbourhood",
     "report": "reporting.report",
 }
@@ -117,6 +127,7 @@ __all__ = [
     "Guided",
     "HardPairs",
     "Hardest",
+    "Hardness",
     "HistoryGuide",
     "InfoNCE",
     "Known",
@@ -124,6 +135,7 @@ __all__ = [
     "LocalAggregation",
     "MomentumGuide",
     "NetworkGuide",
+    "OneWay",
     "Oracle",
     "Pairs",
     "Policy",
@@ -138,9 +150,12 @@ __all__ = [
     "Temperature",
     "TwoWay",
     "audit",
+    "chunked",
+    "content_ids",
     "embed",
     "estimate_alpha",
     "load",
+    "mine",
     "neighbours",
     "report",
 ]

@@ -183,7 +183,7 @@ def test_two_that_reweigh_cannot_be_joined() -> None:
             first & second
     joined = Ring() & (Oracle(LABELS) & HCL())
     assert isinstance(joined, Both)
-    assert joined.reweighs
+    assert joined.needs.reweighs
 
 
 def test_wrong_arguments_get_one_sentence() -> None:

@@ -109,7 +109,7 @@ def _same(one: nn.Module, other: nn.Module) -> bool:
 @torch.no_grad()
 def judge(policy: Policy, pairs: Pairs, progress: float = 1.0) -> Sequence[Rule]:
     """What a policy says about pairs as it stands: nothing in it moves."""
-    return policy.judge(pairs, progress, learn=False)
+    return policy.rules(pairs, progress, learn=False)
 
 
 @torch.no_grad()

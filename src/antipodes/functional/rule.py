@@ -212,6 +212,13 @@ class Rule:
         guide = None if self.guide is None else replace(self.guide, above="pull")
         return replace(self, above="pull", groups=groups, lists=lists, guide=guide)
 
+    def eliminate(self) -> Rule:
+        """Return the same rule with every false negative dropped instead of pulled."""
+        groups = tuple(replace(group, same="drop") if group.same == "pull" else group for group in self.groups)
+        lists = tuple(Listed(listed.anchors, listed.candidates) for listed in self.lists)
+        guide = None if self.guide is None else replace(self.guide, above="drop")
+        return replace(self, above="drop", groups=groups, lists=lists, guide=guide)
+
     def of_candidates(self, positions: Tensor) -> Rule:
         """Return the rule for the candidates at these positions, which rise; ranks are taken as ranks among them."""
         groups = tuple(replace(group, candidates=group.candidates[positions]) for group in self.groups)

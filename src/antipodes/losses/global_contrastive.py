@@ -156,6 +156,11 @@ class GlobalContrastive(Loss):
     def _table_rows(self) -> int:
         return max(self.num_samples, super()._table_rows())
 
+    @property
+    def needs_rows(self) -> bool:
+        """It keeps a number for every row."""
+        return True
+
     def own_ids(self, z1: Tensor, candidates: Tensor | None = None) -> Tensor:
         """Refuse to go without ids."""
         raise ValueError("ids are missing: the global loss keeps a number for every sample, give dataset indices (B,)")

@@ -51,7 +51,7 @@ def against_bank(
         progress: Share of training done.
     """
     policy = loss_fn.negatives
-    shared = draw == "once" or (draw == "each" and policy is None) or (policy is not None and policy.reweighs)
+    shared = draw == "once" or (draw == "each" and policy is None) or (policy is not None and policy.needs.reweighs)
     once = shared and not loss_fn.whole
     entries = bank.read(batch.rows)
     keys, key_rows = bank.draw(samples) if once else bank.entries()

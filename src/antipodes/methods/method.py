@@ -95,7 +95,7 @@ class Method(nn.Module, ABC):
     @property
     def supports(self) -> int:
         """How many views a step needs on top: the support views that policies ask for."""
-        return max((policy.supports for _, policy in self.policies()), default=0)
+        return max((policy.needs.supports for _, policy in self.policies()), default=0)
 
     def backbone(self, input_name: str | None = None) -> nn.Module:
         """What is evaluated: an input as evaluation sees it to features (B, F), of all towers that see it, joined.

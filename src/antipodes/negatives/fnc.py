@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from antipodes.functional.select import band_by_rank, top_pairs, top_share
 from antipodes.functional.shares import whole_above
-from antipodes.negatives.policy import Alpha, Policy, check_shares
+from antipodes.negatives.policy import Alpha, Needs, Policy, check_shares
 from antipodes.pairs import Listed, Pairs, Rule
 from antipodes.state import ByRow, check_span
 
@@ -38,7 +39,7 @@ class FNC(Policy):
         FNC()
     """
 
-    by_row = False
+    needs = Needs(rows=False)
     row_state: ClassVar[Mapping[str, ByRow]] = {"alpha": ByRow(holds="data")}
     alpha: Alpha
 
@@ -51,10 +52,11 @@ class FNC(Policy):
             raise ValueError(f"count must be one of {', '.join(get_args(Count))}, got {count!r}")
         if supports and count == "quantile":
             raise ValueError("count 'quantile' goes by the anchor's own view: leave supports at 0")
-        self.start, self.supports, self.count = start, supports, count
+        self.start, self.count = start, count
+        self.needs = replace(self.needs, supports=supports, rows=isinstance(alpha, Tensor))
         if isinstance(alpha, Tensor):
             self.register_buffer("alpha", alpha)
-            self.by_row, self.num_samples = True, len(alpha)
+            self.num_samples = len(alpha)
         else:
             self.alpha = alpha
 
@@ -69,15 +71,15 @@ class FNC(Policy):
             return [Rule()]
         keys, ids = pairs.keys()
         alpha = self._of_anchors(pairs)
-        if self.supports and pairs.supports is not None:
-            listed = top_pairs(pairs.supports, keys, pairs.anchor_ids, ids, alpha)
+        if self.needs.supports and pairs.supports is not None:
+            listed = top_pairs(pairs.supports, keys, pairs.anchor_ids, ids, alpha, pairs.same_sample)
             return [Rule(lists=(Listed(*listed),))]
         if self.count == "quantile":
             last = whole_above(alpha, pairs.available() - 1).clamp(min=0)
-            low, _ = band_by_rank(pairs.anchors, keys, pairs.anchor_ids, ids, 0, last)
+            low, _ = band_by_rank(pairs.anchors, keys, pairs.anchor_ids, ids, 0, last, pairs.same_sample)
             # an empty range has low = inf; s > the number just below low is s >= low
             return [Rule(ceiling=torch.where(low < torch.inf, low.nextafter(low - 1), low))]
-        return [Rule(ceiling=top_share(pairs.anchors, keys, pairs.anchor_ids, ids, alpha))]
+        return [Rule(ceiling=top_share(pairs.anchors, keys, pairs.anchor_ids, ids, alpha, pairs.same_sample))]
 
     def _of_anchors(self, pairs: Pairs) -> Alpha:
         """The share of all anchors, or (A,) those of their rows."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from antipodes.distributed import gather
 from antipodes.functional._reading import on_host
 from antipodes.functional.select import top_share
-from antipodes.negatives.policy import Alpha, Numbers, Policy, check_shares
+from antipodes.negatives.policy import Alpha, Needs, Numbers, Policy, check_shares
 from antipodes.negatives.quantile_step import Moments, adam_step, quantile_gradient
 from antipodes.pairs import Pairs, Rule
 from antipodes.state import ByRow, SampleTable, check_span, sample_count
@@ -56,6 +56,7 @@ class GloFND(Policy):
         torch.Size([100])
     """
 
+    needs = Needs(cosine=True, learn=True)
     num_samples: int
     row_state: ClassVar[Mapping[str, ByRow]] = {"alpha": ByRow(holds="data")}
     alpha: Alpha
@@ -168,7 +169,12 @@ class GloFND(Policy):
             return state
         keys, key_ids = pairs.keys()
         quantile = top_share(
-            pairs.anchors.detach(), keys.detach(), pairs.anchor_ids, key_ids, self._of(pairs.rows()[0])
+            pairs.anchors.detach(),
+            keys.detach(),
+            pairs.anchor_ids,
+            key_ids,
+            self._of(pairs.rows()[0]),
+            pairs.same_sample,
         )
         mean = visits.mean(quantile.clamp(max=1.0).to(self._table.rows.dtype))
         state[fresh, 0] = visits.known(mean)[fresh]

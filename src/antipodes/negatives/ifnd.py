@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -91,7 +92,7 @@ class IFND(Clustered):
             raise ValueError(f"towers must be anchor, or names joined by + such as image+text, got {towers!r}")
         if towers != "anchor" and space == "seen":
             raise ValueError(f"space 'seen' knows the anchors' embeddings only: leave towers at anchor, got {towers!r}")
-        self.towers = towers
+        self.needs = replace(self.needs, towers=towers)
         if acceptance not in get_args(Acceptance):
             raise ValueError(f"acceptance must be one of {', '.join(get_args(Acceptance))}, got {acceptance!r}")
         if not 0 <= final_rate <= 1:
@@ -119,7 +120,7 @@ class IFND(Clustered):
         Before the first epoch only if labels would be accepted at once: nothing has been learned yet.
         """
         self._asked = True
-        return epoch % self.every == 0 and (epoch > 0 or (self.rate(0.0) > 0 and self.space != "seen"))
+        return epoch % self.every == 0 and (epoch > 0 or (self.rate(0.0) > 0 and self.needs.space != "seen"))
 
     def keep_more(self, level: int, found: Clustering, rows: Tensor, share: slice) -> None:
         """Keep the confidences in the new labels, and where each stands among all."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from antipodes import schedules
 from antipodes.functional.shares import whole_below
 from antipodes.negatives.collapse import NARROW, negative_similarity
-from antipodes.negatives.policy import Numbers, Policy, Receives
+from antipodes.negatives.policy import Needs, Numbers, Policy, Receives
 from antipodes.pairs import Pairs, Ranks, Rule
 
 Anneal = Literal[
@@ -46,7 +47,8 @@ class Ring(Policy):
     The adaptive anneals shrink the ball when they hear of an improvement and widen it again when they do not, each time
     by what the linear one would have shrunk it since the last time. `validation` compares a score with the one before
     (the kNN accuracy of the training loop, every `knn_every` epochs); `loss` compares the training loss of a step with
-    its running mean over about a hundred steps, because single losses are noise. In a loop of your own, call `hear`.
+    its running mean over about a hundred steps, because single losses are noise. In a loop of your own, call
+    `on_score` or `on_loss`.
     `validation-window` and `loss-window` are the authors' code: a score is compared with the mean of the last 5 and
     moves the ball by 0.05, a loss with the mean of the last 10 and moves it by 0.01, whatever time has passed; an equal
     one moves nothing.
@@ -73,8 +75,7 @@ class Ring(Policy):
         1.0
     """
 
-    ranks = True
-    by_row = False
+    needs = Needs(rows=False, order=True)
     ball: Tensor
     heard: Tensor
     heard_at: Tensor
@@ -116,9 +117,10 @@ class Ring(Policy):
         self.collapse_limit = collapse_limit
         self.inner = inner
         self.patience = patience
-        self.receives = ADAPTIVE.get(anneal)
+        receives = ADAPTIVE.get(anneal)
         self.waits_for_spread = anneal == "collapse"
-        self.adaptive = self.receives is not None or self.waits_for_spread
+        self.needs = replace(self.needs, receives=receives, learn=self.waits_for_spread, cosine=self.waits_for_spread)
+        self.adaptive = receives is not None or self.waits_for_spread
         if anneal == "none":
             self.schedule = schedules.constant(outer[1])
         elif anneal == "step":
@@ -142,18 +144,27 @@ class Ring(Policy):
         # a float32 has seven digits; without the last of them 0.7 is 0.7
         return round(self.ball.item(), 6) if self.adaptive else self.schedule(progress)
 
-    def hear(self, value: float, progress: float) -> None:
+    def on_loss(self, loss: float, progress: float) -> None:
         """Shrink the ball after an improvement, widen it otherwise.
 
         The first number, and all that come before `start`, are only remembered.
         """
-        if self.receives is None:
-            return
+        if self.needs.receives == "loss":
+            self._compare(loss, progress)
+
+    def on_score(self, score: float, progress: float) -> None:
+        """Shrink the ball after an improvement, widen it otherwise, as `on_loss` does."""
+        if self.needs.receives == "score":
+            self._compare(score, progress)
+
+    def _compare(self, value: float, progress: float) -> None:
+        """Compare a number with those before, and move the ball."""
+        assert self.needs.receives is not None
         if self.step:
             self._hear_in_window(value, progress)
             return
-        before, memory, notch = self.heard.item(), MEMORY[self.receives], self._notch(progress)
-        better = value < before if self.receives == "loss" else value > before
+        before, memory, notch = self.heard.item(), MEMORY[self.needs.receives], self._notch(progress)
+        better = value < before if self.needs.receives == "loss" else value > before
         if math.isnan(before):
             before = value
         elif progress >= self.start:
@@ -167,7 +178,7 @@ class Ring(Policy):
     @property
     def uses_progress(self) -> bool:
         """Whether the ring moves with time or waits for its start."""
-        moves = self.receives is None and len({value for _, value in self.schedule.points}) > 1
+        moves = self.needs.receives is None and len({value for _, value in self.schedule.points}) > 1
         return self.start > 0 or self.waits_for_spread or moves
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
@@ -199,7 +210,7 @@ class Ring(Policy):
         known = self.past[~self.past.isnan()]
         if len(known) and progress >= self.start:
             change = value - known.mean().item()
-            better = -change if self.receives == "loss" else change
+            better = -change if self.needs.receives == "loss" else change
             self.ball -= math.copysign(self.step, better) if better else 0.0
         self.past.copy_(torch.cat((self.past[1:], self.past.new_tensor([value]))))
         self._remember(value, progress)
