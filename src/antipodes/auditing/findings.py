@@ -23,7 +23,8 @@ from torch import Tensor
 from antipodes.auditing.background import DISTANT, Background, measure_background
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.groups import equal_rows, join, listed_pairs
-from antipodes.auditing.neighbours import NearestRows, nearest_large
+from antipodes.auditing.neighbours import nearest_large
+from antipodes.functional.neighbours import NearestRows
 from antipodes.progress import Progress
 
 EXACT, NEAR, FALSE_NEGATIVE = "exact duplicate", "near duplicate", "false negative"

@@ -20,9 +20,9 @@ from antipodes.auditing.vectors import PATCHES, PRETRAINED, Encode, embed_photos
 from antipodes.auditing.views import second_view
 from antipodes.cli.tables import cell
 from antipodes.cli.train import parse
+from antipodes.evaluation.measures import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.files import refuse_foreign
 from antipodes.functional.knn import knn
-from antipodes.functional.measures import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.functional.retrieval import first_ranks, recalls
 from antipodes.parsing import FORCE, ArgumentParser
 from antipodes.plain_text import printable

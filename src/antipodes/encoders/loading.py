@@ -262,7 +262,7 @@ def split_colours(images: Tensor, colours: Sequence[str]) -> list[Tensor]:
     """Give every encoder its channels of normalised images (B, 3, H, W): all, or those of Lab for RGB in [0, 1]."""
     if all(colour == "rgb" for colour in colours):
         return [images] * len(colours)
-    from antipodes.functional.colour import rgb_to_lab
+    from antipodes.encoders.colour import rgb_to_lab
 
     lab = rgb_to_lab(images)  # once for all of them
     return [{"rgb": images, "l": lab[:, :1], "ab": lab[:, 1:]}[colour] for colour in colours]
