@@ -233,7 +233,7 @@ def complete(records: Records, data: list[Split], groups: Path, training: Traini
             return audit_scores(Known.read(groups, num_samples=PHOTOS * COPIES).groups)
         given = alone.plain, alone.labels, test.plain, test.labels
         scores = {"linear, features": linear(*given), "kNN, features": neighbour_vote(*given)}
-        return {"0": {**scores, "kNN, embeddings": scores["kNN, features"]}}
+        return {**scores, "kNN, embeddings": scores["kNN, features"]}
 
     records.complete([{"part": "audit", "variant": "antipodes audit", "seed": 0}], untrained)
     keys = [{"part": "test", "variant": "the vectors themselves", "order": order, "seed": 0} for order in ORDERS]

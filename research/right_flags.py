@@ -146,7 +146,7 @@ def make_data(name: str, root: Path | None) -> list[Split]:
     return reduce_width(found, WIDTH)
 
 
-def make_policy(variant: Variant, labels: Tensor, epochs: int, seed: int) -> Policy | None:
+def make_policy(variant: Variant, labels: Tensor, seed: int) -> Policy | None:
     """The policy of a variant; shares are the true one if the variant has none of its own."""
     alpha = same_class_share(labels) if variant.share is None else variant.share
     if variant.finder == "fnc":
@@ -168,7 +168,7 @@ def train(
 ) -> dict[str, dict[str, float]]:
     """Train a variant; returns its scores and how right it flags, by epoch."""
     network = Network(learn.plain.shape[1], training, seed)
-    policy = make_policy(VARIANTS[name], learn.labels, training.epochs, seed)
+    policy = make_policy(VARIANTS[name], learn.labels, seed)
     loss = InfoNCE(temperature, policy, VARIANTS[name].treatment)
     optimizer = torch.optim.Adam(network.parameters(), training.learning_rate)
     draw = torch.Generator().manual_seed(1000 + seed)
@@ -223,7 +223,7 @@ def complete(records: Records, name: str, data: list[Split], training: Training,
             return {"precision": quantile_precision(learn.plain, learn.labels, key["share"])}
         given = learn.plain, learn.labels, test.plain, test.labels
         scores = {"linear, features": linear(*given), "kNN, features": neighbour_vote(*given)}
-        return {"0": {**scores, "kNN, embeddings": scores["kNN, features"]}}
+        return {**scores, "kNN, embeddings": scores["kNN, features"]}
 
     keys: list[dict[str, Any]] = [
         {**common, "part": "precision", "variant": "the vectors", "seed": 0, "share": round(each, 4)}

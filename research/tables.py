@@ -48,15 +48,22 @@ def paired_p(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
 
 
 def scores_of(
-    runs: Sequence[Mapping[str, Any]], choice: str, of: Mapping[str, Any], temperature: float | None = None
+    runs: Sequence[Mapping[str, Any]],
+    choice: str,
+    of: Mapping[str, Any],
+    temperature: float | None = None,
+    epochs: int | None = None,
 ) -> dict[str, tuple[str, Scores]]:
     """By variant: its setting in words, and its test scores by seed, of that setting alone.
+
+    The metrics of a run are its scores, or where its key names no number of epochs, its scores by epoch.
 
     Args:
         runs: Those of a file.
         choice: The score that chose the setting.
         of: Part of the key, such as the dataset.
         temperature: The same for all variants, so that only the number of epochs is chosen; None for each one's best.
+        epochs: The same for all variants, so that only the temperature is chosen; None for each one's best.
     """
     fixed = {} if temperature is None else {"temperature": temperature}
     found: dict[str, tuple[str, Scores]] = {}
@@ -64,13 +71,14 @@ def scores_of(
         key = run["key"]
         if key["part"] != "test" or any(key.get(name) != value for name, value in of.items()):
             continue
-        name, setting = key["variant"], "-"
+        name, setting, metrics = key["variant"], "-", run["metrics"]
         if "temperature" in key:
-            best = best_setting(runs, choice, {**of, "variant": name, **fixed})
-            if (key["temperature"], key["epochs"]) != best:
+            best = best_setting(runs, choice, {**of, "variant": name, **fixed}, epochs)
+            if (key["temperature"], key.get("epochs", best[1])) != best:
                 continue
             setting = f"{best[0]:g}, {best[1]}"
-        found.setdefault(name, (setting, {}))[1][key["seed"]] = run["metrics"]
+            metrics = metrics if "epochs" in key else metrics[str(best[1])]
+        found.setdefault(name, (setting, {}))[1][key["seed"]] = metrics
     return found
 
 
