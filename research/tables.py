@@ -126,6 +126,42 @@ def precision(runs: Sequence[Mapping[str, Any]], dataset: str) -> str:
     return markdown([["encoder", "right, %"], *([name, f"{fmean(values):.1f}"] for name, values in found.items())])
 
 
+def flags(runs: Sequence[Mapping[str, Any]], choice: str, of: Mapping[str, Any]) -> str:
+    """How right a variant's flags are in its chosen epoch, and the dataset's own quantile in its embeddings."""
+    names = ("flag precision", "flag recall", "precision of the quantile")
+    rows = [["variant", "flags: precision %", "recall %", "right at the dataset's own quantile %"]]
+    for name, (_, by_seed) in scores_of(runs, choice, of).items():
+        values = [[each[score] for each in by_seed.values() if score in each] for score in names]
+        if values[2]:
+            rows.append([name, *(f"{fmean(each):.1f}" if each else "-" for each in values)])
+    return markdown(rows)
+
+
+def vector_precision(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The share of right pairs at quantiles of the vectors that training starts from, by dataset."""
+    found: dict[str, dict[str, str]] = {}
+    for run in runs:
+        key = run["key"]
+        if key["part"] == "precision":
+            found.setdefault(key["dataset"], {})[f"{100 * key['share']:.3g} %"] = f"{run['metrics']['precision']:.1f}"
+    shares = list(dict.fromkeys(share for each in found.values() for share in each))
+    rows = [[name, *(each.get(share, "-") for share in shares)] for name, each in found.items()]
+    return markdown([["vectors of", *(f"most similar {share}" for share in shares)], *rows])
+
+
+def mined(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The share of mined texts that are relevant, by way, dataset and model."""
+    found: dict[str, dict[tuple[str, str], str]] = {}
+    for run in runs:
+        key = run["key"]
+        if key["part"] == "mined":
+            place = (key["dataset"], key["model"])
+            found.setdefault(key["variant"], {})[place] = f"{run['metrics']['relevant']:.1f}"
+    places = list(dict.fromkeys(place for each in found.values() for place in each))
+    rows = [[name, *(each.get(place, "-") for place in places)] for name, each in found.items()]
+    return markdown([["way of mining", *(f"{dataset}, {model}" for dataset, model in places)], *rows])
+
+
 def settling(runs: Sequence[Mapping[str, Any]]) -> str:
     """The table of thresholds by visits: mean ± sd over seeds."""
     names = list(dict.fromkeys(run["key"]["variant"] for run in runs))
@@ -166,26 +202,83 @@ def _p(value: float | None) -> str:
     return "-" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def main() -> None:
-    """Write all tables whose results exist."""
+def results(name: str) -> list[dict[str, Any]]:
+    """The runs of a study; none if it has no results."""
+    path = HERE / "results" / f"{name}.json"
+    runs: list[dict[str, Any]] = json.loads(path.read_text())["runs"] if path.is_file() else []
+    return runs
 
-    def results(name: str) -> list[dict[str, Any]]:
-        path = HERE / "results" / f"{name}.json"
-        runs: list[dict[str, Any]] = json.loads(path.read_text())["runs"] if path.is_file() else []
-        return runs
 
-    if runs := results("recommender"):
-        page, scores = HERE / "recommender.md", ("recall@20", "ndcg@20")
+def trained(runs: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    """The values of a part of the key, such as the datasets, that training runs have."""
+    return list(dict.fromkeys(run["key"][name] for run in runs if run["key"]["part"] == "choice"))
+
+
+def write_recommender() -> None:
+    """The page of the recommender."""
+    runs, page, scores = results("recommender"), HERE / "recommender.md", ("recall@20", "ndcg@20")
+    if runs:
         text = table(scores_of(runs, "recall@20", {}), scores, "plain")
         insert(page, "lastfm", f"{text}\n\n{tried(runs, {})}")
         insert(page, "lastfm at 0.1", table(scores_of(runs, "recall@20", {}, 0.1), scores, "plain"))
-    runs = results("text_pairs")
-    for dataset in dict.fromkeys(run["key"]["dataset"] for run in runs):
-        page, scores, of = HERE / "text.md", ("ndcg@10", "map@r"), {"dataset": dataset}
+
+
+def write_text() -> None:
+    """The page of text pairs."""
+    runs, page, scores = results("text_pairs"), HERE / "text.md", ("ndcg@10", "map@r")
+    for dataset in trained(runs, "dataset"):
+        of = {"dataset": dataset}
         text = table(scores_of(runs, "map@r", of), scores, "plain")
         insert(page, dataset, f"{text}\n\n{tried(runs, of)}")
         insert(page, f"{dataset} at 0.06", table(scores_of(runs, "map@r", of, 0.06), scores, "plain"))
         insert(page, f"{dataset} precision", precision(runs, dataset))
+
+
+def write_right_flags() -> None:
+    """The page of settings where flags are right."""
+    runs, page, scores = results("right_flags"), HERE / "right-flags.md", ("linear, features", "kNN, embeddings")
+    if runs:
+        insert(page, "vectors", vector_precision(runs))
+    for dataset in trained(runs, "dataset"):
+        of = {"dataset": dataset}
+        text = table(scores_of(runs, scores[0], of), scores, "plain")
+        insert(page, dataset, f"{text}\n\n{tried(runs, of)}")
+        insert(page, f"{dataset} at 60", table(scores_of(runs, scores[0], of, epochs=60), scores, "plain"))
+        insert(page, f"{dataset} flags", flags(runs, scores[0], of))
+
+
+def write_copies() -> None:
+    """The page of photos with copies."""
+    runs, page, scores = results("copies"), HERE / "copies.md", ("linear, features", "kNN, embeddings")
+    for run in runs:
+        if run["key"]["part"] == "audit":
+            found = run["metrics"]
+            rows = [f"{each}, %" for each in found], [f"{value:.1f}" for value in found.values()]
+            insert(page, "audit", markdown(rows))
+    for order in trained(runs, "order"):
+        of = {"order": order}
+        text = table(scores_of(runs, scores[0], of), scores, "plain")
+        insert(page, order, f"{text}\n\n{tried(runs, of)}")
+
+
+def write_mining() -> None:
+    """The page of mined negatives."""
+    runs, page, scores = results("mining"), HERE / "mining.md", ("ndcg@10", "map@r")
+    if runs:
+        insert(page, "mined", mined(runs))
+    for dataset in trained(runs, "dataset"):
+        of = {"dataset": dataset}
+        text = table(scores_of(runs, "map@r", of), scores, "batch only")
+        insert(page, dataset, f"{text}\n\n{tried(runs, of)}")
+
+
+def main() -> None:
+    """Write all tables whose results exist."""
+    write_recommender()
+    write_text()
+    write_right_flags()
+    write_copies()
+    write_mining()
     if runs := results("glofnd_settling"):
         insert(HERE / "glofnd-settling.md", "settling", settling(runs))
 

@@ -204,3 +204,25 @@ def test_known_reads_what_an_audit_writes(tmp_path: Path) -> None:
     path = tmp_path / "groups.csv"
     path.write_text("row,path,group\n0,a,4\n2,c,4\n")
     assert Known.read(path, num_samples=4).groups.tolist() == [4, -1, 4, -1]
+
+
+def test_tables_of_what_was_found_by_hand() -> None:
+    def test_run(seed: int, **metrics: float) -> dict[str, object]:
+        key = {"part": "test", "variant": "FNC", "temperature": 0.1, "seed": seed, "dataset": "d"}
+        return {"key": key, "metrics": {"30": {"linear": 1.0, **metrics}}}
+
+    choice = {"part": "choice", "variant": "FNC", "temperature": 0.1, "seed": 100, "dataset": "d"}
+    runs: list[dict[str, object]] = [{"key": choice, "metrics": {"30": {"linear": 1.0}}}]
+    runs.append(test_run(0, **{"flag precision": 40.0, "flag recall": 10.0, "precision of the quantile": 30.0}))
+    runs.append(test_run(1, **{"flag precision": 60.0, "flag recall": 20.0, "precision of the quantile": 50.0}))
+    assert "| FNC | 50.0 | 15.0 | 40.0 |" in tables.flags(runs, "linear", {"dataset": "d"})
+    found = [
+        {"key": {"part": "precision", "dataset": "d", "share": share}, "metrics": {"precision": 45}}
+        for share in (0.01, 0.1)
+    ]
+    assert tables.vector_precision(found).splitlines()[-1] == "| d | 45.0 | 45.0 |"
+    ways = [
+        {"key": {"part": "mined", "variant": way, "dataset": "d", "model": model}, "metrics": {"relevant": share}}
+        for way, model, share in (("naive", "a", 90), ("naive", "b", 70), ("random", "b", 2))
+    ]
+    assert tables.mined(ways).splitlines()[2:] == ["| naive | 90.0 | 70.0 |", "| random | - | 2.0 |"]
