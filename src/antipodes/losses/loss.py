@@ -113,7 +113,7 @@ class Loss(LossModule, ABC):
     def forward(
         self,
         z1: Tensor,
-        z2: Tensor | None,
+        z2: Tensor | None = None,
         ids: Ids | None = None,
         *,
         rows: Ids | None = None,
