@@ -34,7 +34,7 @@ ALLOWED["evaluation"] = ALLOWED["runs"] | {"pages", "evaluation"}
 ALLOWED["auditing"] = ALLOWED["runs"] | {"pages", "auditing"}  # runs in auditing/runs.py alone
 ALLOWED["reporting"] = ALLOWED["runs"] | {"pages", "evaluation", "auditing", "reporting"}
 ALLOWED["studies"] = ALLOWED["runs"] | {"evaluation", "studies", "cli"}  # of cli what resolves the options of a run
-ALLOWED["cli"] = ALLOWED["studies"] | {"training", "pages", "auditing", "reporting"}
+ALLOWED["cli"] = ALLOWED["studies"] | {"training", "pages", "reporting", "auditing"}
 ALLOWED |= {tool: set() for tool in TOOLS}
 
 

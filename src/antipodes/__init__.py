@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from antipodes.auditing.audit import audit
     from antipodes.auditing.embedding import embed
+    from antipodes.auditing.mining import mine
     from antipodes.auditing.neighbourhood import neighbours
+    from antipodes.encoders.chunks import chunked
     from antipodes.encoders.loading import load
     from antipodes.guides import HistoryGuide, MomentumGuide, NetworkGuide, TableGuide
     from antipodes.identity import content_ids
@@ -95,10 +97,12 @@ _HOMES = {
     "Temperature": "losses",
     "TwoWay": "losses",
     "audit": "auditing.audit",
+    "chunked": "encoders.chunks",
     "content_ids": "identity",
     "embed": "auditing.embedding",
     "estimate_alpha": "negatives",
     "load": "encoders.loading",
+    "mine": "auditing.mining",
     "neighbours": "auditing.neighbourhood",
     "report": "reporting.report",
 }
@@ -146,10 +150,12 @@ __all__ = [
     "Temperature",
     "TwoWay",
     "audit",
+    "chunked",
     "content_ids",
     "embed",
     "estimate_alpha",
     "load",
+    "mine",
     "neighbours",
     "report",
 ]

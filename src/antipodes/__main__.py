@@ -20,6 +20,7 @@ COMMANDS = {
     "embed": "vectors of images by the encoder of a run or a pretrained one, as a file",
     "neighbours": "the nearest samples of samples, from a file of embeddings",
     "audit": "find duplicates, likely false negatives and outliers in photos, embeddings or a run",
+    "mine": "hard negatives for queries, without what may be relevant, as a file for any trainer",
     "baseline": "random, pretrained and trained encoders side by side on your own images",
     "report": "one page of runs: curves, scores, flagged pairs, a map; opens without a network",
     "compare": "compare finished runs over seeds with a baseline",
@@ -45,6 +46,7 @@ examples:
   antipodes audit path/to/photos --out audit
   antipodes embed runs/a path/to/photos --out photos.npz
   antipodes neighbours photos.npz --k 5 --out neighbours.csv
+  antipodes mine queries.jsonl corpus.jsonl --positives qrels.tsv --out negatives.parquet
   antipodes report runs/a runs/b --out report.html
   antipodes compare runs/a runs/b --baseline runs/a
   antipodes study mine.yaml

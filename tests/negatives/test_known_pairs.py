@@ -14,9 +14,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from antipodes import Known, content_ids
+from antipodes import InfoNCE, Known, OneWay, Pairs, TwoWay, content_ids
 from antipodes.negatives.known_pairs import PairTable, make_table
+from antipodes.pairs import Block
+from tests.ranks import Ranks
 
 numbers = st.integers(0, 6)
 
@@ -219,3 +222,146 @@ def test_refusals_of_files(tmp_path: Path) -> None:
 def test_refusals(queries: Any, documents: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Known.from_pairs(queries, documents)
+
+
+QUERIES, DOCUMENTS = [3, 5, 5, 8, 9, 3], ["a", "b", "c", "a", "d", "e"]
+LISTED = [(3, "b"), (5, "d"), (9, "a"), (7, "z"), (8, "e"), (3, "a")]
+
+
+def vectors(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    queries, documents = torch.randn(2, 6, 5, generator=generator, dtype=dtype)
+    return queries, documents, torch.randn(6, 2, 5, generator=generator, dtype=dtype)
+
+
+def listed_policy(closure: bool = False) -> Known:
+    return Known.from_pairs([query for query, _ in LISTED], [document for _, document in LISTED], closure=closure)
+
+
+def is_known(query: int, document: str) -> bool:
+    return (query, document) in LISTED
+
+
+def same(i: int, k: int) -> bool:
+    return QUERIES[i] == QUERIES[k] or DOCUMENTS[i] == DOCUMENTS[k]
+
+
+def dense(blocks: tuple[str, ...], attract: bool = False) -> Tensor:
+    """The loss of each query by loops: a document is no negative of a query that it is listed with."""
+    queries, documents, given = (torch.nn.functional.normalize(each, dim=-1) for each in vectors())
+    hard = given.flatten(0, 1)
+    losses = []
+    for i in range(6):
+        positive = queries[i] @ documents[i] / 0.2
+        logits, pulled = [positive], [positive]
+        for block in ("query_to_document", *blocks):
+            anchor = queries[i] if block.startswith("query") else documents[i]
+            to_queries = block.endswith("query")
+            for k in range(6):
+                counts_again = block == "document_to_query" and k == i
+                if same(i, k) and not counts_again:
+                    continue
+                logit = anchor @ (queries[k] if to_queries else documents[k]) / 0.2
+                if is_known(QUERIES[k], DOCUMENTS[i]) if to_queries else is_known(QUERIES[i], DOCUMENTS[k]):
+                    if not attract:
+                        continue
+                    pulled.append(logit)
+                logits.append(logit)
+            if block in ("query_to_document", "document_to_document"):
+                own = {2 * i, 2 * i + 1} if block == "document_to_document" else set()
+                logits += [anchor @ hard[k] / 0.2 for k in range(12) if k not in own]
+        losses.append(torch.stack(logits).logsumexp(0) - torch.stack(pulled).mean())
+    return torch.stack(losses)
+
+
+@pytest.mark.parametrize("attract", [False, True])
+def test_queries_and_documents_of_one_way_equal_the_dense_formula(attract: bool) -> None:
+    queries, documents, given = vectors()
+    loss_fn = OneWay(InfoNCE(0.2, listed_policy(), "attract" if attract else "eliminate", reduction="none"))
+    ids = (torch.tensor(QUERIES), DOCUMENTS)
+    torch.testing.assert_close(loss_fn(queries, documents, ids, hard_negatives=given), dense((), attract))
+
+
+@pytest.mark.parametrize("block", ["query_to_query", "document_to_document", "positive_to_positive"])
+def test_further_blocks_ask_what_answers_the_query(block: Block) -> None:
+    queries, documents, given = vectors()
+    loss_fn = OneWay(InfoNCE(0.2, listed_policy(), reduction="none"), also=(block,))
+    loss = loss_fn(queries, documents, (torch.tensor(QUERIES), DOCUMENTS), hard_negatives=given)
+    torch.testing.assert_close(loss, dense((block,)))
+
+
+def test_two_way_looks_in_both_directions() -> None:
+    queries, documents, _ = vectors()
+    clip = TwoWay(InfoNCE(0.2, listed_policy(), reduction="none"))
+    loss = clip(queries, documents, (QUERIES, DOCUMENTS))
+    there, back = [], []
+    q, d = (torch.nn.functional.normalize(each, dim=1) for each in (queries, documents))
+    s = q @ d.T / 0.2
+    for i in range(6):
+        theirs = [k for k in range(6) if k == i or not (same(i, k) or is_known(QUERIES[i], DOCUMENTS[k]))]
+        ours = [k for k in range(6) if k == i or not (same(i, k) or is_known(QUERIES[k], DOCUMENTS[i]))]
+        there.append(s[i, theirs].logsumexp(0) - s[i, i])
+        back.append(s[ours, i].logsumexp(0) - s[i, i])
+    torch.testing.assert_close(loss, (torch.stack(there) + torch.stack(back)) / 2)
+    one, other = clip.policies()
+    assert isinstance(one, Known)
+    assert isinstance(other, Known)
+    assert one.table is other.table
+
+
+@pytest.mark.filterwarnings("ignore:closure=True joins")
+def test_components_are_groups() -> None:
+    queries, documents, _ = vectors()
+    ids = (QUERIES, DOCUMENTS)
+    names = {name: place for place, name in enumerate("abcdez")}
+    components = components_by_hand([(query, names[document]) for query, document in LISTED])
+    of = [next((n for n, each in enumerate(components) if ("query", query) in each), -1) for query in QUERIES]
+    to = [
+        next((n for n, each in enumerate(components) if ("document", "abcdez".index(d)) in each), -1) for d in DOCUMENTS
+    ]
+    s = torch.nn.functional.normalize(queries, dim=1) @ torch.nn.functional.normalize(documents, dim=1).T / 0.2
+    expected = []
+    for i in range(6):
+        kept = [k for k in range(6) if k == i or not (same(i, k) or to[k] in {of[i], to[i]} - {-1})]
+        expected.append(s[i, kept].logsumexp(0) - s[i, i])
+    loss = OneWay(InfoNCE(0.2, listed_policy(closure=True), reduction="none"))(queries, documents, ids)
+    torch.testing.assert_close(loss, torch.stack(expected))
+
+
+@pytest.mark.filterwarnings("ignore:some anchors have no negatives")
+def test_everything_listed_stays_finite() -> None:
+    queries, documents, _ = (each.requires_grad_() for each in vectors())
+    every = [(query, document) for query in range(6) for document in range(6)]
+    loss_fn = OneWay(InfoNCE(0.2, Known.from_pairs(*zip(*every, strict=True))))
+    loss = loss_fn(queries, documents, (list(range(6)), list(range(6))))
+    assert loss.item() == 0
+    assert loss_fn.stats["kept_per_anchor"] == 0
+    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (queries, documents)))
+
+
+def one_step(rank: int, world_size: int) -> tuple[Tensor, Tensor]:
+    part = slice(6 * rank // world_size, 6 * (rank + 1) // world_size)
+    queries, documents, given = (each[part].clone().requires_grad_() for each in vectors())
+    loss_fn = OneWay(InfoNCE(0.2, listed_policy()), also=("query_to_query", "document_to_document"))
+    loss = loss_fn(queries, documents, (QUERIES[part], DOCUMENTS[part]), hard_negatives=given)
+    gradients = torch.autograd.grad(loss, (queries, documents))
+    return loss.detach() / world_size, torch.stack(gradients) / world_size
+
+
+def test_two_ranks_equal_one(two_ranks: Ranks) -> None:
+    loss, gradient = one_step(0, 1)
+    (first_loss, first), (second_loss, second) = two_ranks(one_step)
+    torch.testing.assert_close(first_loss + second_loss, loss)
+    torch.testing.assert_close(torch.cat((first, second), dim=1), gradient)
+
+
+def test_one_space_of_identity_is_refused() -> None:
+    queries, documents, _ = vectors()
+    for call in (
+        lambda: OneWay(InfoNCE(0.2, listed_policy()))(queries, documents, torch.arange(6)),
+        lambda: OneWay(InfoNCE(0.2, listed_policy()))(queries, documents),
+        lambda: InfoNCE(0.2, listed_policy())(queries, documents, torch.arange(6)),
+        lambda: listed_policy().flags(Pairs(torch.eye(2), torch.arange(2), torch.ones(2))),
+    ):
+        with pytest.raises(ValueError, match=r"ids=\(query_ids, document_ids\)"):
+            call()

@@ -14,7 +14,7 @@ from antipodes.negatives.known_file import read_knowledge, whole_groups
 from antipodes.negatives.known_pairs import PairTable, make_table, spread
 from antipodes.negatives.matching import match_partners
 from antipodes.negatives.policy import Needs, Policy
-from antipodes.pairs import Group, Listed, Pairs, Rule
+from antipodes.pairs import Group, Pairs, Rule
 from antipodes.state import ByRow, check_rows, sample_count
 
 
@@ -218,32 +218,29 @@ def _listed(given: Any, weights: Any) -> tuple[Tensor, Tensor | None]:
 
 
 def _rule_of_table(table: PairTable, pairs: Pairs) -> Rule:
-    """Drop what a table of pairs by identity lists, or joins in one component.
+    """Drop the candidates that a table of pairs by identity lists with the anchor's pair, or joins with it.
 
-    A query is compared with documents by the pairs that list it. A document is compared with queries the same way, with
-    other documents by the query of its own pair, and a query with other queries by the documents of their pairs.
+    A candidate that is a document is looked up with the anchor's query, one that is a query with the anchor's document,
+    whichever of the two the anchor itself is: what answers query i is no negative of sample i.
     """
-    known = pairs.identities
-    if known is None:
+    names, block = pairs.identities, pairs.block
+    if names is None or block is None:
         raise ValueError(
             "Known.from_pairs looks queries and documents up by their identities: give OneWay or TwoWay "
             "ids=(query_ids, document_ids)"
         )
-    if table.closure:
-        # a query or document that the table does not list is of the component of its partner
-        anchors = _first_known(
-            table.number_queries(known.anchor_queries), table.number_documents(known.anchor_documents)
-        )
-        candidates = _first_known(
-            table.number_documents(known.candidate_documents), table.number_queries(known.candidate_queries)
-        )
-        return Rule(groups=(Group(anchors, candidates, "drop"),))
-    if pairs.block == "document_to_query":
-        queries, documents = table.find(known.candidate_queries, known.anchor_documents)
-        return Rule(lists=(Listed(documents, queries),))
-    return Rule(lists=(Listed(*table.find(known.anchor_queries, known.candidate_documents)),))
-
-
-def _first_known(numbers: Tensor, others: Tensor) -> Tensor:
-    """Numbers of the one table, and those of the other where they are negative."""
-    return torch.where(numbers < 0, others, numbers)
+    to_queries = block.endswith("query")
+    if not table.closure:
+        if to_queries:
+            return Rule(
+                lists=(table.listed(names.candidate_queries, names.anchor_documents, anchors_are_queries=False),)
+            )
+        return Rule(lists=(table.listed(names.anchor_queries, names.candidate_documents),))
+    # the anchor's own query and document are a pair, listed or not; each may lead to a component
+    candidates = (
+        table.number_queries(names.candidate_queries)
+        if to_queries
+        else table.number_documents(names.candidate_documents)
+    )
+    anchors = (table.number_queries(names.anchor_queries), table.number_documents(names.anchor_documents))
+    return Rule(groups=tuple(Group(of_anchors, candidates) for of_anchors in anchors))

@@ -74,9 +74,9 @@ def _knowledge(
     if "row" in columns and "other" in columns:
         pairs = torch.stack([_rows(columns[name], name, path, num_samples) for name in ("row", "other")], dim=1)
         return Knowledge(None, pairs, _weights(columns["weight"], path) if "weight" in columns else None)
-    query, document = (next((name for name in side if name in columns), None) for side in (QUERIES, DOCUMENTS))
-    if query is not None and document is not None:
-        return Knowledge(table=_table(columns[query], columns[document], columns.get("score"), path, closure))
+    listed = listed_columns(columns, path)
+    if listed is not None:
+        return Knowledge(table=_table(*listed, closure))
     found = ", ".join(map(str, names)) or "none"
     raise ValueError(
         f"{path} must have columns row and group, or row, other and perhaps weight, or query and document (also "
@@ -84,10 +84,16 @@ def _knowledge(
     )
 
 
-def _table(
-    queries: np.ndarray, documents: np.ndarray, scores: np.ndarray | None, path: Path, closure: bool
-) -> PairTable:
-    """The pairs of a file whose score is above 0; all of them if it has no scores."""
+def listed_columns(columns: dict[str, np.ndarray], path: Path) -> tuple[np.ndarray, np.ndarray] | None:
+    """The queries and documents (L,) that the columns of a file list with a score above 0; all if it has no scores.
+
+    Returns:
+        None if the file has no such columns.
+    """
+    query, document = (next((name for name in side if name in columns), None) for side in (QUERIES, DOCUMENTS))
+    if query is None or document is None:
+        return None
+    queries, documents, scores = columns[query], columns[document], columns.get("score")
     if scores is not None:
         try:
             above = scores.astype(np.float64) > 0
@@ -96,6 +102,11 @@ def _table(
         queries, documents = queries[above], documents[above]
     if not len(queries):
         raise ValueError(f"{path} lists no pair{'' if scores is None else ' with a score above 0'}")
+    return queries, documents
+
+
+def _table(queries: np.ndarray, documents: np.ndarray, closure: bool) -> PairTable:
+    """A table of listed pairs, whose whole numbers written as text are found both as numbers and as texts."""
     query_ids, whole_queries = _identities(queries, "queries")
     document_ids, whole_documents = _identities(documents, "documents")
     table = PairTable(query_ids, document_ids, closure)

@@ -176,7 +176,7 @@ def _loss(training: Training, batch: Batch) -> Tensor:
     """The method's loss; a run whose numbers have left the finite ones ends here, before it spoils its weights."""
     progress = training.progress
     try:
-        loss = training.method.loss(training.network, batch, progress)
+        loss = training.method.loss(training.embed, batch, progress)
     except NotFinite as error:
         raise TrainingFailed(
             f"the run has diverged, its embeddings are not finite after {progress:.1%}: {ADVICE}"

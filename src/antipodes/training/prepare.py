@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -21,12 +22,15 @@ from antipodes.data import Loader, Samples, subset
 from antipodes.data.batch_composition import BatchComposition
 from antipodes.data.loader import batches
 from antipodes.encoders import without_pretrained
+from antipodes.encoders.chunks import refuse_batch_statistics
 from antipodes.encoders.layers import decayed_rates
 from antipodes.encoders.patches import PatchEncoder, spread
 from antipodes.guides import RunGuide
 from antipodes.losses import Temperature
 from antipodes.methods import Method
+from antipodes.methods.towers import InPieces, Network
 from antipodes.negatives import DatasetNeighbours
+from antipodes.processes import end_with_parent
 from antipodes.progress import TrainingProgress
 from antipodes.runs.boards import BOARDS, require
 from antipodes.runs.build import build_method
@@ -84,6 +88,12 @@ class Training:
     best: float = -math.inf
     totals: Totals = field(default_factory=Totals)
     saved: bool = False
+
+    @property
+    def embed(self) -> Network:
+        """The network as a method's loss calls it: in pieces, with a micro batch."""
+        size = self.settings.micro_batch
+        return self.network if size is None else InPieces(self.network, size)
 
     @property
     def first(self) -> bool:
@@ -190,6 +200,8 @@ def prepare(
     _try_encoders(method, data)
     if isinstance(method.guide, RunGuide):
         method.guide.open(tell)
+    if fabric.is_global_zero and settings.epochs:
+        _warn_of_equal_views(method)
     views = Views(config, data, method, fabric.device, fabric.global_rank, fabric.world_size)
     loader = Loader(
         data,
@@ -280,6 +292,30 @@ def prepare(
     )
 
 
+def _warn_of_equal_views(method: Method) -> None:
+    """Warn where a method compares two views that are equal: texts and vectors have no augmentation."""
+    if method.views < 2:
+        return
+    for tower, plan in method.network.plans.items():
+        if plan.modality != "image" and not _has_dropout(method.network[tower]):
+            warnings.warn(
+                f"both views of every {plan.modality} are equal, so their similarity is always 1 and the positives "
+                f"teach nothing: {plan.modality}s have no augmentation, and the encoder has no dropout; train on "
+                "pairs (--method clip) or with an encoder that has dropout",
+                stacklevel=2,
+            )
+
+
+def _has_dropout(network: nn.Module) -> bool:
+    """Return True if a part of a network drops out at random while it trains."""
+    dropouts = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+    return any(
+        module.p > 0 if isinstance(module, dropouts) else float(getattr(module, "dropout", 0.0) or 0.0) > 0
+        for module in network.modules()
+        if isinstance(module, (*dropouts, nn.MultiheadAttention, nn.RNNBase))
+    )
+
+
 def _validation(method: Method, data: Samples, tell: Callable[[str], None]) -> Samples | None:
     """The validation split for a method of images and texts; one that cannot be read is said, and done without."""
     if text_tower(method) is None or data.labels is not None:
@@ -316,7 +352,10 @@ def launch(settings: Settings) -> Fabric:
         )
     except (RuntimeError, MisconfigurationException) as error:
         raise ValueError(f"accelerator {settings.accelerator} cannot be used here: {error}") from error
+    parent = os.getppid()
     fabric.launch()
+    if fabric.local_rank > 0:  # a process that Fabric or torchrun has started
+        end_with_parent(parent)
     return fabric
 
 
@@ -424,6 +463,8 @@ def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data:
             f"accumulate must be 1 with method {name}: its negatives are the samples of a batch, "
             "so several small batches are not one large one; use a larger batch_size or a method with a queue or bank"
         )
+    if settings.micro_batch is not None:
+        _refuse_pieces(name, method)
     if settings.batch_size < 2 and not method.accumulates:
         raise ValueError(f"method {name} needs a batch_size of at least 2: the others are negatives")
     guide = method.guide
@@ -437,6 +478,19 @@ def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data:
             "a ring that anneals by validation needs a validation score, the kNN accuracy of training images: "
             "use data with labels and a knn_every above 0, or another anneal"
         )
+
+
+def _refuse_pieces(name: str, method: Method) -> None:
+    """Refuse to embed batches in pieces where that has no use, or would change what is learned."""
+    if method.accumulates:
+        raise ValueError(
+            f"micro_batch is for methods whose negatives come from the batch, and those of method {name} do not: use a "
+            "smaller batch_size with --accumulate"
+        )
+    try:
+        refuse_batch_statistics(list(method.network.modules()))
+    except ValueError as error:
+        raise ValueError(f"micro_batch cannot be used here: {error}; for the head, --head.batch_norm false") from error
 
 
 def _refuse_lost_checkpoints(run: Run) -> None:
