@@ -386,8 +386,8 @@ class Pairs:
         return replace(self, guide=guide)
 
     def against_guide(self) -> tuple[Pairs, Tensor]:
-        """Compare the anchors with the guide's vectors: that of their own sample is the positive, those of the candidates
-        are the candidates.
+        """Compare the anchors with the guide's vectors: that of their own sample is the positive, those of the
+        candidates are the candidates.
 
         Returns:
             The pairs, and which anchors (A,) the guide knows.
