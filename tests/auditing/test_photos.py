@@ -117,7 +117,7 @@ def test_vectors_by_any_encoder(tmp_path: Path) -> None:
 
 
 def test_without_the_weights_of_a_network_patches_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
+    def missing(name: str, tower: str | None) -> None:
         raise ImportError(name)
 
     monkeypatch.setattr(vectors, "load", missing)

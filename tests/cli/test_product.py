@@ -197,7 +197,7 @@ def test_embed_a_folder(folder: Path, ending: str) -> None:
     out = folder.with_name(f"photos.{ending}")
     code, text, errors = here("embed", "patches", folder, "--out", out, "--json")
     assert code == 0, errors
-    assert json.loads(text)["images"] == 15
+    assert json.loads(text)["vectors"] == 15
     read = read_embeddings(out)
     assert read.embeddings.shape == (15, json.loads(text)["dimensions"]) == (15, 14)  # one less than there are images
     assert ("paths" in json.loads(text)) == (ending == "npy")
@@ -269,7 +269,7 @@ def test_baseline_of_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def colours(images: list) -> np.ndarray:
         return np.stack([np.asarray(image.resize((3, 3)), dtype=np.float32).reshape(-1) for image in images])
 
-    monkeypatch.setattr(vectors.antipodes, "load", lambda name: colours, raising=False)
+    monkeypatch.setattr(vectors, "load", lambda name, tower: colours)
     out = folder.with_name("baseline.csv")
     code, text, errors = here(
         "baseline", folder, "--limit", 12, "--epochs", 0, "--runs", "mine", "--out", out, "--json"

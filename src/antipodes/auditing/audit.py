@@ -24,7 +24,7 @@ from antipodes.auditing.embeddings import FORMATS, Vectors, checked, read_embedd
 from antipodes.auditing.files import photos_of_files, photos_of_list
 from antipodes.auditing.findings import AuditOptions, Findings, audit_vectors
 from antipodes.auditing.outputs import require_pyarrow
-from antipodes.auditing.photos import Photos, open_photos
+from antipodes.auditing.photos import Photos, open_photos, photos_of
 from antipodes.auditing.pixels import agree
 from antipodes.auditing.proposals import propose
 from antipodes.auditing.summary import (
@@ -43,6 +43,7 @@ from antipodes.auditing.vectors import PATCHES, Encode, embed_photos, open_encod
 from antipodes.files import is_marked, refuse_foreign
 from antipodes.pages.page import Page, require_jinja
 from antipodes.progress import progress_bar
+from antipodes.threads import check_workers
 
 REPORT = "report.html"
 FILES = (PAIRS, GROUPS, SAMPLES, SUMMARY, REPORT)
@@ -154,8 +155,7 @@ def audit(
     options = AuditOptions(**options) if isinstance(options, Mapping) else options or AuditOptions()
     if batch_size < 2:
         raise ValueError(f"batch_size must be at least 2, got {batch_size}: one sample has no negatives")
-    if workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}")
+    check_workers(workers)
     if out is not None:
         check_folder(out, force)
     audited = _open(data, encoder, limit, workers, progress)
@@ -218,11 +218,11 @@ def _open(data: Any, encoder: Any, limit: int | None, workers: int, progress: bo
         photos_of_file = photos_of_files(vectors_of_file.paths)
         return AuditedData(vectors_of_file, photos_of_file, f"embeddings of {Path(name).name}")
     elif (Path(name) / "config.yaml").is_file():
-        from antipodes.auditing.runs import photos_of_run, with_learned_thresholds
+        from antipodes.auditing.runs import data_of_run, with_learned_thresholds
 
         if encoder is None and (learned := with_learned_thresholds(name, progress)) is not None:
             return learned
-        photos, encoder = photos_of_run(name), encoder or name
+        photos, encoder = photos_of(data_of_run(name)), encoder or name
     else:
         photos = open_photos(name, limit)
     if len(photos) < 2:

@@ -8,23 +8,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from antipodes.auditing.embeddings import FORMATS, Vectors, checked, is_written, paths_table
 from antipodes.auditing.files import photos_of_list
 from antipodes.auditing.outputs import is_table_of, require_out, write_table
 from antipodes.auditing.parts import compute_in_parts, remove_parts
-from antipodes.auditing.photos import Photos, open_photos
-from antipodes.auditing.vectors import PATCHES, Encode, Patches, embed_photos, encoder_digest, open_encoder
-from antipodes.encoders.loading import LoadedEncoder, load
+from antipodes.auditing.photos import Photos, open_photos, photos_of
+from antipodes.auditing.rows import Rows, embed_rows, rows_for
+from antipodes.auditing.vectors import Encode, Patches, embed_photos, encoder_digest, open_encoder
+from antipodes.data import Samples, open_dataset
+from antipodes.encoders.loading import LoadedEncoder
 from antipodes.files import refuse_foreign
-from antipodes.progress import progress_bar
+from antipodes.progress import Progress, progress_bar
+from antipodes.threads import check_workers
+
+Compute = Callable[[range, Progress | None], NDArray[np.float32]]
+"""Some rows of the data to their vectors."""
 
 SKIPPED = ("file", "reason")
 """The columns of the list of images that could not be read."""
@@ -64,9 +71,9 @@ def embed(
         ValueError: if there is no such encoder or data, or `out` cannot be used; nothing is written then.
     """
     workers = (os.cpu_count() or 1) if workers is None else workers
-    for name, value in (("workers", workers), ("batch_size", batch_size)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    check_workers(workers)
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     file = None if out is None else _free_file(out, force)
     name, encode = _opened(encoder, tower)
     if isinstance(data, np.ndarray | Tensor) or (_is_list(data) and len(data) and isinstance(data[0], str)):
@@ -74,28 +81,25 @@ def embed(
         if file is not None:
             vectors.save(file)
         return vectors
-    photos = photos_of_list(data) if _is_list(data) else _photos(encoder, data, limit)
+    source: Photos | Rows
     if isinstance(encode, LoadedEncoder) and encode.modality != "image":
-        raise ValueError(f"{name} is an encoder of {encode.modality}s, and the data is photos")
-    if isinstance(encode, Patches):
-        encode.fit(photos)  # what it refuses is refused before anything is written
+        source, compute = _rows(encoder, encode, data, tower, limit, batch_size)
+    else:
+        source, compute = _photos(encoder, encode, data, limit, workers, batch_size)
     with progress_bar("embedding", shown=progress) as told:
         if file is None:
-            matrix = embed_photos(photos, encode, workers=workers, batch=batch_size, progress=told)
-            return Vectors(checked(matrix, name), photos.paths, photos.labels, photos.classes, name, photos.skipped)
-        parts = file.with_name(f".{file.name}.parts")
-        matrix, found = compute_in_parts(
-            parts,
-            (name, encoder_digest(encode), *photos.paths, *photos.contents()),
-            len(photos),
-            lambda rows: embed_photos(photos, encode, rows, workers=workers, batch=batch_size),
-            told,
-        )
-    vectors = Vectors(checked(matrix, name), photos.paths, photos.labels, photos.classes, name, photos.skipped, found)
-    vectors.save(file)
-    remove_parts(parts)
-    if photos.skipped:
-        write_table(skipped_table(file), dict(zip(SKIPPED, zip(*photos.skipped, strict=True), strict=True)))
+            matrix, found, parts = compute(range(len(source)), told), 0, None
+        else:
+            parts = file.with_name(f".{file.name}.parts")
+            digests = (name, encoder_digest(encode), *source.paths, *source.contents())
+            matrix, found = compute_in_parts(parts, digests, len(source), lambda rows: compute(rows, None), told)
+    matrix = checked(matrix, name)
+    vectors = Vectors(matrix, source.paths, source.labels, source.classes, name, source.skipped, found)
+    if file is not None and parts is not None:
+        vectors.save(file)
+        remove_parts(parts)
+        if source.skipped:
+            write_table(skipped_table(file), dict(zip(SKIPPED, zip(*source.skipped, strict=True), strict=True)))
     return vectors
 
 
@@ -119,24 +123,53 @@ def _opened(encoder: Any, tower: str | None) -> tuple[str, Encode]:
     if callable(encoder):
         return str(getattr(encoder, "name", type(encoder).__name__)), encoder
     name = str(encoder)
-    if tower is not None and name != PATCHES:
-        return name, load(name, tower)
-    return open_encoder(name)
+    return open_encoder(name, tower)
 
 
 def _is_list(data: Any) -> bool:
     return isinstance(data, Sequence) and not isinstance(data, str)
 
 
-def _photos(encoder: Any, data: Any, limit: int | None) -> Photos:
-    """The photos at a path or of a dataset, or the training photos of the run."""
-    if data is not None:
-        return open_photos(str(data), limit)
+def _photos(
+    encoder: Any, encode: Encode, data: Any, limit: int | None, workers: int, batch_size: int
+) -> tuple[Photos, Compute]:
+    """The photos that were named, or else the training photos of the run, and what embeds some of them."""
+    if _is_list(data):
+        photos = photos_of_list(data)
+    else:
+        photos = photos_of(_own_data(encoder)) if data is None else open_photos(str(data), limit)
+    if isinstance(encode, Patches):
+        encode.fit(photos)  # what it refuses is refused before anything is written
+
+    def compute(rows: range, progress: Progress | None) -> NDArray[np.float32]:
+        return embed_photos(photos, encode, rows, workers=workers, batch=batch_size, progress=progress)
+
+    return photos, compute
+
+
+def _rows(
+    encoder: Any, encode: LoadedEncoder, data: Any, tower: str | None, limit: int | None, batch_size: int
+) -> tuple[Rows, Compute]:
+    """The texts or vectors that were named, or else those of the run, and what embeds some of them."""
+    if _is_list(data):
+        raise ValueError(f"the encoder takes {encode.modality}s, and the data is a list of photos")
+    options = {} if limit is None else {"limit": limit}
+    samples = _own_data(encoder) if data is None else open_dataset(str(data), **options)
+    rows = rows_for(encode, samples, str(data or samples.name), tower)
+
+    def compute(some: range, progress: Progress | None) -> NDArray[np.float32]:
+        return embed_rows(rows, encode, some, batch_size, progress)
+
+    return rows, compute
+
+
+def _own_data(encoder: Any) -> Samples:
+    """The training data of a run."""
     if callable(encoder) or not (Path(encoder) / "config.yaml").is_file():
         raise ValueError(f"{encoder} is not a run with data of its own: say which folder of images to embed")
-    from antipodes.auditing.runs import photos_of_run
+    from antipodes.auditing.runs import data_of_run
 
-    return photos_of_run(encoder)
+    return data_of_run(encoder)
 
 
 def _embed_inputs(name: str, encode: Encode, data: Any, batch_size: int, shown: bool) -> Vectors:

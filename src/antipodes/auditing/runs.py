@@ -6,8 +6,8 @@ from pathlib import Path
 
 from antipodes.auditing.audit import AuditedData
 from antipodes.auditing.embeddings import Vectors
-from antipodes.auditing.photos import Photos, photos_of
-from antipodes.data import ImageDataset
+from antipodes.auditing.photos import photos_of
+from antipodes.data import ImageDataset, Samples
 from antipodes.negatives import GloFND
 from antipodes.progress import progress_bar
 from antipodes.runs.build import build_data
@@ -17,13 +17,13 @@ from antipodes.runs.opening import open_method
 from antipodes.runs.views import plain_view
 
 
-def photos_of_run(folder: str | Path) -> Photos:
-    """The training photos of a run.
+def data_of_run(folder: str | Path) -> Samples:
+    """The training data of a run.
 
     Raises:
-        ValueError: if the folder is not a run, or its data cannot be read or has no photos.
+        ValueError: if the folder is not a run, or its data cannot be read.
     """
-    return photos_of(build_data(Run.open(folder).config()["data"]))
+    return build_data(Run.open(folder).config()["data"])
 
 
 def with_learned_thresholds(folder: str | Path, progress: bool = False) -> AuditedData | None:

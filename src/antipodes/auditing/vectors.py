@@ -24,18 +24,24 @@ PRETRAINED, PATCHES = "efficientnet-lite0", "patches"
 BATCH = 32
 
 
-def open_encoder(name: str | None) -> tuple[str, Encode]:
+def open_encoder(name: str | None, tower: str | None = None) -> tuple[str, Encode]:
     """An encoder by a run's folder or its name, with the name.
 
     Without a name it is the pretrained EfficientNet-Lite0 where its weights are installed, else small patches.
+
+    Args:
+        name: Of the encoder.
+        tower: Which encoder of a run with several, such as `text`.
 
     Raises:
         ValueError: if a name was given and there is no such encoder.
     """
     if name == PATCHES:
+        if tower is not None:
+            raise ValueError(f"--tower {tower} says which encoder of a run is meant, and {PATCHES} is no run")
         return PATCHES, Patches()
     try:
-        return name or PRETRAINED, load(name or PRETRAINED)
+        return name or PRETRAINED, load(name or PRETRAINED, tower)
     except (ValueError, ImportError, AttributeError) as error:
         if name is not None:
             raise ValueError(f"encoder {name}: {error}") from error

@@ -1,4 +1,4 @@
-"""`antipodes embed`: vectors of images."""
+"""`antipodes embed`: vectors of images, texts or vectors."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from antipodes.auditing.embeddings import FORMATS, paths_table
 from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.cli.tables import facts_table
 
-DESCRIPTION = """Embed images: write a vector for every image of a folder or dataset. The encoder is that of a run, a
-pretrained one (efficientnet-lite0), an exported .safetensors file, or the small patches that these images are made of
-(patches, which needs no weights and takes a minute). A call that was interrupted continues where it stopped when it is
-made again.
+DESCRIPTION = """Embed images or texts: a vector for every image of a folder or dataset, or for every text of a file or
+table, by the encoder of a run, a pretrained one (efficientnet-lite0), an exported .safetensors file, or the small
+patches that these images are made of (patches, which needs no weights and takes a minute). A call that was interrupted
+continues where it stopped when it is made again.
 
 Examples:
 antipodes embed runs/a path/to/photos --out photos.npz - arrays embeddings (N, F) and paths (N,);
 antipodes embed efficientnet-lite0 path/to/photos --out photos.parquet - columns id, path, embedding;
 antipodes embed patches path/to/photos --out photos.npz - without any training or weights;
 antipodes embed runs/a --out training.npy - the run's own training images, the vectors alone; paths are in
-training.paths.csv."""
+training.paths.csv;
+antipodes embed runs/clip texts.txt --tower text --out texts.npz - texts by one of the towers of a run."""
 
 
 def main(arguments: list[str]) -> None:
@@ -38,9 +39,9 @@ def main(arguments: list[str]) -> None:
         default=None,
         help="Folder of images, or a dataset as in antipodes train; a run's own training data if not given.",
     )
+    parser.add_argument("--tower", type=str | None, default=None, help="Which encoder, where a run has several: text.")
     parser.add_argument("--out", type=str, required=True, help=f"File of the vectors: {', '.join(FORMATS)}.")
-    parser.add_argument("--tower", type=str | None, default=None, help="Which encoder, where a run has several.")
-    parser.add_argument("--limit", type=int | None, default=None, help="Embed only so many images.")
+    parser.add_argument("--limit", type=int | None, default=None, help="Embed only so many images or texts.")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="Threads that decode images.")
     parser.add_argument("--batch_size", type=int, default=32, help="Images that go through the encoder at a time.")
     parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
@@ -60,7 +61,7 @@ def main(arguments: list[str]) -> None:
     )
     facts = {
         "encoder": vectors.encoder,
-        "images": len(vectors),
+        "vectors": len(vectors),
         "dimensions": int(vectors.embeddings.shape[1]),
         "taken from an earlier call": vectors.continued,
         "skipped": len(vectors.skipped),

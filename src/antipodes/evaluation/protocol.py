@@ -13,7 +13,8 @@ from antipodes.evaluation.subject import Subject
 
 Need = Literal["features", "labels", "network", "policy", "others", "pairs", "classes"]
 """What a protocol looks at: the features of train and test; their labels; the network itself; the policy of the run;
-other datasets; images and texts that belong together; images of classes with names and a tower that reads texts."""
+other datasets; images and texts, or two texts, that belong together; images of classes with names and a tower that
+reads texts."""
 
 
 class Protocol(ABC):
@@ -121,8 +122,8 @@ def _lacks_pairs(subject: Subject) -> str | None:
     if subject.can_pair:
         return None
     return (
-        "the {protocol} protocol needs images and texts that belong together: a run with a tower for each, "
-        "or --images a.npy --texts b.npy"
+        "the {protocol} protocol needs images and texts, or two texts, that belong together: a run with a tower for "
+        "each, or --images a.npy --texts b.npy"
     )
 
 

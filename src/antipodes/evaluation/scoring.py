@@ -35,6 +35,7 @@ from antipodes.runs.open_clip import open_clip_method
 from antipodes.runs.opening import open_method
 from antipodes.runs.views import build_augmentation
 from antipodes.seeding import check_seed
+from antipodes.threads import check_workers
 
 Checkpoint = Literal["last", "best"]
 
@@ -209,8 +210,7 @@ def _names_of(protocol: str | Sequence[str] | None) -> list[str] | None:
 
 def _check_machine(workers: int, device: str) -> None:
     """Refuse numbers and devices that cannot be, before anything is opened."""
-    if workers < 0:
-        raise ValueError(f"workers must be at least 0, got {workers}")
+    check_workers(workers, least=0)
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -222,15 +222,16 @@ def _of_run(run: Run, checkpoint: Checkpoint, asked: _Asked) -> Scores:
     names, note = asked.names, ""
     needs = {need for name in names or () for need in find_protocol(name).needs}
     method, data = open_method(run, checkpoint, judged="policy" in needs)
-    if names is None:
-        names = DEFAULT if data.labels is not None else DEFAULT_WITHOUT_LABELS
-        if data.labels is None:
-            note = "the data has no labels: what can be measured without them"
-    protocols = asked.protocols(names)
+    if names is None and data.labels is None:
+        names = ("retrieval",) if Subject(method, data).pairs_texts else DEFAULT_WITHOUT_LABELS
+        note = "the data has no labels: what can be measured without them"
+    protocols = asked.protocols(names or DEFAULT)
     config = run.config()
     others = open_others(asked.transfer, data.image_size, asked.transfer_limit)
     with progress_bar("features", shown=asked.progress) as told:
-        recipe = build_augmentation(config["augmentation"], data.image_size, method.normalised)
+        recipe = None  # texts and vectors have no augmentation
+        if data.image_size:
+            recipe = build_augmentation(config["augmentation"], data.image_size, method.normalised)
         subject = asked.subject(
             method, data, others=others, batch_size=config["batch_size"], recipe=recipe, progress=told
         )

@@ -35,8 +35,11 @@ WRITTEN = (
     "snapshots",
     "tensorboard",
     "wandb",
+    "wandb-id",
 )
-"""What a run may write before its first checkpoint. A folder that holds one of these and no run belongs to the user."""
+"""What a run may write before its first checkpoint: what is removed again if it ends before that."""
+LATER = ("encoder*.safetensors", "encoder*.md", "head*.safetensors", "evaluation.json")
+"""Patterns of what is written into the folder of a run after its last step."""
 CHECKPOINT_KEYS = (
     "identity",
     "data",
@@ -100,7 +103,10 @@ class Run:
                 f"{self.folder} holds a run already: continue it with --resume {self.folder}, or choose another --out"
             )
         names = [name for name in WRITTEN if os.path.lexists(self.folder / name)]
-        names += sorted(path.name for path in self.folder.glob("encoder*.safetensors"))
+        names += sorted(path.name for pattern in LATER for path in self.folder.glob(pattern))
+        lock = self.folder / LOCK
+        if os.path.lexists(lock) and (not lock.is_file() or lock.stat().st_size):  # ours is an empty file
+            names.append(LOCK)
         if names:
             raise ValueError(
                 f"--out {self.folder} holds {', '.join(names)} and no run: a run would write over it, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -29,6 +30,7 @@ from antipodes.losses import Temperature
 from antipodes.methods import Method
 from antipodes.methods.towers import InPieces, Network
 from antipodes.negatives import DatasetNeighbours
+from antipodes.processes import end_with_parent
 from antipodes.progress import TrainingProgress
 from antipodes.runs.boards import BOARDS, require
 from antipodes.runs.build import build_method
@@ -198,6 +200,8 @@ def prepare(
     _try_encoders(method, data)
     if isinstance(method.guide, RunGuide):
         method.guide.open(tell)
+    if fabric.is_global_zero and settings.epochs:
+        _warn_of_equal_views(method)
     views = Views(config, data, method, fabric.device, fabric.global_rank, fabric.world_size)
     loader = Loader(
         data,
@@ -288,6 +292,30 @@ def prepare(
     )
 
 
+def _warn_of_equal_views(method: Method) -> None:
+    """Warn where a method compares two views that are equal: texts and vectors have no augmentation."""
+    if method.views < 2:
+        return
+    for tower, plan in method.network.plans.items():
+        if plan.modality != "image" and not _has_dropout(method.network[tower]):
+            warnings.warn(
+                f"both views of every {plan.modality} are equal, so their similarity is always 1 and the positives "
+                f"teach nothing: {plan.modality}s have no augmentation, and the encoder has no dropout; train on "
+                "pairs (--method clip) or with an encoder that has dropout",
+                stacklevel=2,
+            )
+
+
+def _has_dropout(network: nn.Module) -> bool:
+    """Return True if a part of a network drops out at random while it trains."""
+    dropouts = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+    return any(
+        module.p > 0 if isinstance(module, dropouts) else float(getattr(module, "dropout", 0.0) or 0.0) > 0
+        for module in network.modules()
+        if isinstance(module, (*dropouts, nn.MultiheadAttention, nn.RNNBase))
+    )
+
+
 def _validation(method: Method, data: Samples, tell: Callable[[str], None]) -> Samples | None:
     """The validation split for a method of images and texts; one that cannot be read is said, and done without."""
     if text_tower(method) is None or data.labels is not None:
@@ -324,7 +352,10 @@ def launch(settings: Settings) -> Fabric:
         )
     except (RuntimeError, MisconfigurationException) as error:
         raise ValueError(f"accelerator {settings.accelerator} cannot be used here: {error}") from error
+    parent = os.getppid()
     fabric.launch()
+    if fabric.local_rank > 0:  # a process that Fabric or torchrun has started
+        end_with_parent(parent)
     return fabric
 
 
