@@ -140,7 +140,7 @@ class InjectedDuplicates(Runner):
 
     @torch.no_grad()
     def _fit(self, towers: Towers, loss_fn: TwoWay, injected: Injected, progress: float) -> None:
-        """Cluster the embeddings anew, where the detector goes by clusters."""
+        """Cluster the embeddings again, where the detector goes by clusters."""
         if not any(policy.needs.fits for policy in loss_fn.policies()):
             return
         every = torch.arange(len(injected.source))
@@ -195,7 +195,7 @@ class InjectedDuplicates(Runner):
         """What was measured on what."""
         many = "all photos" if self.images is None else f"{self.images:,} photos"
         return {
-            "data": f"{many} of {self.data}, {100 * self.share:g} % of them copied: cropped, compressed anew, or both",
+            "data": f"{many} of {self.data}, {100 * self.share:g} % of them copied: cropped, recompressed, or both",
             "towers": "EfficientNet-Lite0 and MiniLM, locked; heads trained",
             "training": f"{self.epochs} epochs, batches of {self.batch_size}, temperature {self.temperature:g}",
         }

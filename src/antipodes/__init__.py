@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from antipodes.auditing.neighbourhood import neighbours
     from antipodes.encoders.chunks import chunked
     from antipodes.encoders.loading import load
+    from antipodes.evaluation.scoring import evaluate
     from antipodes.guides import HistoryGuide, MomentumGuide, NetworkGuide, TableGuide
     from antipodes.identity import content_ids
     from antipodes.losses import (
@@ -54,7 +55,11 @@ if TYPE_CHECKING:
     )
     from antipodes.pairs import Bounds, Group, Guide, Listed, Pairs, Ranks, Rule
     from antipodes.reporting.report import report
+    from antipodes.runs.formats import export
     from antipodes.state import SampleTable
+    from antipodes.studies.comparison import compare
+    from antipodes.studies.run import study
+    from antipodes.training.run import train
 
 _HOMES = {
     "BCL": "negatives",
@@ -98,13 +103,18 @@ _HOMES = {
     "TwoWay": "losses",
     "audit": "auditing.audit",
     "chunked": "encoders.chunks",
+    "compare": "studies.comparison",
     "content_ids": "identity",
     "embed": "auditing.embedding",
     "estimate_alpha": "negatives",
+    "evaluate": "evaluation.scoring",
+    "export": "runs.formats",
     "load": "encoders.loading",
     "mine": "auditing.mining",
     "neighbours": "auditing.neighbourhood",
     "report": "reporting.report",
+    "study": "studies.run",
+    "train": "training.run",
 }
 
 _RENAMED = {"DCL": "Debiased", "GuideView": "Distillation", "Neighbours": "DatasetNeighbours"}
@@ -151,13 +161,18 @@ __all__ = [
     "TwoWay",
     "audit",
     "chunked",
+    "compare",
     "content_ids",
     "embed",
     "estimate_alpha",
+    "evaluate",
+    "export",
     "load",
     "mine",
     "neighbours",
     "report",
+    "study",
+    "train",
 ]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from antipodes.functional._arguments import Extent
 from antipodes.functional._reading import read
 from antipodes.functional.contrast import contrast
-from antipodes.functional.counts import count_above, count_in
+from antipodes.functional.counts import count_above
 from antipodes.functional.normalise import normalise
 from antipodes.functional.positives import paired_similarity
 from antipodes.functional.ranks import bounded
@@ -185,8 +185,6 @@ class Pairs:
         """How many candidates that count are more similar to every anchor than its threshold, (A,)."""
         if self._owners is not None:
             return torch.cat([_count(part, related, thresholds[rows]) for rows, _, part, related in self._chunks()])
-        if self.facts.product is not None:
-            return count_in(self.facts.product, thresholds, self.same_sample)
         return count_above(
             self.anchors.detach(),
             None if self.candidates is None else self.candidates.detach(),
@@ -195,6 +193,7 @@ class Pairs:
             candidate_ids=self.candidate_ids,
             same_sample=self.same_sample,
             extent=self.facts.extent,
+            product=self.facts.product,
         )
 
     def sigmoid(
@@ -421,4 +420,8 @@ def _rows(temperature: float | Tensor, rows: slice) -> float | Tensor:
 
 def _count(pairs: Pairs, related: Excluded, thresholds: Tensor) -> Tensor:
     """How many candidates of few pairs, among those that count, exceed their anchor's threshold, (A,)."""
-    return count_in(pairs.anchors.detach() @ pairs.keys()[0].detach().T, thresholds, related)
+    anchors, (keys, ids) = pairs.anchors.detach(), pairs.keys()
+    return count_above(
+        anchors, keys, thresholds, anchor_ids=pairs.anchor_ids, candidate_ids=ids, same_sample=related,
+        product=anchors @ keys.detach().T,
+    )  # fmt: skip

@@ -16,7 +16,6 @@ from antipodes.pairs import Pairs, normalise
 N = 12
 POLICIES: dict[str, Callable[[], Policy]] = {
     "glofnd": lambda: GloFND(N, alpha=0.3, initial="quantile"),
-    "shared": lambda: GloFND(N, alpha=0.3, shared=True),
     "cave": lambda: Cave(N, (2,)),
     "joined": lambda: GloFND(N, alpha=0.3) & Cave(N, (2,)) & FNC(0.1),
 }

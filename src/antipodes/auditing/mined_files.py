@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from antipodes.auditing.outputs import is_table_of, require_out, write_table
 from antipodes.files import refuse_foreign, replacing
+from antipodes.tables import is_table_of, require_out, write_table
 
 if TYPE_CHECKING:
     from antipodes.auditing.mining import Mined

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from antipodes.auditing.mined_files import OUTPUTS, Format, suspected_table
 from antipodes.auditing.mining import mine
-from antipodes.auditing.outputs import require_out
-from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.cli.tables import facts_table
+from antipodes.parsing import FORCE, ArgumentParser
+from antipodes.tables import require_out
 
 DESCRIPTION = """Mine hard negatives: for every query the k most similar documents that are unlikely to be relevant. A
 candidate that is too similar to the query or to its positive is suspected to be a false negative; it is listed in a

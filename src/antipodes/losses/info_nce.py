@@ -47,8 +47,6 @@ class InfoNCE(Loss):
         treatment: What happens to false negatives: `eliminate`, `attract`, `attract_inside` or `refine`.
         reduction: `mean` over anchors, or `none` for the loss of every anchor.
         total_steps: How many calls the training will have, so that `progress` may be left out.
-        rescaled: Multiply the sum over the kept candidates by N / kept, N how many there were, as in the code of
-            GloFND's authors: elimination then does not make the loss smaller by itself.
         distill: Let the anchors find the guide's vector of their sample as well.
         similarity: `cosine`, or `dot` for models that score by dot products. Embeddings are then taken as they are, and
             policies whose thresholds lie in [-1, 1], such as `GloFND`, are refused.
@@ -71,19 +69,17 @@ class InfoNCE(Loss):
         treatment: Treatment = "eliminate",
         reduction: Reduction = "mean",
         total_steps: int | None = None,
-        rescaled: bool = False,
         distill: Distillation | None = None,
         similarity: Similarity = "cosine",
         positive_in_sum: bool = True,
         hardness: Hardness | None = None,
     ) -> None:
         super().__init__(temperature, negatives, treatment, reduction, total_steps, distill)
-        self.rescaled = rescaled
         if similarity not in get_args(Similarity):
             raise ValueError(f"similarity must be one of {', '.join(get_args(Similarity))}, got {similarity!r}")
         if similarity == "dot":
             self._check_dot(negatives, distill)
-        if not positive_in_sum and (self.treatment in ("attract_inside", "refine") or rescaled):
+        if not positive_in_sum and self.treatment in ("attract_inside", "refine"):
             raise ValueError("without the positive in the sum there is treatment 'eliminate' or 'attract' alone")
         if hardness is not None and negatives is not None and negatives.needs.reweighs:
             raise ValueError(f"{type(negatives).__name__} weighs the negatives itself: leave hardness out")
@@ -97,7 +93,7 @@ class InfoNCE(Loss):
         plain = self.treatment == "eliminate" and self.positive_in_sum and self.hardness is None
         tau = self.temperature if temperature is None else temperature
         fixed = not isinstance(tau, (Temperature, Tensor)) and fits_batch_softmax(unit, tau)
-        return plain and fixed and not (by_policy or self.rescaled)
+        return plain and fixed and not by_policy
 
     def direct(self, step: Step, views: Views) -> Tensor | None:
         """The loss of a small batch whose rule is at most a ceiling, in few operations."""
@@ -131,13 +127,9 @@ class InfoNCE(Loss):
 
     def value(self, step: Step, sums: Sums) -> Tensor:
         """The loss per rule and anchor, (R, A)."""
-        log_sum, counted = sums.log_sum, sums.kept
         if self.treatment == "attract_inside":
-            return self._inside(step, *log_sum.chunk(2))
-        if self.rescaled:
-            available = step.pairs.available()
-            log_sum = log_sum + (available.to(log_sum.dtype) / sums.kept.clamp(min=1)).log()
-            counted = torch.where(sums.kept > 0, available, 0)
+            return self._inside(step, *sums.log_sum.chunk(2))
+        log_sum, counted = self._negatives(step, sums)
         if not (self.soft_targets.positive and step.pairs.has_positive):
             # an anchor without a teacher contributes 0, and so does one without candidates
             alone = sums.pulled == 0
@@ -159,6 +151,10 @@ class InfoNCE(Loss):
             seen, chance = loss.detach(), counted.detach()
             self._report_later(lambda: _above_chance(seen, chance))
         return loss
+
+    def _negatives(self, step: Step, sums: Sums) -> tuple[Tensor, Tensor]:
+        """The logarithm of the sum over the negatives, and how many they count as, each (R, A)."""
+        return sums.log_sum, sums.kept
 
     def _inside(self, step: Step, negatives: Tensor, pulled: Tensor) -> Tensor:
         """-log( P / (P + N) ) = softplus(log N - log P), with P the sum over the positive and what is pulled."""

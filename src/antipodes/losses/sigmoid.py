@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antipodes.functional.sigmoid import SigmoidSums, sigmoid_both
+from antipodes.functional.sigmoid import sigmoid_both
 from antipodes.functional.sums import Sums
 from antipodes.losses.distillation import Distillation
 from antipodes.losses.loss import Contrast, Loss, Reduction, Treatment
@@ -94,9 +94,9 @@ class Sigmoid(Loss):
         if step.pairs.log_weights is not None or step.pairs.positive_log_weights is not None:
             raise ValueError("the sigmoid loss does not compare candidates: leave their log weights out")
         soft, bias = self.treatment == "refine", averaged_over_ranks(self.bias)
-        sums = _as_sums(step.pairs.sigmoid(step.temperature, bias, step.all_rules, soft), soft)
+        sums = Sums(*step.pairs.sigmoid(step.temperature, bias, step.all_rules, soft))
         for part in step.parts:  # losses of pairs add up
-            more = _as_sums(part.pairs.sigmoid(step.temperature, bias, part.rules, soft), soft)
+            more = Sums(*part.pairs.sigmoid(step.temperature, bias, part.rules, soft))
             sums = Sums(*(one + other for one, other in zip(sums, more, strict=True)))
         if not step.positive_again:
             return sums
@@ -119,7 +119,7 @@ class Sigmoid(Loss):
             guide=None if guide is None else (guide.anchors, guide.keys()),
             soft=soft,
         )
-        return _as_sums(one, soft), _as_sums(back, soft)
+        return Sums(*one), Sums(*back)
 
     def value(self, step: Step, sums: Sums) -> Tensor:
         """The loss per rule and anchor, (R, A)."""
@@ -129,9 +129,3 @@ class Sigmoid(Loss):
         if self.treatment == "refine":  # q softplus(-z) + (1 - q) softplus(z) is softplus(z) - q z
             return loss - (sums.pulled_sum / step.temperature + bias * sums.pulled)
         return loss + sums.pulled_sum
-
-
-def _as_sums(sums: SigmoidSums, soft: bool) -> Sums:
-    """Put losses into the fields of the softmax's sums: in the place of logs, with pulled pairs among those kept."""
-    kept = sums.kept if soft else sums.kept + sums.pulled
-    return Sums(sums.loss_sum, kept, sums.pulled_loss, sums.pulled)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from antipodes.candidates.bank import MemoryBank
 from antipodes.distributed import rank, world_size
-from antipodes.functional.draws import drawn_sums, expected_sums
 from antipodes.functional.sums import Sums
 from antipodes.losses import Loss
 from antipodes.methods.batch import Batch
+from antipodes.methods.draws import drawn_sums, expected_sums
 from antipodes.pairs import Pairs, Rule
 
 Draw = Literal["each", "once", "expected"]

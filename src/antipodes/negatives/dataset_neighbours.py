@@ -11,7 +11,7 @@ from torch import Tensor
 
 from antipodes.clustering import summed
 from antipodes.distributed import rank, world_size
-from antipodes.functional.select import top_k
+from antipodes.functional.neighbours import nearest_of
 from antipodes.negatives.matching import match_partners
 from antipodes.negatives.policy import Needs, Policy, Space
 from antipodes.pairs import Pairs, Rule, normalise
@@ -128,7 +128,7 @@ class DatasetNeighbours(Policy):
             vectors = summed(whole)
         rows = torch.arange(n, device=vectors.device)
         samples = rows if self.samples is None else self.samples.to(rows)
-        found = top_k(vectors[share], vectors, samples[share], samples, self.k)[1]
+        found = nearest_of(vectors[share], vectors, self.k, samples[share], samples).rows
         table = torch.zeros(n, self.k, dtype=torch.int32, device=vectors.device)
         table[share] = found.to(table)
         summed(table)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from antipodes.functional.debias import debias, harden
 from antipodes.functional.sums import Sums
+from antipodes.negatives.debias import debias, harden
 from antipodes.negatives.policy import Needs, Numbers, Policy
 from antipodes.pairs import Pairs, Rule
 
