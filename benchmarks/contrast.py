@@ -182,7 +182,7 @@ def report_peak_growth(case: str, pairs: int, rule: str) -> None:
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # so that memory left over from the batch is not used unseen
     with open("/proc/self/clear_refs", "w") as clear:
-        clear.write("5")  # the peak starts anew
+        clear.write("5")  # the peak starts again
     before = resident("VmRSS")
     CASES[case](batch, rule)
     print(resident("VmHWM") - before)
@@ -196,7 +196,7 @@ def show(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time and memory of the contrast kernel beside dense losses.")
+    parser = argparse.ArgumentParser(description="Time and memory of the contrast kernel against dense losses.")
     parser.add_argument("--quick", action="store_true", help="small sizes, under a minute")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--memory", nargs=3, metavar=("CASE", "PAIRS", "RULE"), help=argparse.SUPPRESS)

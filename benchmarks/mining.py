@@ -1,4 +1,4 @@
-"""Mining of hard negatives beside sentence-transformers' `mine_hard_negatives`, on questions whose intents are known.
+"""Mining of hard negatives compared with sentence-transformers' `mine_hard_negatives`, on questions whose intents are known.
 
 Queries are the test questions of a table with columns split, text and group (Banking77), the corpus its training
 questions; the positive of a query is one training question of its intent, drawn at random. The other training questions
@@ -118,7 +118,7 @@ def _unit(vectors: Any) -> Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Mining of hard negatives beside sentence-transformers.")
+    parser = argparse.ArgumentParser(description="Mining of hard negatives compared with sentence-transformers.")
     parser.add_argument("--data", type=Path, default=DATA, help="table with columns split, text and group")
     parser.add_argument("--quick", action="store_true", help="few questions")
     parser.add_argument("--memory", nargs=2, metavar=("CASE", "VECTORS"), help=argparse.SUPPRESS)
@@ -134,7 +134,7 @@ def main() -> None:
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
         with open("/proc/self/clear_refs", "w") as clear:
-            clear.write("5")  # the peak starts anew
+            clear.write("5")  # the peak starts again
         before = resident("VmRSS")
         getattr(questions, arguments.memory[0])()
         print(resident("VmHWM") - before)

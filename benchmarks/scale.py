@@ -1,4 +1,4 @@
-"""Batches beyond memory: `chunked` beside the whole batch, in time and memory.
+"""Batches beyond memory: `chunked` compared with the whole batch, in time and memory.
 
 A pair is two views of an image of 32 x 32 pixels. Times are process CPU time of forward + backward of encoder and loss,
 one thread, the best of several interleaved rounds. Memory is the growth of the resident set's peak during one step, in
@@ -67,7 +67,7 @@ def report_memory(case: str, pairs: int, encoder: str) -> None:
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # so that memory left over is not used unseen
     with open("/proc/self/clear_refs", "w") as clear:
-        clear.write("5")  # the peak starts anew
+        clear.write("5")  # the peak starts again
     before, started = resident("VmRSS"), time.process_time()
     getattr(step, case)()
     print(resident("VmHWM") - before, resident("VmHWM"), time.process_time() - started)
@@ -82,7 +82,7 @@ def memory(case: str, pairs: int, encoder: str = "resnet18-slim-gn") -> tuple[fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Batches beyond memory beside whole batches.")
+    parser = argparse.ArgumentParser(description="Batches beyond memory compared with whole batches.")
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--memory", nargs=3, metavar=("CASE", "PAIRS", "ENCODER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -2,7 +2,7 @@
 
 Times are process CPU time of forward + backward from raw embeddings, one thread, the best of several interleaved
 rounds, each of several calls in a row where one is short. What GloFND costs is measured at 4,096 pairs, too. With
---load, the loss of 4,096 pairs is timed twice, alone and beside a busy process per core, each time on all cores, in CPU
+--load, the loss of 4,096 pairs is timed twice, alone and with a busy process per core, each time on all cores, in CPU
 time (what it then takes longer is time spent spinning for other threads) and by the clock.
 
     python benchmarks/small.py [--quick] [--load]
@@ -85,7 +85,7 @@ def cost_of_glofnd(pairs: int, rounds: int, ratios: dict[str, float]) -> None:
 
 
 def under_load(pairs: int, rounds: int, ratios: dict[str, float]) -> list[tuple[str, ...]]:
-    """Time the loss on all cores, alone and beside a busy process per core."""
+    """Time the loss on all cores, alone and with a busy process per core."""
     cores = os.cpu_count() or 1
     torch.set_num_threads(cores)
     runs = {name: run for name, run in Losses(pairs).runs().items() if name in ("InfoNCE", "GloFND", "dense")}
@@ -109,7 +109,7 @@ def under_load(pairs: int, rounds: int, ratios: dict[str, float]) -> list[tuple[
 def main() -> None:
     parser = argparse.ArgumentParser(description="The losses on small batches.")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--load", action="store_true", help="also beside a busy process per core")
+    parser.add_argument("--load", action="store_true", help="also with a busy process per core")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     ratios: dict[str, float] = {}
@@ -122,7 +122,7 @@ def main() -> None:
     cost_of_glofnd(pairs, 5, ratios)
     if arguments.load:
         show(
-            f"{pairs} pairs beside a busy process per core",
+            f"{pairs} pairs with a busy process per core",
             ("loss", "quiet CPU ms", "loaded / quiet", "by the clock"),
             under_load(pairs, 5, ratios),
         )

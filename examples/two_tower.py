@@ -11,7 +11,7 @@ from antipodes.data.tables import read_table
 
 
 def main(path: str | None = None, epochs: int = 30, batch_size: int = 512) -> float:
-    """Train two towers, print recall@20 and nDCG@20 beside those of popularity, and return the recall."""
+    """Train two towers, print recall@20 and nDCG@20 next to those of popularity, and return the recall."""
     torch.manual_seed(0)
     made_up = [{"user": u, "item": u % 8 * 25 + u * i % 25} for u in range(200) for i in range(15)]
     rows = read_table(Path(path)) if path else made_up

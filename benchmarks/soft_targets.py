@@ -1,11 +1,11 @@
 """What SANE's refined labels add to a MoCo step, and how their memory grows with the queue.
 
-    python benchmarks/refinery.py [--encoder resnet18-slim] [--batch 256] [--queue 4096] [--steps 15]
+    python benchmarks/soft_targets.py [--encoder resnet18-slim] [--batch 256] [--queue 4096] [--steps 15]
 
 Step: encoder, loss, backward, optimiser and momentum of MoCo on ready views, one thread, process CPU time. Loss parts:
 forward and backward of plain InfoNCE and of the refined loss (p, q, mixed labels) on embeddings of the same sizes.
 The two take turns with the step; ratios are of medians. Memory is the growth of the resident set's peak in a process of
-its own, beside that of dense labels. Ends with one line of JSON: name -> ratio.
+its own, compared with that of dense labels. Ends with one line of JSON: name -> ratio.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def report_peak_growth(case: str, batch: int, queue: int) -> None:
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/clear_refs", "w") as clear:
-        clear.write("5")  # the peak starts anew
+        clear.write("5")  # the peak starts again
     before = resident("VmRSS")
     getattr(data, case)().backward()
     print(resident("VmHWM") - before)
