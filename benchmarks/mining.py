@@ -1,4 +1,4 @@
-"""Mining of hard negatives compared with sentence-transformers' `mine_hard_negatives`, on questions whose intents are known.
+"""Mining of hard negatives compared with sentence-transformers' `mine_hard_negatives`, on questions with known intents.
 
 Queries are the test questions of a table with columns split, text and group (Banking77), the corpus its training
 questions; the positive of a query is one training question of its intent, drawn at random. The other training questions
