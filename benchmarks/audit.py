@@ -1,4 +1,4 @@
-"""How well `antipodes audit` finds injected duplicates, compared with fastdup, cleanlab, cleanvision, perceptual hashes.
+"""How well `antipodes audit` finds injected duplicates, compared with fastdup, cleanvision, perceptual hashes.
 
 Photos of a zip file are laid out in a folder; some get a second version: copied, recompressed, mirrored, brighter,
 cropped, or all of that. Every finder answers with pairs of files. Recall counts the injected pairs it found, by kind of
