@@ -35,7 +35,7 @@ def read_parquet(path: Path) -> Any:
         damaged = expected is not None and expected != _digest(table)
     except Exception as error:  # pyarrow raises half a dozen kinds for a damaged file
         reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"{path} cannot be read as a parquet file ({reason}): save it anew") from error
+        raise ValueError(f"{path} cannot be read as a parquet file ({reason}): save it again") from error
     if damaged:
         raise ValueError(f"{path} is damaged: what it holds has another digest than the one written with it")
     return table

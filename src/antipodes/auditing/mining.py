@@ -300,7 +300,7 @@ class _Mining:
         return _Judged(sorted_rows, scores, inside, near_query, near_positive, leading, lowest)
 
     def _limit(self, positives: Tensor) -> Tensor:
-        """The highest score that a negative may have beside a positive of this score."""
+        """The highest score that a negative may have if the positive has this score."""
         return positives - self.margin * (positives.abs() if self.relative else 1.0)
 
     def _near_positives(self, candidates: Tensor, positives: Tensor, limits: Tensor) -> Tensor:

@@ -149,7 +149,7 @@ class HuggingFaceCaptions(_Adapter):
     def inputs_without(
         self, names: frozenset[str], rows: Tensor, draw: tuple[int, ...] | None = None
     ) -> dict[str, Raw]:
-        """Return the inputs of these rows but for some that nobody looks at: images that are not decoded then."""
+        """Return the inputs of these rows but for some that are not used: their images are not decoded."""
         found: dict[str, Raw] = {} if "image" in names else {"image": self.fetch(rows)}
         which = [0] * len(rows) if draw is None else choices(draw, rows.numpy(), self._counts[rows.numpy()]).tolist()
         return found | {"text": [self._texts[i][k] for i, k in zip(rows.tolist(), which, strict=True)]}

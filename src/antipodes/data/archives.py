@@ -43,7 +43,7 @@ def is_archive(path: Path) -> bool:
 def unpacked(archive: Path, checksum: str | None = None, descend: bool = True) -> Path:
     """Return the folder with the files of an archive, unpacked into the cache folder unless that was done before.
 
-    A changed archive (another size or time of change) is unpacked anew.
+    A changed archive (another size or time of change) is unpacked again.
 
     Args:
         archive: the zip or tar file.
@@ -152,7 +152,7 @@ def _opened(archive: Path) -> Iterator["zipfile.ZipFile | tarfile.TarFile"]:
 
 
 def _members(opened: "zipfile.ZipFile | tarfile.TarFile", archive: Path) -> Iterator[_Member]:
-    """Yield the plain files that are data; what an operating system has left beside them is passed over."""
+    """Yield the plain files that are data; what an operating system has left next to them is passed over."""
     entries: list[_Member]
     if isinstance(opened, zipfile.ZipFile):
         entries = [_Member(each.filename, each.file_size, each) for each in opened.infolist() if not each.is_dir()]

@@ -1,4 +1,4 @@
-"""`Company`: an order of samples in which those that are alike come together, so that they share a batch.
+"""`BatchComposition`: an order of samples in which similar ones are adjacent, so that they share a batch.
 
 What a loss pulls, or leaves out, has to be in the batch. Of 10,000 samples a batch of 256 holds a fortieth of those
 nearest to an anchor, and of 100 classes two or three of its own. So an epoch's order is made of small groups:
@@ -24,8 +24,8 @@ class BatchComposition:
         size: How many samples come together at most.
 
     Example:
-        >>> company = Company(torch.tensor([[1], [0], [3], [2]]), size=2)
-        >>> company(torch.tensor([0, 2, 1, 3]), torch.Generator().manual_seed(0)).tolist()
+        >>> composition = BatchComposition(torch.tensor([[1], [0], [3], [2]]), size=2)
+        >>> composition(torch.tensor([0, 2, 1, 3]), torch.Generator().manual_seed(0)).tolist()
         [2, 3, 0, 1]
     """
 
@@ -42,7 +42,7 @@ class BatchComposition:
         shuffled = torch.rand(self.neighbours.shape, generator=source).argsort(1)
         nearest = self.neighbours.gather(1, shuffled).tolist()
         taken = bytearray(len(rows) + 1)
-        taken[-1] = True  # who is nobody's neighbour: -1
+        taken[-1] = True  # -1: no neighbour
         composed: list[int] = []
         groups: list[int] = []
         for number, row in enumerate(rows.tolist()):

@@ -103,7 +103,7 @@ def read_captions(tables: Iterable[Path], root: Path) -> CaptionTables:
             raise DataError(f"{table} holds no captions: it needs an image and a caption in every row")
         inside = table.parent.relative_to(root).as_posix() if table.parent != root else ""
         split = _SPLITS.get(inside) or _split_in_name(table.stem)
-        if inside in _SPLITS:  # a table beside its images, in the folder of a split
+        if inside in _SPLITS:  # a table next to its images, in the folder of a split
             found = [caption._replace(folder=inside) for caption in found]
         captions += [caption._replace(split=caption.split or split) for caption in found] if split else found
     if not any(caption.split for caption in captions):

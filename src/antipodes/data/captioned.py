@@ -119,7 +119,7 @@ class CaptionedImages(Samples):
     def inputs_without(
         self, names: frozenset[str], rows: Tensor, draw: tuple[int, ...] | None = None
     ) -> dict[str, Raw]:
-        """Return the inputs of these rows but for some that nobody looks at: images that are not decoded then."""
+        """Return the inputs of these rows but for some that are not used: their images are not decoded."""
         found: dict[str, Raw] = {} if "image" in names else {"image": self.fetch(rows)}
         if "text" in self.modalities and "text" not in names:
             images, which = self.row_images[rows].tolist(), self._which(rows.numpy(), draw).tolist()

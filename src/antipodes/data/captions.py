@@ -27,7 +27,7 @@ class Captions(CaptionedImages):
         split: "train", "val" or "test". Without splits everything is "train".
         rows: "image" makes a row of every image, and one of its captions is drawn in every epoch; "caption" makes a row
             of every caption, and those of one image are one sample; "separate" does, too, and every row is a sample, as
-            where nobody knows what belongs together (the policy `known` then does, and the test split).
+            where it is not known what belongs together (the policy `known` then does, and the test split).
         size: side of the views that are made of the images; None as described at ``Folder``.
         decode: side of the decoded images; None as described at ``Folder``.
         limit: keep only this many images, as described at ``limited``.
@@ -104,7 +104,7 @@ class Captions(CaptionedImages):
         return self._other("test", limit) or self._other("val", limit)
 
     def validation(self, limit: int | None = None) -> Captions | None:
-        """Return the validation split where there is a test split beside it."""
+        """Return the validation split where there is also a test split."""
         return self._other("val", limit) if "test" in self._splits else None
 
     def _other(self, split: Literal["test", "val"], limit: int | None) -> Captions | None:

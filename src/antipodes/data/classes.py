@@ -13,7 +13,7 @@ _SEED = 20_001  # fixed for good, as that of `limited`
 def choose_classes(
     labels: Sequence[int], names: Sequence[str], classes: Classes, where: str
 ) -> tuple[list[int], list[int], list[str]]:
-    """Keep the samples of some classes, which are numbered anew in the dataset's order.
+    """Keep the samples of some classes, which are renumbered in the dataset's order.
 
     A number keeps the first of one fixed permutation of the classes. So the choice does not depend on the run's seed,
     neighbours in an ordered list of classes (all the fish) do not stay together, and choices are nested: the 10

@@ -83,7 +83,7 @@ class Samples(Described, ABC):
     def inputs_without(
         self, names: frozenset[str], rows: Tensor, draw: tuple[int, ...] | None = None
     ) -> dict[str, Raw]:
-        """Return the inputs of these rows but for some that nobody looks at, which are not fetched where that costs."""
+        """Return the inputs of these rows but for some that are not used, which are not fetched."""
         return {name: raw for name, raw in self.inputs(rows, draw).items() if name not in names}
 
     def fetch(self, ids: Tensor) -> Tensor:
@@ -250,7 +250,7 @@ class TensorImages(ImageDataset):
 
 
 class Subset(ImageDataset):
-    """Some samples of a dataset, numbered anew 0..m-1; made by ``subset``. Its test split is that of the whole."""
+    """Some samples of a dataset, renumbered 0..m-1; made by ``subset``. Its test split is that of the whole."""
 
     def __init__(self, dataset: ImageDataset, ids: Tensor) -> None:
         _check_ids(ids, len(dataset))
@@ -278,7 +278,7 @@ class Subset(ImageDataset):
 
 
 class SomeRows(Samples):
-    """Some rows of a dataset of any modalities, numbered anew 0..m-1; made by ``subset``."""
+    """Some rows of a dataset of any modalities, renumbered 0..m-1; made by ``subset``."""
 
     def __init__(self, dataset: Samples, rows: Tensor) -> None:
         _check_ids(rows, len(dataset))

@@ -56,7 +56,7 @@ def _parallel(decode: Decode, tasks: list[list[Source]], count: int) -> Iterator
         yield from pool.map(decode, tasks)
     except BrokenProcessPool as error:
         raise MemoryError("a process that decodes images was killed: give fewer workers") from error
-    except BaseException:  # interrupted, say: nobody waits for what the workers still do
+    except BaseException:  # interrupted, say: do not wait for what the workers still do
         for process in list((pool._processes or {}).values()):  # public only from Python 3.14 on
             process.kill()
         raise

@@ -20,9 +20,9 @@ _HELD_OUT = ("test", "val", "validation")
 class Folder(ImageFiles):
     """All images below a folder, in natural order (img2 before img10) of their paths.
 
-    - ``train`` beside ``test``, ``val`` or ``validation`` (the first that exists) are the splits. Without them the
+    - ``train`` next to ``test``, ``val`` or ``validation`` (the first that exists) are the splits. Without them the
       whole folder is the train split and there is no test split.
-    - Two or more subfolders with images and no image beside them are classes, in natural order, at any depth.
+    - Two or more subfolders with images and no image next to them are classes, in natural order, at any depth.
       Otherwise there are no labels.
     - Hidden files and other files than images are passed over. What cannot be read is left out with one warning, and
       listed in ``skipped``.
@@ -171,6 +171,6 @@ def _splits(root: Path) -> dict[str, Path]:
 
 
 def _first_folders(files: list[str]) -> set[str]:
-    """Return the names of the first subfolders; none when a file lies beside them."""
+    """Return the names of the first subfolders; none when a file lies next to them."""
     names = {file.partition("/")[0] for file in files if "/" in file}
     return set() if any("/" not in file for file in files) else names

@@ -69,7 +69,7 @@ def _load(path: str, config: str | None) -> dict[str, Any]:
     """The splits of a dataset by name."""
     try:
         import datasets
-    except Exception as error:  # a library beside it that is built for another one fails with anything
+    except Exception as error:  # an installed library that is built for another one fails with anything
         raise DataError(
             f"data 'hf:{path}' needs the library datasets, which cannot be imported here ({error}): "
             "pip install datasets, or give a folder with a table of captions"

@@ -30,8 +30,8 @@ class Loader:
         workers: processes that decode when the dataset is not in memory.
 
     Attributes:
-        company: brings samples that are alike into one batch; None leaves it to chance.
-        unread: names of inputs that nobody looks at, as their features are known: they are not fetched.
+        composition: brings similar samples into one batch; None leaves the order to chance.
+        unread: names of inputs that are not used because their features are known: they are not fetched.
 
     Raises:
         ValueError: if the dataset has less than two samples or less than a batch, or the batch cannot be shared out.

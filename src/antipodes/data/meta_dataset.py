@@ -56,7 +56,7 @@ class TrafficSigns(TransferSet):
 
 
 class Fungi(TransferSet):
-    """FGVCx Fungi 2018: 1,394 species, the training and validation lists together, divided anew.
+    """FGVCx Fungi 2018: 1,394 species, the training and validation lists together, divided again.
 
     As in Meta-Dataset both lists are one; four fifths of every species, by one fixed permutation, are for training.
     """

@@ -84,7 +84,7 @@ def read_arrays(path: Path, split: Split) -> Arrays:
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist: give the path of an .npz file") from error
     except (OSError, EOFError, ValueError, TypeError, BadZipFile) as error:
-        raise DataError(f"{path} cannot be read as an .npz file without pickle ({error}): save it anew") from error
+        raise DataError(f"{path} cannot be read as an .npz file without pickle ({error}): save it again") from error
     if "images" not in arrays:
         raise DataError(f"{path} has no array {prefix}images: save it with numpy.savez(path, {prefix}images=...)")
     return arrays

@@ -96,7 +96,7 @@ def _columns(table: Path) -> list[str]:
                 first = json.loads(next((line for line in file if line.strip()), "{}"))
                 return list(first) if isinstance(first, dict) else []
     except (OSError, ValueError) as error:
-        raise DataError(f"{table} cannot be read as a table ({error}): save it anew, in UTF-8") from error
+        raise DataError(f"{table} cannot be read as a table ({error}): save it again, in UTF-8") from error
     if table.suffix == ".json":
         content = read_json(table)
         return list(content[0]) if isinstance(content, list) and content and isinstance(content[0], dict) else []
@@ -105,7 +105,7 @@ def _columns(table: Path) -> list[str]:
 
 
 def _is_shard(path: Path) -> bool:
-    """Whether a tar file has texts, objects or classes beside its images, as webdataset's have."""
+    """Whether a tar file has texts, objects or classes next to its images, as webdataset's have."""
     try:
         with tarfile.open(path) as tar:
             for count, member in enumerate(tar):

@@ -83,7 +83,7 @@ class Pictures:
         except OSError as error:
             raise DataError(
                 f"{file.path}, the cache of decoded images, cannot be read any more ({error.strerror}): start again, "
-                "then its images are decoded anew"
+                "then its images are decoded again"
             ) from error
         return torch.from_numpy(pixels)
 

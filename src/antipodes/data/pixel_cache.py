@@ -92,7 +92,7 @@ class PixelFile:
             view, start = view[read:], start + read
 
     def __reduce__(self) -> tuple[type[PixelFile], tuple[Path, int, int]]:
-        """Open the file anew in a copy."""
+        """Open the file again in a copy."""
         return PixelFile, (self.path, self.rows, self.size)
 
 

@@ -17,7 +17,7 @@ _SIDE = 96
 
 
 class STL10(TensorImages):
-    """STL-10 (Coates, Ng, Lee 2011), read from ``stl10_binary.tar.gz`` in ``root`` or unpacked beside it.
+    """STL-10 (Coates, Ng, Lee 2011), read from ``stl10_binary.tar.gz`` in ``root`` or unpacked next to it.
 
     The pixels are mapped into memory, so that the unlabelled images take none before they are shown.
 

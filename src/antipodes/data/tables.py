@@ -46,7 +46,7 @@ def read_table(path: Path) -> list[Row]:
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist: give the path of a table") from error
     except (OSError, csv.Error, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise DataError(f"{path} cannot be read as a table ({error}): save it anew, in UTF-8") from error
+        raise DataError(f"{path} cannot be read as a table ({error}): save it again, in UTF-8") from error
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise DataError(f"{path} must hold one object for every row, such as {{'image': ..., 'caption': ...}}")
     return rows
@@ -61,7 +61,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} cannot be read as json ({error}): save it anew") from error
+        raise DataError(f"{path} cannot be read as json ({error}): save it again") from error
 
 
 def find_column(rows: Sequence[Row], names: Iterable[str], path: Path, what: str) -> str:

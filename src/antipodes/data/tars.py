@@ -7,7 +7,7 @@ A sample is all members of one key: ``000123.jpg``, ``000123.txt`` (or a ``capti
 - any sample is read by itself, hence in any order, and a run continues in the middle of an epoch as with any dataset;
 - no package is needed, and no file is opened for longer than a read.
 
-The manifest is kept in the user's cache folder and made anew for shards whose size or time of change is another one.
+The manifest is kept in the user's cache folder and made again for shards whose size or time of change is another one.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def _manifest(shard: Path) -> _Shard:
 
 
 def _read_shard(shard: Path) -> _Shard:
-    """Walk through a tar file once: note where images are, and read the small members beside them."""
+    """Read a tar file once: note where images are, and read the small members next to them."""
     places: dict[str, tuple[int, int]] = {}
     captions: dict[str, list[str]] = {}
     labels: dict[str, int] = {}

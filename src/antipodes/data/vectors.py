@@ -25,7 +25,7 @@ _SAMPLED = 64  # rows that stand for the content in the fingerprint
 class Vectors(Samples):
     """Rows of one or several ``.npy`` files of shape (n, F), each an input of its own.
 
-    - A file is one input, ``vector``, with the labels of a ``labels.npy`` beside it.
+    - A file is one input, ``vector``, with the labels of a ``labels.npy`` next to it.
     - A folder has an input for every file, under the file's name: ``image.npy`` and ``text.npy`` are ``image`` and
       ``text``. ``labels.npy`` (n,) has the labels and ``samples.npy`` (n,) the sample that every row shows.
     - ``image=a.npy,text=b.npy`` names files that lie anywhere.
@@ -150,7 +150,7 @@ def _mapped(file: Path) -> NDArray[Any]:
     except FileNotFoundError as error:
         raise DataError(f"{file} does not exist: give the path of an .npy file") from error
     except (OSError, EOFError, ValueError) as error:
-        raise DataError(f"{file} cannot be read as an .npy file without pickle ({error}): save it anew") from error
+        raise DataError(f"{file} cannot be read as an .npy file without pickle ({error}): save it again") from error
     if not isinstance(array, np.ndarray):
         raise DataError(f"{file} is no .npy file: save it with numpy.save")
     return array

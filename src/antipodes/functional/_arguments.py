@@ -135,7 +135,7 @@ def checked_temperature(
 def checked_guide(
     guide: Guide | None, needed: bool, anchors: int, candidates: int, shared: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the guide's vectors of anchors and candidates in the dtype of the sums, or None where nobody looks.
+    """Return the guide's vectors of anchors and candidates in the dtype of the sums, or None where no rule needs them.
 
     Args:
         guide: what the caller gave.

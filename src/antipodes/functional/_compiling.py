@@ -22,7 +22,7 @@ def eager_full_precision(function: Callable[Arguments, Result]) -> Callable[Argu
 
     The tiles of a kernel are many small operations on reused buffers: traced, they would be one graph per batch size.
     `torch.compiler.disable` does that, but imports the compiler, two seconds that most programs do not need: it is
-    asked only once somebody else has imported it. Similarities are divided by small temperatures, which half precision
+    asked only once it has been imported. Similarities are divided by small temperatures, which half precision
     cannot afford: every loss and every kernel has this at its door, so that nothing inside has to think of it.
     """
     disabled: list[Any] = []

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def on_host(tensor: Tensor) -> bool:
-    """Whether looking at the numbers of a tensor makes nobody wait."""
+    """Return True if reading values from the tensor needs no device synchronisation."""
     return tensor.device.type == "cpu"
 
 

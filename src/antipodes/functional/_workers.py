@@ -1,7 +1,7 @@
 """Workers: the tiles of a pass shared out among threads.
 
-torch would share out every operation of every tile, and all threads would wait for each other after each. Beside other
-programs somebody is always late, so those waits add up. Here every thread has tiles of its own, does them alone, and
+torch would share out every operation of every tile, and all threads would wait for each other after each. Next to other
+programs some thread is always late, so those waits add up. Here every thread has tiles of its own, does them alone, and
 is waited for once, at the end. Which tiles it has is fixed, so that sums come out the same every time.
 """
 

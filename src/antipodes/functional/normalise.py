@@ -19,7 +19,7 @@ class Measured(NamedTuple):
         unit: (N, D) the rows.
         length: (N, 1) 0 of a row that stays zero, NaN or infinite of one that is not finite.
         divisor: (N, 1) by which gradients are divided on their way back.
-        span: The shortest and the longest length, where looking at them makes nobody wait; else None.
+        span: The shortest and the longest length, if reading them needs no device synchronisation; else None.
     """
 
     unit: Tensor

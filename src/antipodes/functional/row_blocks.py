@@ -28,7 +28,7 @@ class RowBlocks:
         candidates: (C, D).
         anchor_ids: (A,) integers.
         candidate_ids: (C,) integers, negative for empty slots.
-        same_sample: which candidates are of the anchors' own samples, if somebody found them already.
+        same_sample: which candidates are of the anchors' own samples, if the caller has found them already.
     """
 
     def __init__(

@@ -19,13 +19,13 @@ class SameSample:
     """The candidates with the id of an anchor, found without comparing all pairs.
 
     It is made once per step and handed to all that look at the same pairs; nothing is computed before it is asked for.
-    A negative id is an empty slot: it is nobody's sample.
+    A negative id is an empty slot: it shows no sample.
 
     Args:
         anchor_ids: (A,) integers.
         candidate_ids: (C,) integers; None: the anchors are the candidates.
         halves: Whether the anchors are the candidates and known to be two views of as many different samples, all
-            first views before all second ones: then nobody has to look for them.
+            first views before all second ones: then they need not be searched.
 
     Example:
         >>> SameSample(torch.tensor([7, 5]), torch.tensor([5, 6, 7, 5])).pairs()

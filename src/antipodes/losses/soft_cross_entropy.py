@@ -1,4 +1,4 @@
-"""Cross entropies with soft targets over many keys, as SANE's label refinery needs them, without the A x C matrix.
+"""Cross entropies with soft targets over many keys, as SANE's refined labels needs them, without the A x C matrix.
 
 1. A softmax over the keys enters a cross entropy only by its log-sum and by its mean key: with logits x.key/tau,
    sum_k p_k x.key_k / tau = x.(sum_k p_k key_k) / tau. Both are collected in one pass over blocks of keys, with a

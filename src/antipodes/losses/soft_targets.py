@@ -30,7 +30,7 @@ class Refine:
             it with the one-hot label.
         positive: False leaves the positive out of the label and of the sum, so that an anchor agrees with its teacher
             about the candidates alone (ReSSL); with a share of 1.
-        among: Whom the teacher compares. With `all`, the positive and what is flagged: as it resembles itself most, a
+        among: What the teacher compares. With `all`, the positive and what is flagged: as it resembles itself most, a
             sharp teacher says the positive alone. With `others`, what is flagged alone, SANE's q: the label is
             (1 - share) onehot + share q, and a sharp teacher says who of them is most alike.
     """
@@ -50,7 +50,7 @@ class Refine:
         if not self.positive and self.share != 1:
             raise ValueError("without the positive a label is the teacher's alone: give share=1.0 with positive=False")
         if self.among not in ("all", "others"):
-            raise ValueError(f"among must be all or others, got {self.among!r}: it is whom the teacher compares")
+            raise ValueError(f"among must be all or others, got {self.among!r}: it says what the teacher compares")
         if self.among == "others" and (self.share is None or self.share == 1 or not self.positive):
             raise ValueError("the others' part of a label has to be said: give a share below 1 with among='others'")
         if self.space not in ("own", "guide"):

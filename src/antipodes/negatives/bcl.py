@@ -29,7 +29,7 @@ class BCL(Policy):
 
     The weight is taken to be constant within each of `bands` bands of equally many ranks, so that the kernel sums band
     by band and no matrix of weights exists; with as many bands as candidates it is the paper's weight. Ranks are those
-    among all candidates, also where a policy beside it leaves some of them out.
+    among all candidates, also where another policy leaves some of them out.
 
     Args:
         tau_plus: Share of the candidates that are false negatives, about 1 / classes.

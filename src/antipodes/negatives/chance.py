@@ -21,7 +21,7 @@ class Chance(Policy):
 
     Every anchor draws one of G groups, every candidate one of them or none, and candidates of an anchor's group are
     flagged. Each candidate of an anchor is so flagged with probability `alpha`, independently of the others, and no
-    mask exists. Anchors of one group flag the same candidates in a step; the next step draws anew.
+    mask exists. Anchors of one group flag the same candidates in a step; the next step draws again.
 
     The draws follow from the seed, the step and the samples' rows, hence not from the number of ranks.
 

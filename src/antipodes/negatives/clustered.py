@@ -17,7 +17,7 @@ from antipodes.state import ByRow, check_rows, sample_count
 
 
 class Clustered(Policy):
-    """A policy with the number of every sample's cluster, once per number of clusters, taken anew every few epochs.
+    """A policy with the number of every sample's cluster, once per number of clusters, taken again every few epochs.
 
     Labels are looked up by row at use, since a queue outlives a clustering. A clustering starts from the labels of the
     last, so a cluster keeps its number while the features drift.
@@ -64,7 +64,7 @@ class Clustered(Policy):
         self.register_buffer("centroids", torch.zeros(sum(self.clusters), 0))
         self.register_buffer("fitted_at", torch.tensor(-1.0))
         self.register_buffer("seen", torch.zeros(num_samples if space == "seen" else 0, 0))
-        self._asked = False  # whether somebody asks when `fit` is due, and so is going to call it
+        self._asked = False  # whether the training loop asks when `fit` is due, and so is going to call it
 
     def due(self, epoch: int) -> bool:
         """Whether it wants `fit` before this epoch, counted from 0; not before the first, as nothing is learned yet."""
@@ -132,7 +132,7 @@ class Clustered(Policy):
         """
 
     def fitted(self) -> bool:
-        """Whether there are clusters; where nobody seems to care for them, say once that there are none."""
+        """Whether there are clusters; where no training loop calls `fit`, say once that there are none."""
         if self.fitted_at >= 0:
             return True
         if not self._asked:

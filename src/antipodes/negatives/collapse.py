@@ -42,7 +42,7 @@ def negative_similarity(pairs: Pairs, over_ranks: bool = False) -> Tensor:
 def later(pairs: Pairs) -> Callable[[], Tensor]:
     """The mean similarity for whoever asks for it after the step, without holding on to the graph.
 
-    What belongs to this step is looked at when somebody asks. Candidates without gradient may stand in a queue or bank,
+    What belongs to this step is measured on demand. Candidates without gradient may stand in a queue or bank,
     which will have changed by then: their sums are taken now.
     """
     keys = pairs.keys()[0]

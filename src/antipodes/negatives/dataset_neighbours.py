@@ -105,7 +105,7 @@ class DatasetNeighbours(Policy):
     def fit(
         self, features: Tensor | None, progress: float = 1.0, report: Callable[[float], None] | None = None
     ) -> None:
-        """Find the neighbours anew; the same call on every rank.
+        """Find the neighbours again; the same call on every rank.
 
         Args:
             features: (n, F) of the whole training set in the order of its rows, of any length; of several ranks each

@@ -88,7 +88,7 @@ def summarise_flags(means: Mapping[str, float], prefix: str = "") -> dict[str, f
     """Turn an epoch's mean counts into precision, recall and F1; other numbers pass through.
 
     `precision`, `recall` and `f1` are pooled over pairs. `anchor_precision` and `anchor_recall`, the means over anchors
-    that GloFND's authors report, get their harmonic mean beside them as `anchor_f1`.
+    that GloFND's authors report, get their harmonic mean as `anchor_f1`.
 
     Example:
         >>> summarise_flags({"true": 4.0, "flagged": 2.0, "found": 1.0, "loss": 3.0})

@@ -24,7 +24,7 @@ FEW_ROWS = 1_000_000
 """Rows up to which a file may name any; beyond, with the size of the dataset unknown, `SPARSE` rows for every line."""
 
 SPARSE = 100
-# 007 is a name, 7.0 is how a table writes 7 beside missing numbers, and what is far beyond int64 is a name
+# 007 is a name, 7.0 is how a table writes 7 next to missing numbers, and what is far beyond int64 is a name
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,30})(\.0{0,30})?")
 _COUNTED = re.compile(r"0|[1-9][0-9]{0,18}")  # an identity: 007 and 7 differ
 _MISSING = ("", "nan", "none", "null", "<na>")

@@ -47,7 +47,7 @@ DEFAULT_ENCODERS = ("resnet18-slim", "bag-of-words", "identity")  # of towers th
 
 @cache
 def code_digests() -> dict[str, str]:
-    """The digest of every room that is there, and of the modules beside them."""
+    """The digest of every room that is there, and of the modules next to them."""
     found = {room: _digest(sorted((PACKAGE / room).rglob("*.py"))) for room in ROOMS if (PACKAGE / room).is_dir()}
     return found | {TOP: _digest(sorted(path for path in PACKAGE.glob("*.py") if path.name != "__main__.py"))}
 
