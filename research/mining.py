@@ -1,6 +1,6 @@
 """Mined hard negatives: how many of them are relevant after all, and what training with them brings.
 
-    python research/mining.py --seeds 0 1 2 3 4 --out research/results/mining.json
+    python -m research.mining --seeds 0 1 2 3 4 --out research/results/mining.json
 
 Questions with intents, with the encoder and the split of intents of `research/text_pairs.py`. Half of the texts of
 every training intent are queries, the other half is the corpus. Every query has one positive, a text of its intent
@@ -30,13 +30,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from records import DATA, Key, Records, best_setting, sha256
-from text_pairs import DATASETS, Corpus, Table, embed, minilm_vectors, read_texts, scores, split_intents
 from torch import Tensor
 from torch.nn import functional as F
 
 from antipodes import InfoNCE
 from antipodes.encoders.minilm import MiniLM
+from research.records import DATA, Key, Records, best_setting, sha256
+from research.text_pairs import DATASETS, Corpus, Table, embed, minilm_vectors, read_texts, scores, split_intents
 
 CHOICE_SEEDS = (100, 101)
 TEMPERATURES = (0.06, 0.12, 0.25)

@@ -1,6 +1,6 @@
 """Does an encoder's own similarity pay as a finder of false negatives, once most of what it finds is right?
 
-    python research/right_flags.py --cache FOLDER --seeds 0 1 2 3 4 --out research/results/right_flags.json
+    python -m research.right_flags --cache FOLDER --seeds 0 1 2 3 4 --out research/results/right_flags.json
 
 Earlier studies found no gain where most flags were wrong. Here they are right: two settings whose vectors find photos
 of the same class among their nearest ones from the first step on, and 60 visits of every sample, so that GloFND's
@@ -33,7 +33,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from frozen_views import (
+from torch import Tensor
+
+from antipodes import FNC, IFND, Chance, GloFND, InfoNCE, Oracle, Policy
+from antipodes.data.cifar import CIFAR10
+from antipodes.data.fashion_mnist import FashionMNIST
+from research.frozen_views import (
     Embed,
     Network,
     Photos,
@@ -51,12 +56,7 @@ from frozen_views import (
     same_class_share,
     train_step,
 )
-from records import Key, Records, best_setting
-from torch import Tensor
-
-from antipodes import FNC, IFND, Chance, GloFND, InfoNCE, Oracle, Policy
-from antipodes.data.cifar import CIFAR10
-from antipodes.data.fashion_mnist import FashionMNIST
+from research.records import Key, Records, best_setting
 
 CHOICE_SEEDS = (100, 101)
 TEMPERATURES = (0.1, 0.2, 0.5)

@@ -1,6 +1,6 @@
 """Write the tables of the studies into their pages, from the results alone.
 
-    python research/tables.py
+    python -m research.tables
 
 Each row of the recommender and the text study is the mean and the standard deviation over seeds, the difference to the
 baseline paired by seed, and the p of the paired t-test, raw and corrected by Holm over the rows of the table. A page
@@ -16,9 +16,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from records import HERE, best_setting
 from scipy.stats import ttest_rel
 
+from research.records import HERE, best_setting
+
+PAGES = HERE / "pages"
 Scores = dict[int, dict[str, float]]
 """Metrics by seed."""
 
@@ -99,7 +101,7 @@ def table(found: Mapping[str, tuple[str, Scores]], scores: Sequence[str], baseli
         for _, by_seed in found.values():
             values = [each[score] for each in by_seed.values()]
             means.append(f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else ""))
-        columns += [means, differences, *([_p(value) for value in some] for some in (raw, holm(raw)))]
+        columns += [means, differences, *([probability(value) for value in some] for some in (raw, holm(raw)))]
     rows = [
         [name, setting, str(len(by_seed)), *(column[place] for column in columns)]
         for place, (name, (setting, by_seed)) in enumerate(found.items())
@@ -198,7 +200,8 @@ def insert(page: Path, name: str, text: str) -> None:
     page.write_text(pattern.sub(lambda found: f"{found[1]}{text}\n{found[2]}", before))
 
 
-def _p(value: float | None) -> str:
+def probability(value: float | None) -> str:
+    """A p-value in words."""
     return "-" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
@@ -216,7 +219,7 @@ def trained(runs: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
 
 def write_recommender() -> None:
     """The page of the recommender."""
-    runs, page, scores = results("recommender"), HERE / "recommender.md", ("recall@20", "ndcg@20")
+    runs, page, scores = results("recommender"), PAGES / "recommender.md", ("recall@20", "ndcg@20")
     if runs:
         text = table(scores_of(runs, "recall@20", {}), scores, "plain")
         insert(page, "lastfm", f"{text}\n\n{tried(runs, {})}")
@@ -225,7 +228,7 @@ def write_recommender() -> None:
 
 def write_text() -> None:
     """The page of text pairs."""
-    runs, page, scores = results("text_pairs"), HERE / "text.md", ("ndcg@10", "map@r")
+    runs, page, scores = results("text_pairs"), PAGES / "text-pairs.md", ("ndcg@10", "map@r")
     for dataset in trained(runs, "dataset"):
         of = {"dataset": dataset}
         text = table(scores_of(runs, "map@r", of), scores, "plain")
@@ -236,7 +239,7 @@ def write_text() -> None:
 
 def write_right_flags() -> None:
     """The page of settings where flags are right."""
-    runs, page, scores = results("right_flags"), HERE / "right-flags.md", ("linear, features", "kNN, embeddings")
+    runs, page, scores = results("right_flags"), PAGES / "right-flags.md", ("linear, features", "kNN, embeddings")
     if runs:
         insert(page, "vectors", vector_precision(runs))
     for dataset in trained(runs, "dataset"):
@@ -249,7 +252,7 @@ def write_right_flags() -> None:
 
 def write_copies() -> None:
     """The page of photos with copies."""
-    runs, page, scores = results("copies"), HERE / "copies.md", ("linear, features", "kNN, embeddings")
+    runs, page, scores = results("copies"), PAGES / "copies.md", ("linear, features", "kNN, embeddings")
     for run in runs:
         if run["key"]["part"] == "audit":
             found = run["metrics"]
@@ -263,7 +266,7 @@ def write_copies() -> None:
 
 def write_mining() -> None:
     """The page of mined negatives."""
-    runs, page, scores = results("mining"), HERE / "mining.md", ("ndcg@10", "map@r")
+    runs, page, scores = results("mining"), PAGES / "mining.md", ("ndcg@10", "map@r")
     if runs:
         insert(page, "mined", mined(runs))
     for dataset in trained(runs, "dataset"):
@@ -281,7 +284,7 @@ def main() -> None:
     write_copies()
     write_mining()
     if runs := results("glofnd_settling"):
-        insert(HERE / "glofnd-settling.md", "settling", settling(runs))
+        insert(PAGES / "glofnd-settling.md", "settling", settling(runs))
 
 
 if __name__ == "__main__":

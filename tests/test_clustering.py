@@ -91,10 +91,10 @@ def test_every_iteration_lowers_the_inertia() -> None:
 
 def test_several_numbers_at_once_equal_each_by_itself() -> None:
     features = noise(200, 6).double()
-    for together, k in zip(spherical_kmeans(features, (3, 11), iterations=4), (3, 11), strict=True):
+    for batch_neighbours, k in zip(spherical_kmeans(features, (3, 11), iterations=4), (3, 11), strict=True):
         (alone,) = spherical_kmeans(features, (k,), iterations=4)
-        assert torch.equal(together.labels, alone.labels)
-        torch.testing.assert_close(together.centroids, alone.centroids)
+        assert torch.equal(batch_neighbours.labels, alone.labels)
+        torch.testing.assert_close(batch_neighbours.centroids, alone.centroids)
 
 
 def test_warm_start_keeps_the_numbers_of_drifted_clusters() -> None:

@@ -16,8 +16,8 @@ from torch.nn.functional import normalize
 
 import antipodes
 from antipodes import HardPairs, InfoNCE, LocalAggregation, TwoWay
-from antipodes.objectives import LossModule
-from tests.reference import debiased, modalities, objectives, sane
+from antipodes.losses import LossModule
+from tests.reference import debiased, losses, modalities, sane
 from tests.reference.hard_pairs import hard_pairs
 
 PAGE = (Path(__file__).parents[1] / "docs" / "rules.md").read_text().partition("## Papers as rules")[2]
@@ -84,7 +84,7 @@ def build(code: str) -> LossModule:
     names |= {"n": N, "labels": Scene().labels, "groups": torch.arange(N) // 4}
     loss_fn: LossModule = eval(code, names)
     for policy in loss_fn.policies():
-        if policy.fits:
+        if policy.needs.fits:
             policy.fit(Scene().banks[0], 0.5)
     return loss_fn
 
@@ -171,9 +171,7 @@ def local_aggregation(scene: Scene) -> Tensor:
     entries = normalize(scene.banks[0], dim=1)
     nearest = bank(scene)[:, 1:].topk(10, dim=1).indices.tolist()
     clusters = loss_fn.close.labels.tolist()
-    return objectives.local_aggregation(
-        normalize(scene.z1, dim=1), scene.ids.tolist(), entries, clusters, nearest, 0.07
-    )
+    return losses.local_aggregation(normalize(scene.z1, dim=1), scene.ids.tolist(), entries, clusters, nearest, 0.07)
 
 
 def koleo(scene: Scene) -> Tensor:
@@ -242,9 +240,9 @@ FORMULAS: dict[str, Callable[[Scene], Tensor]] = {
     "CMC": lambda scene: softmax(bank(scene), 0.07) + softmax(bank(scene, 1), 0.07),
     "UniCL": unicl,
     "SigLIP": siglip,
-    "SogCLR": lambda scene: objectives.GlobalContrastive(0.1)(scene.z1, scene.z2, scene.ids.tolist(), 0.9),
+    "SogCLR": lambda scene: losses.GlobalContrastive(0.1)(scene.z1, scene.z2, scene.ids.tolist(), 0.9),
     "FastCLIP v3": fastclip,
-    "DCL": lambda scene: debiased.info_nce(scene.z1, scene.z2, scene.ids.tolist(), 0.5, 0.1),
+    "Debiased": lambda scene: debiased.info_nce(scene.z1, scene.z2, scene.ids.tolist(), 0.5, 0.1),
     "HCL": lambda scene: debiased.info_nce(scene.z1, scene.z2, scene.ids.tolist(), 0.5, 0.1, 1.0),
     "Semi-hard and hardest mining": hardest,
     "Local aggregation": local_aggregation,

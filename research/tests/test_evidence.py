@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import copies
-import frozen_views
-import mining
 import pytest
-import right_flags
-import tables
 import torch
-from frozen_views import Split, Training
 from PIL import Image
-from text_pairs import Corpus, Table
 from torch.nn import functional as F
 
 from antipodes import GloFND, InfoNCE, Known, Oracle
+from research import copies, frozen_views, mining, right_flags, tables
+from research.frozen_views import Split, Training
+from research.text_pairs import Corpus, Table
 
 SMALL = Training(width=8, dim=4, batch_size=6, epochs=2, every=1)
 

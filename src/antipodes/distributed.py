@@ -30,8 +30,8 @@ def alone() -> Iterator[None]:
 
 def world_size() -> int:
     """The number of ranks, 1 when torch.distributed is not initialised."""
-    together = dist.is_available() and dist.is_initialized() and not _ALONE.get()
-    return dist.get_world_size() if together else 1
+    initialised = dist.is_available() and dist.is_initialized() and not _ALONE.get()
+    return dist.get_world_size() if initialised else 1
 
 
 def rank() -> int:

@@ -14,7 +14,7 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 def end_with_parent(parent: int) -> None:
     """Ask the kernel to terminate this process when its parent ends, however that ends; on Linux alone.
 
-    To be called in the child, as `preexec_fn` of `subprocess.Popen`.
+    To be called in the child: as `preexec_fn` of `subprocess.Popen`, or by what it runs.
 
     Args:
         parent: The parent's id. It may have ended before this call, and then the child ends at once.

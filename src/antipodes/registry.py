@@ -21,20 +21,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["method", "objective", "negatives", "guide", "data", "encoder", "augmentation"]
+Kind = Literal["method", "loss", "negatives", "guide", "data", "encoder", "augmentation"]
 
 DOTTED_PATH = re.compile(r"([A-Za-z_]\w*\.)+[A-Z]\w*", re.ASCII)
 """What the dotted path of a class looks like: ``package.module.Class``, the class with a capital letter."""
 
 _BASES: dict[Kind, str] = {
     "method": "antipodes.methods.method.Method",
-    "objective": "antipodes.objectives.objective.Objective",
+    "loss": "antipodes.losses.loss.Loss",
     "negatives": "antipodes.negatives.policy.Policy",
     "guide": "antipodes.guides.guide.GuideSource",
     "data": "antipodes.data.dataset.Samples",
     "encoder": "torch.nn.Module",
     "augmentation": "antipodes.data.augment.base.Augmentation",
 }
+
+
+_DATASET_AT = "antipodes.data.on_disk.dataset_at"
+"""The function that finds out which dataset reads what lies at a path. It is imported by its name when it is needed."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ _SLIM: dict[str, Any] = {"width": 16, "stem": "stride2", "block": "basic"}
 # another network: it doubles only the inner width of each bottleneck); -cifar replaces the 7x7 stride-2 stem and its
 # max pooling by one 3x3 convolution of stride 1, for images of about 32 pixels; -slim is a quarter as wide (16) with a
 # 3x3 stem of stride 2: resnet18-slim keeps the layout of ResNet-18, resnet8-slim has three stages of one basic block.
+# -gn has group instead of batch normalisation, as --micro_batch needs it.
 _ENCODERS: dict[str, Entry] = {
     **{
         name + wide + small: Entry(_RESNET, {**layout, "width": width, "stem": stem})
@@ -98,9 +103,11 @@ _ENCODERS: dict[str, Entry] = {
     },
     "resnet18-slim": Entry(_RESNET, {**_SLIM, "blocks": (2, 2, 2, 2)}),
     "resnet8-slim": Entry(_RESNET, {**_SLIM, "blocks": (1, 1, 1)}),
+    "resnet18-slim-gn": Entry(_RESNET, {**_SLIM, "blocks": (2, 2, 2, 2), "norm": "group"}),
+    "resnet8-slim-gn": Entry(_RESNET, {**_SLIM, "blocks": (1, 1, 1), "norm": "group"}),
     "efficientnet-lite0": Entry("antipodes.encoders.efficientnet.EfficientNetLite0"),
     # fitted to the training images before the first step, and never trained: with --epochs 0 it is all there is to do
-    "patches": Entry("antipodes.encoders.patches.PatchEyes"),
+    "patches": Entry("antipodes.encoders.patches.PatchEncoder"),
     # Texts: pretrained, CLIP's transformer from scratch, and the quickest.
     "minilm": Entry("antipodes.encoders.minilm.MiniLM"),
     "text-transformer": Entry("antipodes.encoders.text_transformer.TextTransformer"),
@@ -146,17 +153,17 @@ _AUGMENTATIONS: dict[str, Entry] = {
     "clsa": Entry(_VIEW, {"scale": (0.2, 1.0), **_MOCO_COLOUR, "strong": 5}),
 }
 
-_BANK_RUN: dict[str, Any] = {"head": {"kind": "linear"}, "objective": {"temperature": 0.07}}
+_BANK_RUN: dict[str, Any] = {"head": {"kind": "linear"}, "loss": {"temperature": 0.07}}
 # its background ranks the bank
-_AGGREGATION: dict[str, Any] = {"objective": {"name": "local-aggregation"}, "head": {"centred": True}}
+_AGGREGATION: dict[str, Any] = {"loss": {"name": "local-aggregation"}, "head": {"centred": True}}
 
 NAMES: dict[Kind, dict[str, Entry]] = {
     "method": {
         "simclr": Entry("antipodes.methods.simclr.SimCLR"),
-        "sogclr": Entry("antipodes.methods.simclr.SimCLR", run={"objective": {"name": "global-contrastive"}}),
+        "sogclr": Entry("antipodes.methods.simclr.SimCLR", run={"loss": {"name": "global-contrastive"}}),
         "supcon": Entry(
             "antipodes.methods.simclr.SimCLR",
-            run={"negatives": "oracle", "treatment": "attract", "objective": {"temperature": 0.1}},
+            run={"negatives": "oracle", "treatment": "attract", "loss": {"temperature": 0.1}},
         ),
         "moco": Entry("antipodes.methods.moco.MoCo"),
         "moco-v1": Entry("antipodes.methods.moco.MoCo", run={"augmentation": "moco-v1", **_BANK_RUN}),
@@ -166,7 +173,7 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "sane-imagenet": Entry(
             "antipodes.methods.sane.SANE",
             {"kappa": 0.1, "crops": (96,), "queue_size": 65536},
-            {"objective": {"tau_prime": 1.0, "mu": (0.5, 10.0)}},
+            {"loss": {"tau_prime": 1.0, "mu": (0.5, 10.0)}},
         ),
         "instance": Entry("antipodes.methods.instance.InstanceDiscrimination"),
         "cmc": Entry("antipodes.methods.cmc.CMC"),
@@ -178,11 +185,11 @@ NAMES: dict[Kind, dict[str, Entry]] = {
             run={"optimizer": "adamw", "weight_decay": 0.0, "learning_rate": 0.16, "batch_size": 160, "warmup": 0.0},
         ),
         "clip": Entry("antipodes.methods.clip.CLIP"),
-        "siglip": Entry("antipodes.methods.clip.CLIP", run={"objective": {"name": "sigmoid", "temperature": 0.1}}),
+        "siglip": Entry("antipodes.methods.clip.CLIP", run={"loss": {"name": "sigmoid", "temperature": 0.1}}),
         "fastclip": Entry(
             "antipodes.methods.clip.CLIP",
             run={
-                "objective": {"name": "global-contrastive", "gamma": 0.2, "gamma_until": 0.6, "rho": 6.5},
+                "loss": {"name": "global-contrastive", "gamma": 0.2, "gamma_until": 0.6, "rho": 6.5},
                 "temperature": {"form": "linear", "rate": 2e-4},
             },
         ),
@@ -209,19 +216,19 @@ NAMES: dict[Kind, dict[str, Entry]] = {
                 "negatives": "ring",
                 "head": {"centred": True},
                 "augmentation": "moco-small",
-                "objective": {"temperature": 0.07},
+                "loss": {"temperature": 0.07},
                 "learning_rate": 0.03,
                 "weight_decay": 1e-4,
             },
         ),
     },
-    "objective": {
-        "info-nce": Entry("antipodes.objectives.info_nce.InfoNCE"),
-        "global-contrastive": Entry("antipodes.objectives.global_contrastive.GlobalContrastive"),
-        "sigmoid": Entry("antipodes.objectives.sigmoid.Sigmoid"),
-        "local-aggregation": Entry("antipodes.objectives.local_aggregation.local_aggregation"),
-        "hard-pairs": Entry("antipodes.objectives.hard_pairs.HardPairs"),
-        "soft-label": Entry("antipodes.objectives.soft_label.SoftLabel"),
+    "loss": {
+        "info-nce": Entry("antipodes.losses.info_nce.InfoNCE"),
+        "global-contrastive": Entry("antipodes.losses.global_contrastive.GlobalContrastive"),
+        "sigmoid": Entry("antipodes.losses.sigmoid.Sigmoid"),
+        "local-aggregation": Entry("antipodes.losses.local_aggregation.local_aggregation"),
+        "hard-pairs": Entry("antipodes.losses.hard_pairs.HardPairs"),
+        "soft-label": Entry("antipodes.losses.soft_label.SoftLabel"),
     },
     "negatives": {
         "glofnd": Entry("antipodes.negatives.glofnd.GloFND"),
@@ -231,13 +238,13 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         "ring": Entry("antipodes.negatives.ring.Ring"),
         "cave": Entry("antipodes.negatives.cave.Cave"),
         "hardest": Entry("antipodes.negatives.hardest.Hardest"),
-        "dcl": Entry("antipodes.negatives.debiased.DCL"),
+        "debiased": Entry("antipodes.negatives.debiased.Debiased"),
         "hcl": Entry("antipodes.negatives.debiased.HCL"),
         "bcl": Entry("antipodes.negatives.bcl.BCL"),
         "known": Entry("antipodes.negatives.known.Known"),
         "positive-aware": Entry("antipodes.negatives.positive_aware.PositiveAware"),
         "guided": Entry("antipodes.negatives.guided.Guided"),
-        "neighbours": Entry("antipodes.negatives.neighbours.Neighbours"),
+        "dataset-neighbours": Entry("antipodes.negatives.dataset_neighbours.DatasetNeighbours"),
         "chance": Entry("antipodes.negatives.chance.Chance"),
         "oracle": Entry("antipodes.negatives.oracle.Oracle"),
     },
@@ -279,14 +286,14 @@ NAMES: dict[Kind, dict[str, Entry]] = {
 PRESETS: dict[str, Preset] = {
     "locked-clip": Preset(
         "image and text: CLIP's heads on locked EfficientNet-Lite0 and MiniLM, for ten epochs, as more overfit",
-        "docs/evidence/image-text.md",
+        "research/pages/image-text.md",
         {
             "method": "clip",
             "encoder": "efficientnet-lite0",
             "encoders": {"text": "minilm"},
             "freeze": ("image", "text"),
             "augmentation": "plain",
-            "objective": {"temperature": 0.03},
+            "loss": {"temperature": 0.03},
             "temperature": {"learnable": False},
             "optimizer": "adamw",
             "learning_rate": 5e-4,
@@ -298,11 +305,11 @@ PRESETS: dict[str, Preset] = {
     "guided": Preset(
         "images: SimCLR guided by a frozen EfficientNet-Lite0: its vector is one more view of every sample, and four "
         "fifths of the target go to the tenth of a batch that it finds most alike",
-        "docs/evidence/scratch-search.md",
+        "research/pages/scratch-search.md",
         {
             "method": "simclr",
             "guide": {"name": "network", "encoder": "efficientnet-lite0", "size": 128, "dim": 128},
-            "guide_view": 1.0,
+            "distill": 1.0,
             "negatives": {"name": "guided", "alpha": 0.1},
             "treatment": "refine",
             "refine_space": "guide",
@@ -315,11 +322,11 @@ PRESETS: dict[str, Preset] = {
     "patches": Preset(
         "images: the same by the small patches that images are made of, with half of the target; no weights from "
         "elsewhere",
-        "docs/evidence/scratch-search.md",
+        "research/pages/scratch-search.md",
         {
             "method": "simclr",
             "guide": "patches",
-            "guide_view": 1.0,
+            "distill": 1.0,
             "negatives": {"name": "guided", "alpha": 0.1},
             "treatment": "refine",
             "refine_space": "guide",
@@ -331,7 +338,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "ring-bank": Preset(
         "images: instance discrimination on a bank with a centred head, negatives from a ring of useful difficulty",
-        "docs/evidence/ring.md",
+        "research/pages/ring.md",
         {
             "method": {"name": "instance", "samples": 1024},
             "head": {"centred": True},
@@ -342,9 +349,15 @@ PRESETS: dict[str, Preset] = {
 }
 """Options of a run that go together, by name (`antipodes train --preset NAME`); what a call says itself wins."""
 
+RENAMED: dict[str, str] = {
+    "dcl": "debiased",
+    "neighbours": "dataset-neighbours",
+}
+"""Names of components of earlier versions, with those that replaced them."""
+
 ELSE: dict[Kind, str] = {
     "method": "the dotted path of a Method",
-    "objective": "the dotted path of an Objective",
+    "loss": "the dotted path of an Loss",
     "negatives": "the dotted path of a Policy",
     "guide": "the dotted path of a GuideSource that goes by rows",
     "encoder": "timm:<model>, hf:<text model>, or the dotted path of an nn.Module",
@@ -386,6 +399,27 @@ def find(kind: Kind, name: str) -> Component:
     return Component(target, entry.preset, merged(getattr(target, "run", {}), entry.run))
 
 
+def load_class(path: str, what: str) -> Any:
+    """Import a class of the user's own by its dotted path, such as ``my_package.my_module.MyClass``.
+
+    The current folder is searched for it after all installed packages.
+
+    Args:
+        path: The dotted path.
+        what: What the class is for, for the error message.
+
+    Raises:
+        ValueError: if the path is not one of a class, or it cannot be imported.
+    """
+    if not DOTTED_PATH.fullmatch(path):
+        raise ValueError(f"unknown {what} {path!r}: give the dotted path of a class (package.module.Class)")
+    try:
+        with _current_folder_importable():
+            return _attribute(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"unknown {what} {path!r}: it cannot be imported as a class ({error})") from error
+
+
 def find_preset(name: str) -> Preset:
     """Look a preset up by its name.
 
@@ -422,9 +456,7 @@ def _data_on_disk(name: str) -> Entry:
     Raises:
         ValueError: if there is no such path, or it is something else.
     """
-    from antipodes.data.on_disk import dataset_at
-
-    if (path := dataset_at(name)) is not None:
+    if (path := _attribute(_DATASET_AT)(name)) is not None:
         return Entry(path, {"path": name})
     problem = "holds no data that can be read" if Path(name).expanduser().exists() else "does not exist as a path"
     raise ValueError(
@@ -443,6 +475,8 @@ def _exists(name: str) -> bool:
 
 def _load(kind: Kind, path: str, name: str) -> Any:
     """Import the class at a dotted path."""
+    if RENAMED.get(name) in NAMES[kind]:
+        raise ValueError(f"{kind} {name!r} is now called {RENAMED[name]!r}")
     if not DOTTED_PATH.fullmatch(path) and path == name:
         close = difflib.get_close_matches(name, NAMES[kind], n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""

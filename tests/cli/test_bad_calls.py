@@ -20,6 +20,7 @@ TRAIN = f"train {TINY} --out new"
 SHAPES = (
     "train --data shapes --data.count 16 --encoder resnet8-slim --head.hidden 8 --batch_size 8 --epochs 1 --out new"
 )
+RING = Path(__file__).parents[2] / "research" / "studies" / "ring.yaml"
 HUGE = str(2**70)
 
 CALLS = [
@@ -57,7 +58,7 @@ CALLS = [
     f"{TRAIN} --negatives known --negatives.groups elsewhere.csv",
     f"{SHAPES} --negatives glofnd --negatives.alpha 2",
     f"{SHAPES} --negatives glofnd --negatives.alpha nan",
-    f"{SHAPES} --negatives hcl+dcl",
+    f"{SHAPES} --negatives hcl+debiased",
     f"{SHAPES} --guide",
     f"{SHAPES} --guide mirror",
     f"{SHAPES} --guide history",
@@ -68,10 +69,10 @@ CALLS = [
     f"{SHAPES} --negatives guided --negatives.alpha 0.1 --guide momentum",
     f"{SHAPES} --negatives guided --negatives.alpha 0.1 --guide network --guide.encoder resnet18",
     f"{SHAPES} --augmentation none",
-    f"{SHAPES} --objective hinge",
-    f"{SHAPES} --objective.temperature 0",
-    f"{SHAPES} --objective.temperature -1",
-    f"{SHAPES} --objective.temperature cold",
+    f"{SHAPES} --loss hinge",
+    f"{SHAPES} --loss.temperature 0",
+    f"{SHAPES} --loss.temperature -1",
+    f"{SHAPES} --loss.temperature cold",
     f"{SHAPES} --method moco --method.queue_size 0",
     f"{SHAPES} --method moco --method.momentum 2",
     f"{SHAPES} --method clip",
@@ -91,11 +92,11 @@ CALLS = [
     f"{SHAPES} --out notes.txt",
     f"{SHAPES} --out notes.txt/a",
     f"{SHAPES} --epochs -1",
-    f"{SHAPES} --guide_view 1",
-    f"{SHAPES} --guide_view -1 --guide patches",
-    f"{SHAPES} --guide_view_temperature 0.2",
-    f"{SHAPES} --guide_view 1 --guide patches --guide.dim 4 --guide.words 4",
-    f"{SHAPES} --method hnssl --guide_view 1 --guide patches",
+    f"{SHAPES} --distill 1",
+    f"{SHAPES} --distill -1 --guide patches",
+    f"{SHAPES} --distill_temperature 0.2",
+    f"{SHAPES} --distill 1 --guide patches --guide.dim 4 --guide.words 4",
+    f"{SHAPES} --method hnssl --distill 1 --guide patches",
     f"{SHAPES} --encoder patches --encoder.words 0",
     f"{SHAPES} --encoder patches",
     f"{SHAPES} --epochs many",
@@ -195,6 +196,7 @@ CALLS = [
     "embed damaged --out new.npz",
     "embed run photos --out new.npz --batch_size 0",
     "embed run photos --out new.npz --workers 0",
+    f"embed run photos --out new.npz --workers {HUGE}",
     "embed run photos --out new.npz --limit -1",
     "neighbours",
     "neighbours nowhere.npz",
@@ -256,6 +258,7 @@ CALLS = [
     "pictures run --out notes.txt",
     "pictures run --out ''",
     f"pictures run --seed {HUGE}",
+    f"pictures run --out {'a' * 300}",
     "pictures run --data nowhere",
     "pictures damaged --out new",
     "pictures unreadable --out new",
@@ -376,7 +379,7 @@ def test_a_wrong_call_gets_one_sentence(call: str, place: Path, monkeypatch: pyt
         ("neighbours pairs.parquet", "it holds path_a, path_b, similarity"),
         (f"{TRAIN} --negatives known --negatives.groups pairs.parquet", "got path_a, path_b, similarity"),
         (f"{TRAIN} --negatives known --negatives.groups elsewhere.csv", "speaks of other samples"),
-        (f"study false-negatives --seeds {HUGE} --out new", "whole numbers below 2**63"),
+        (f"study {RING} --seeds {HUGE} --out new", "whole numbers below 2**63"),
     ],
 )
 def test_the_sentence_says_what_to_do(call: str, sentence: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def test_help_shows_the_options_of_the_chosen_method() -> None:
     assert "Number of keys" in text
     short = here("train", "--help")[1]
     assert "--method.queue_size" not in short
-    assert "--objective.temperature" in short
+    assert "--loss.temperature" in short
     assert "--temperature.learnable" in short
     assert len(short.splitlines()) < 50  # a screen
 
@@ -79,17 +79,20 @@ def test_help_shows_the_options_of_the_chosen_method() -> None:
                 "train",
                 "--method",
                 "hnssl",
-                "--objective.top_k",
+                "--loss.top_k",
                 "2",
-                "--objective.threshold",
+                "--loss.threshold",
                 "1",
                 "--data.count",
                 "64",
             ],
             "give one of them",
         ),
-        (["train", "--negatives", "dcl", "--negatives.tau_plus", "1", "--data.count", "64"], "tau_plus must be in"),
-        (["train", "--negatives", "hcl+dcl", "--data.count", "64"], "cannot be joined"),
+        (
+            ["train", "--negatives", "debiased", "--negatives.tau_plus", "1", "--data.count", "64"],
+            "tau_plus must be in",
+        ),
+        (["train", "--negatives", "hcl+debiased", "--data.count", "64"], "cannot be joined"),
         (["evaluate", "/nonexistent"], "is not a run"),
         (["evalute"], "choose one of train, evaluate, "),
     ],
@@ -223,7 +226,7 @@ def test_a_configuration_goes_in_and_comes_out(tmp_path: Path) -> None:
     _, printed, _ = here("train", "--config", tmp_path / "short.yaml", "--print_config")
     short = yaml.safe_load(printed)
     assert short["method"]["name"] == "moco-v1"
-    assert short["objective"]["temperature"] == config["objective"]["temperature"] == 0.07
+    assert short["loss"]["temperature"] == config["loss"]["temperature"] == 0.07
     assert short["head"] == config["head"]
 
 

@@ -24,16 +24,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_no_part_of_a_configuration_is_one(run: Path, tmp_path: Path) -> None:
     text = (run / "config.yaml").read_text()
-    whole = Run(run).config()
+    whole = Run(run).config
     for length in range(len(text)):
         (tmp_path / "config.yaml").write_text(text[:length])
         with pytest.raises(ValueError, match=r"config\.yaml"):
-            Run(tmp_path).config()
+            _ = Run(tmp_path).config
     (tmp_path / "config.yaml").write_text(text)
-    assert Run(tmp_path).config() == whole
+    assert Run(tmp_path).config == whole
     old = configuration_text(whole).removeprefix("---\n").removesuffix("...\n")  # of an earlier version
     (tmp_path / "config.yaml").write_text(old)
-    assert Run(tmp_path).config() == whole
+    assert Run(tmp_path).config == whole
 
 
 @pytest.mark.parametrize("command", ["resume", "evaluate", "report", "compare", "audit", "embed", "export", "pictures"])
@@ -54,3 +54,11 @@ def test_commands_refuse_a_cut_configuration(run: Path, tmp_path: Path, command:
     for length in (0, 5, *random.Random(0).sample(range(len(text)), 4), len(text) - 2):
         (cut / "config.yaml").write_text(text[:length])
         assert "config.yaml" in refused(*calls[command])
+
+
+def test_a_run_of_another_version_is_refused_in_one_sentence(run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    text = (run / "config.yaml").read_text()
+    (other / "config.yaml").write_text(text.replace("\nloss:\n", "\nobjective:\n"))
+    assert "names no loss" in refused("evaluate", other, "--protocol", "knn")

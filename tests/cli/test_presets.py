@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from antipodes.cli.study import complete
 from antipodes.cli.train import parse
 from antipodes.registry import PRESETS
-from antipodes.study.definition import load
+from antipodes.studies.definition import load
+from antipodes.studies.resolving import complete
 from tests.cli.command import here, refused
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ def asked(*arguments: str) -> dict[str, Any]:
 def test_a_preset_brings_its_method_policy_and_options() -> None:
     config = asked("--preset", "locked-clip")
     assert config["method"]["name"] == "clip"
-    assert config["objective"]["temperature"] == 0.03
+    assert config["loss"]["temperature"] == 0.03
     assert not config["temperature"]["learnable"]
     assert config["epochs"] == 10
     assert asked("--preset", "ring-bank")["negatives"]["name"] == "ring"
@@ -34,8 +34,9 @@ def test_a_preset_brings_its_method_policy_and_options() -> None:
 
 def test_locked_clip_is_what_was_measured(tmp_path: Path) -> None:
     """Apart from the data it is the variant of the study to which its page points."""
-    (trial,) = [trial for trial in load("image-text").trials(tmp_path) if str(trial) == "clip .03, 10 epochs, seed 0"]
-    measured, preset = complete(trial), json.loads(json.dumps(asked("--preset", "locked-clip")))
+    study = load(ROOT / "research" / "studies" / "image-text.yaml")
+    (trial,) = [trial for trial in study.trials(tmp_path) if str(trial) == "clip .03, 10 epochs, seed 0"]
+    measured, preset = complete(trial), json.loads(json.dumps(dict(asked("--preset", "locked-clip"))))
     for config in (measured, preset):
         del config["data"], config["out"]
     assert preset == measured
@@ -55,8 +56,9 @@ def test_locked_clip_is_what_was_measured(tmp_path: Path) -> None:
     ],
 )
 def test_a_preset_for_images_is_what_was_measured(name: str, study: str, variant: str, tmp_path: Path) -> None:
-    (trial,) = [trial for trial in load(study).trials(tmp_path) if str(trial) == f"{variant}, seed 0"]
-    measured, preset = complete(trial), json.loads(json.dumps(asked("--preset", name)))
+    trials = load(ROOT / "research" / "studies" / f"{study}.yaml").trials(tmp_path)
+    (trial,) = [trial for trial in trials if str(trial) == f"{variant}, seed 0"]
+    measured, preset = complete(trial), json.loads(json.dumps(dict(asked("--preset", name))))
     for config in (measured, preset):
         for name in ("data", "out", "encoder", "epochs"):
             del config[name]
@@ -64,8 +66,8 @@ def test_a_preset_for_images_is_what_was_measured(name: str, study: str, variant
 
 
 def test_what_a_call_says_wins() -> None:
-    config = asked("--preset", "locked-clip", "--objective.temperature", "0.05", "--epochs", "3")
-    assert (config["objective"]["temperature"], config["epochs"]) == (0.05, 3)
+    config = asked("--preset", "locked-clip", "--loss.temperature", "0.05", "--epochs", "3")
+    assert (config["loss"]["temperature"], config["epochs"]) == (0.05, 3)
     assert config["batch_size"] == 512
     other = asked("--preset", "ring-bank", "--negatives", "fnc", "--negatives.alpha", "0.1")
     assert (other["negatives"]["name"], other["negatives"]["start"]) == ("fnc", 0.0)  # nothing of Ring's is left

@@ -130,8 +130,8 @@ def test_recipe_draws_what_its_paper_says(name):
             coloured = drawn[factor][drawn["saturation"] != 0]
             assert coloured.max() == pytest.approx(1 + paper["factor"], abs=0.01)
             assert coloured.min() == pytest.approx(1 - paper["factor"], abs=0.01)
-        together = (drawn["brightness"] != 1) == (drawn["contrast"] != 1)
-        assert together.float().mean() > 0.999
+        batch_neighbours = (drawn["brightness"] != 1) == (drawn["contrast"] != 1)
+        assert batch_neighbours.float().mean() > 0.999
     operation = drawn["operation"]
     assert operation.shape == (20_000, 5 if name == "clsa" else 0)
     if name == "clsa":

@@ -67,11 +67,11 @@ def test_hue_moves_hsv_hue_about_as_far(shift):
 
 def test_all_parts_commute_with_each_other():
     images = pictures(3, 0.4, 0.6)
-    together = change(images, brightness=1.1, contrast=0.8, saturation=1.2, hue=0.1)
+    batch_neighbours = change(images, brightness=1.1, contrast=0.8, saturation=1.2, hue=0.1)
     one_order = change(change(change(change(images, hue=0.1), contrast=0.8), brightness=1.1), saturation=1.2)
     other_order = change(change(change(change(images, brightness=1.1), saturation=1.2), contrast=0.8), hue=0.1)
-    torch.testing.assert_close(one_order, together)
-    torch.testing.assert_close(other_order, together)
+    torch.testing.assert_close(one_order, batch_neighbours)
+    torch.testing.assert_close(other_order, batch_neighbours)
 
 
 def test_every_image_has_its_own_factors():

@@ -71,12 +71,12 @@ def test_rows_are_independent_and_inputs_stay(operation):
     images = pictures() / 255
     before = images.clone()
     magnitude = torch.tensor([-0.9, 0.2, 0.7, 0.999])
-    together = operation(images, magnitude)
+    batch_neighbours = operation(images, magnitude)
     alone = torch.cat([operation(images[row : row + 1], magnitude[row : row + 1]) for row in range(4)])
-    torch.testing.assert_close(together, alone)
+    torch.testing.assert_close(batch_neighbours, alone)
     torch.testing.assert_close(images, before, rtol=0, atol=0)
-    assert together.min() >= 0
-    assert together.max() <= 1
+    assert batch_neighbours.min() >= 0
+    assert batch_neighbours.max() <= 1
 
 
 def test_posterise_keeps_four_to_eight_bits():

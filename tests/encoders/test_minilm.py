@@ -48,10 +48,10 @@ def test_paraphrases_are_nearer_than_other_sentences(encoder):
 @needs_weights
 def test_features_have_unit_length_and_do_not_depend_on_padding(encoder):
     texts = ["a cat", "a much longer sentence about a cat that sleeps in the sun all day"]
-    together = encoder(encoder.tokenize(texts))
+    batch_neighbours = encoder(encoder.tokenize(texts))
     alone = encoder(encoder.tokenize(texts[:1]))
-    torch.testing.assert_close(together.norm(dim=1), torch.ones(2))
-    torch.testing.assert_close(together[:1], alone, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(batch_neighbours.norm(dim=1), torch.ones(2))
+    torch.testing.assert_close(batch_neighbours[:1], alone, rtol=1e-5, atol=1e-6)
     assert create("minilm", normalise=False).requires_grad_(False)(encoder.tokenize(texts)).norm(dim=1).min() > 1.5
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, unfold
 
-from antipodes.encoders.patches import CONTRAST, PatchEyes, _principal
+from antipodes.encoders.patches import CONTRAST, PatchEncoder, _principal
 from tests.ranks import Ranks
 
 KINDS, SIDE = 4, 24
@@ -30,11 +30,11 @@ def textures(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 @pytest.fixture(scope="module")
-def eyes() -> PatchEyes:
-    return PatchEyes(words=40, patch=6, grid=2, dim=16, size=SIDE).fit(textures(300)[0])
+def eyes() -> PatchEncoder:
+    return PatchEncoder(words=40, patch=6, grid=2, dim=16, size=SIDE).fit(textures(300)[0])
 
 
-def test_neighbours_are_of_the_same_texture_whatever_their_colour(eyes: PatchEyes) -> None:
+def test_neighbours_are_of_the_same_texture_whatever_their_colour(eyes: PatchEncoder) -> None:
     images, kind = textures(200, seed=1)
     kind = torch.where(kind == 3, 1, kind)  # the two diagonals are mirror images
     vectors = eyes(images)
@@ -47,13 +47,13 @@ def test_neighbours_are_of_the_same_texture_whatever_their_colour(eyes: PatchEye
     assert float((kind[nearest] == kind[:, None]).float().mean()) < 0.7
 
 
-def test_mirror_images_are_the_same_and_light_makes_little_difference(eyes: PatchEyes) -> None:
+def test_mirror_images_are_the_same_and_light_makes_little_difference(eyes: PatchEncoder) -> None:
     images, _ = textures(20, seed=2)
     torch.testing.assert_close(eyes(images.flip(3)), eyes(images), atol=1e-5, rtol=1e-4)
     assert float((eyes(0.2 + 0.6 * images) * eyes(images)).sum(1).min()) > 0.95
 
 
-def test_counts_equal_the_formula_in_float64(eyes: PatchEyes) -> None:
+def test_counts_equal_the_formula_in_float64(eyes: PatchEncoder) -> None:
     images = textures(5, seed=3)[0]
     words = eyes.kernels.double().flatten(1)
     assert float(eyes.contrast) == pytest.approx(CONTRAST * float(textures(300)[0].var()))
@@ -82,20 +82,20 @@ def test_directions_are_those_of_a_decomposition() -> None:
     torch.testing.assert_close(ours @ ours.T, exact @ exact.T, rtol=1e-2, atol=2e-2)
 
 
-def test_the_same_images_give_the_same_eyes(eyes: PatchEyes) -> None:
-    again = PatchEyes(words=40, patch=6, grid=2, dim=16, size=SIDE).fit(textures(300)[0])
+def test_the_same_images_give_the_same_eyes(eyes: PatchEncoder) -> None:
+    again = PatchEncoder(words=40, patch=6, grid=2, dim=16, size=SIDE).fit(textures(300)[0])
     assert torch.equal(again.kernels, eyes.kernels)
     assert torch.equal(again.directions, eyes.directions)
 
 
-def test_they_see_the_same_in_pixels_of_another_scale(eyes: PatchEyes) -> None:
+def test_they_see_the_same_in_pixels_of_another_scale(eyes: PatchEncoder) -> None:
     images = textures(300)[0]
-    shifted = PatchEyes(words=40, patch=6, grid=2, dim=16, size=SIDE).fit(4 * images - 2)
+    shifted = PatchEncoder(words=40, patch=6, grid=2, dim=16, size=SIDE).fit(4 * images - 2)
     alike = [vectors @ vectors.T for vectors in (shifted(4 * images[:20] - 2), eyes(images[:20]))]
     torch.testing.assert_close(*alike, atol=0.02, rtol=0)
 
 
-def test_images_of_another_size_are_scaled_first(eyes: PatchEyes) -> None:
+def test_images_of_another_size_are_scaled_first(eyes: PatchEncoder) -> None:
     large = torch.nn.functional.interpolate(textures(20, seed=4)[0], (2 * SIDE, 2 * SIDE), mode="nearest")
     torch.testing.assert_close(eyes(large), eyes(eyes.scaled(large)))
     assert eyes.scaled(large).shape[-2:] == (SIDE, SIDE)
@@ -103,7 +103,7 @@ def test_images_of_another_size_are_scaled_first(eyes: PatchEyes) -> None:
 
 def seen_by(rank: int, ranks: int) -> Tensor:
     """What the first rank sees, the others have nothing to do with it."""
-    small = PatchEyes(words=10, patch=6, grid=2, dim=4, size=SIDE)
+    small = PatchEncoder(words=10, patch=6, grid=2, dim=4, size=SIDE)
     return small.fit(textures(60)[0])(textures(8, seed=1)[0]) if rank == 0 else torch.zeros(8, 4)
 
 
@@ -122,4 +122,4 @@ def test_a_rank_fits_them_by_itself(two_ranks: Ranks) -> None:
 )
 def test_refusals(options: dict[str, int], side: int, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        PatchEyes(**options).fit(torch.rand(40, 3, side, side))
+        PatchEncoder(**options).fit(torch.rand(40, 3, side, side))

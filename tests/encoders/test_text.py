@@ -63,8 +63,8 @@ def test_features_do_not_depend_on_padding(encoder):
     encoder.eval()
     short, long = CAPTIONS[3], CAPTIONS[2] * 3
     with torch.no_grad():
-        together, alone = encoder(encoder.tokenize([short, long])), encoder(encoder.tokenize([short]))
-    torch.testing.assert_close(together[:1], alone, rtol=1e-5, atol=1e-6)
+        batch_neighbours, alone = encoder(encoder.tokenize([short, long])), encoder(encoder.tokenize([short]))
+    torch.testing.assert_close(batch_neighbours[:1], alone, rtol=1e-5, atol=1e-6)
 
 
 def test_the_state_dict_carries_the_vocabulary(encoder):

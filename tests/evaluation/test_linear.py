@@ -20,7 +20,7 @@ def blobs(count: int, features: int, classes: int, *, spread: float = 1.0, seed:
     return points @ mixing + 3, labels
 
 
-def objective(classifier: Classifier, features: Tensor, labels: Tensor, strength: float) -> float:
+def loss_fn(classifier: Classifier, features: Tensor, labels: Tensor, strength: float) -> float:
     penalty = strength / 2 * classifier.weight.square().sum()
     return float(cross_entropy(classifier.logits(features), labels) + penalty)
 
@@ -43,8 +43,8 @@ def test_agrees_with_scikit_learn(strength: float, classes: int) -> None:
     torch.testing.assert_close(found.weight, weight, rtol=1e-4, atol=1e-5)
     # Only differences of biases matter.
     torch.testing.assert_close(found.bias - found.bias.mean(), bias - bias.mean(), rtol=1e-4, atol=1e-5)
-    ours = objective(found, features, labels, strength)
-    assert ours == pytest.approx(objective(theirs, features, labels, strength), abs=1e-9)
+    ours = loss_fn(found, features, labels, strength)
+    assert ours == pytest.approx(loss_fn(theirs, features, labels, strength), abs=1e-9)
 
 
 def test_gradient_vanishes_at_the_solution() -> None:

@@ -15,9 +15,9 @@ import antipodes.evaluation.names
 from antipodes.evaluation.features import FeatureSet
 from antipodes.evaluation.linear import linear_probe
 from antipodes.evaluation.names import PROTOCOLS, is_setting
-from antipodes.evaluation.protocol import Protocol, evaluate, find_protocol, make_protocols
+from antipodes.evaluation.protocol import Protocol, find_protocol, make_protocols, run_protocols
 from antipodes.evaluation.subject import Subject
-from antipodes.functional.knn import knn, nearest_neighbour
+from antipodes.functional.knn import knn
 
 OF_FEATURES = ("linear", "semi", "knn")
 
@@ -32,7 +32,7 @@ TRAIN, TEST = feature_set(120, 0), feature_set(60, 1)
 
 
 def run(name: str, train: FeatureSet = TRAIN, test: FeatureSet = TEST, **options: Any) -> dict[str, float]:
-    return evaluate(make_protocols([name], {name: options}), Subject(given=(train, test)))
+    return run_protocols(make_protocols([name], {name: options}), Subject(given=(train, test)))
 
 
 @pytest.mark.parametrize("name", list(PROTOCOLS))
@@ -89,7 +89,7 @@ def test_scores_are_those_of_the_functions_in_percent() -> None:
         "linear strength": result.strength,
         "knn top-1": 100 * knn(*parts, k=7, temperature=0.2),
         "knn top-5": row["knn top-5"],
-        "1-nn top-1": 100 * nearest_neighbour(*parts),
+        "1-nn top-1": 100 * knn(*parts, k=1),
     }
     assert [name for name in row if is_setting(name)] == ["linear strength"]
     assert 20 < row["knn top-1"] < row["knn top-5"] <= 100

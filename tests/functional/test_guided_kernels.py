@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from antipodes import BCL, DCL, HCL, Guided, InfoNCE
-from antipodes.functional import Bounds, Rule, contrast, drawn_sums, flagged_block, judge_block, refine
+from antipodes import BCL, HCL, Debiased, Guided, InfoNCE
+from antipodes.functional import Bounds, Rule, contrast, flagged_block, judge_block, refine
 from antipodes.functional.ranks import bounded
+from antipodes.methods.draws import drawn_sums
 from antipodes.negatives import Policy
 from antipodes.negatives.flags import find_flags
 from antipodes.pairs import Guide, Pairs, normalise
@@ -113,7 +114,7 @@ def test_looking_at_single_pairs_finds_what_the_kernel_counts(name: str, symmetr
     assert bool(flagged[flags.rules, flags.anchors, flags.candidates].all())
 
 
-@pytest.mark.parametrize("policy", [DCL(0.05), HCL(0.05, beta=0.5)], ids=["dcl", "hcl"])
+@pytest.mark.parametrize("policy", [Debiased(0.05), HCL(0.05, beta=0.5)], ids=["debiased", "hcl"])
 def test_a_corrected_sum_is_that_of_what_the_guide_keeps(policy: Policy) -> None:
     """Leaving the candidates out by hand gives the value and the gradient of leaving them out by the guide."""
     generator = torch.Generator().manual_seed(0)

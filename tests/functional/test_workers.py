@@ -91,10 +91,10 @@ def run(kernel: Kernel, tau: float, count: int) -> list[Tensor]:
 def test_several_threads_are_one(kernel: Kernel, tau: float) -> None:
     alone = run(kernel, tau, 1)
     for count in (2, 3):
-        together = run(kernel, tau, count)
-        for ours, theirs in zip(together, alone, strict=True):
+        batch_neighbours = run(kernel, tau, count)
+        for ours, theirs in zip(batch_neighbours, alone, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
-        for again, once in zip(run(kernel, tau, count), together, strict=True):
+        for again, once in zip(run(kernel, tau, count), batch_neighbours, strict=True):
             assert torch.equal(again, once)
 
 

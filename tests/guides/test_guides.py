@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from antipodes import Guided, HistoryGuide, InfoNCE, MomentumGuide, Neighbours, NetworkGuide, TableGuide
+from antipodes import DatasetNeighbours, Guided, HistoryGuide, InfoNCE, MomentumGuide, NetworkGuide, TableGuide
 from antipodes.pairs import normalise
 from tests.ranks import Ranks
 
@@ -76,7 +76,7 @@ def test_a_table_guides_a_loss_and_finds_neighbours() -> None:
     loss_fn = InfoNCE(0.1, Guided(margin=0.2))
     loss_fn(*noise(2, 12, 5, seed=1), ids, guide=(guide(ids), guide(ids)))
     assert loss_fn.stats["flagged_share"] == pytest.approx(6 / 22)
-    policy = Neighbours(12, k=3)
+    policy = DatasetNeighbours(12, k=3)
     policy.fit(guide.vectors())
     assert bool((labels[policy.table.long()] == labels[:, None]).all())
 

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from antipodes import GloFND, InfoNCE
 from antipodes.candidates import MemoryBank
-from antipodes.functional.colour import rgb_to_lab
+from antipodes.encoders.colour import rgb_to_lab
 from antipodes.methods import CMC, Batch
 from tests.methods.calls import built
 from tests.methods.tiny import DIM, N, Training, batch, lab
@@ -126,7 +126,7 @@ def test_the_preset_is_the_papers() -> None:
     method = built("--method", "cmc")
     assert isinstance(method, CMC)
     assert (method.samples, method.draw) == (4096, "each")
-    assert {objective.temperature for objective in method.objectives().values()} == {0.07}
+    assert {loss_fn.temperature for loss_fn in method.pair_losses().values()} == {0.07}
     for name, channels in (("l", 1), ("ab", 2)):
         assert [type(layer) for layer in method.network[name].head] == [torch.nn.Linear]  # type: ignore[union-attr]
         assert next(method.network[name].encoder.parameters()).shape[1] == channels

@@ -7,11 +7,11 @@ from torch.nn import functional as F
 
 from antipodes import InfoNCE, Oracle, Ring
 from antipodes.cli.train import parse
-from antipodes.functional.select import ring
+from antipodes.functional.select import band_by_rank
+from antipodes.losses import LocalAggregation
+from antipodes.losses.local_aggregation import local_aggregation
 from antipodes.methods import Batch, InstanceDiscrimination
 from antipodes.negatives import Hardest
-from antipodes.objectives import LocalAggregation
-from antipodes.objectives.local_aggregation import local_aggregation
 from antipodes.seeding import generator
 from tests.methods.calls import built
 from tests.methods.tiny import DIM, LABELS, N, Training, batch, build, one
@@ -69,15 +69,15 @@ def test_the_bank_is_written_after_the_step_with_momentum() -> None:
 
 
 def iring(draw: str, samples: int = 12, inner: float = 0.2) -> InstanceDiscrimination:
-    objective = InfoNCE(0.07, Ring((0.6, 0.6), inner))
-    return InstanceDiscrimination(one("linear"), objective, N, DIM, samples=samples, draw=draw)  # type: ignore[arg-type]
+    loss_fn = InfoNCE(0.07, Ring((0.6, 0.6), inner))
+    return InstanceDiscrimination(one("linear"), loss_fn, N, DIM, samples=samples, draw=draw)  # type: ignore[arg-type]
 
 
 def test_every_anchor_draws_from_its_own_ring() -> None:
     method = iring("each")
     given = batch(0, method)
     anchors, bank = embedded(method, given), method.bank.table.rows
-    low, high = ring(anchors, bank, given.ids, torch.arange(N), 0.2, 0.6)
+    low, high = band_by_rank(anchors, bank, given.ids, torch.arange(N), 0.2 * 0.6, 0.6)
     numbers = torch.rand(1, len(given.ids), 12, dtype=torch.float64, generator=generator("draw", 0, 0))[0]
     losses = []
     for anchor, own, lowest, highest, row in zip(anchors, given.ids.tolist(), low, high, numbers, strict=True):
@@ -98,7 +98,7 @@ def test_the_expected_draw_is_the_whole_ring_scaled_to_the_number_of_draws() -> 
     given = batch(0, method)
     anchors, bank = embedded(method, given), method.bank.table.rows
     logits = anchors @ bank.T
-    low, high = ring(anchors, bank, given.ids, torch.arange(N), 0.2, 0.6)
+    low, high = band_by_rank(anchors, bank, given.ids, torch.arange(N), 0.2 * 0.6, 0.6)
     outside = (logits < low[:, None]) | (logits > high[:, None]) | (given.ids[:, None] == torch.arange(N))
     negative = (logits / 0.07).exp().masked_fill(outside, 0).sum(1) * 12 / 11
     positive = (logits.gather(1, given.ids[:, None])[:, 0] / 0.07).exp()
@@ -117,8 +117,8 @@ def test_once_judges_one_draw_for_all() -> None:
 @pytest.mark.filterwarnings("ignore:some anchors have no negatives")
 @pytest.mark.parametrize("draw", ["each", "once", "expected"])
 def test_a_policy_that_drops_everything_leaves_no_negative_term(draw: str) -> None:
-    objective = InfoNCE(0.07, Oracle(torch.zeros(N, dtype=torch.int64)))
-    method = InstanceDiscrimination(one("linear"), objective, N, DIM, samples=9, draw=draw)  # type: ignore[arg-type]
+    loss_fn = InfoNCE(0.07, Oracle(torch.zeros(N, dtype=torch.int64)))
+    method = InstanceDiscrimination(one("linear"), loss_fn, N, DIM, samples=9, draw=draw)  # type: ignore[arg-type]
     given = batch(0, method)
     loss = method.loss(method.network, given, 0.5)
     assert loss == 0
@@ -149,29 +149,29 @@ def test_the_background_is_of_neighbours_unless_a_policy_says_otherwise() -> Non
 
 def test_local_aggregation_is_a_preset_with_a_centred_head() -> None:
     for name, towers in (("local-aggregation", ["image"]), ("cmc-local-aggregation", ["l", "ab"])):
-        method = built("--method", name, "--objective.clusters", "[3]", "--objective.neighbours", 7)
+        method = built("--method", name, "--loss.clusters", "[3]", "--loss.neighbours", 7)
         assert method.network.names() == towers
         for tower in towers:
             linear, norm = method.network[tower].head  # type: ignore[misc]
             assert isinstance(linear, nn.Linear)
             assert isinstance(norm, nn.BatchNorm1d)
             assert not norm.affine
-        for objective in method.objectives().values():
-            assert isinstance(objective, LocalAggregation)
-            assert objective.temperature == 0.07
-            assert objective.close.clusters == (3,)
-            assert isinstance(objective.negatives, Hardest)
-    aggregation = ["--method", "local-aggregation", "--objective.clusters", "[3]"]
-    (objective,) = built(*aggregation, "--negatives", "ring").objectives().values()
-    assert isinstance(objective.negatives, Ring)
+        for loss_fn in method.pair_losses().values():
+            assert isinstance(loss_fn, LocalAggregation)
+            assert loss_fn.temperature == 0.07
+            assert loss_fn.close.clusters == (3,)
+            assert isinstance(loss_fn.negatives, Hardest)
+    aggregation = ["--method", "local-aggregation", "--loss.clusters", "[3]"]
+    (loss_fn,) = built(*aggregation, "--negatives", "ring").pair_losses().values()
+    assert isinstance(loss_fn.negatives, Ring)
 
 
 def test_the_preset_is_the_papers() -> None:
     method = built("--method", "instance")
     assert isinstance(method, InstanceDiscrimination)
     assert (method.samples, method.draw, method.bank.momentum) == (4096, "each", 0.5)
-    (objective,) = method.objectives().values()
-    assert objective.temperature == 0.07
+    (loss_fn,) = method.pair_losses().values()
+    assert loss_fn.temperature == 0.07
     assert [type(layer) for layer in method.network["image"].head] == [nn.Linear]  # type: ignore[union-attr]
     config, _ = parse(["--method", "instance"])
     assert config["augmentation"]["name"] == "moco-v1"
@@ -191,7 +191,7 @@ def test_the_presets_of_ring_keep_their_head_without_it(method: str) -> None:
     assert with_ring["head"] == without["head"]
     assert with_ring["head"]["centred"] is True
     assert with_ring["learning_rate"] * with_ring["batch_size"] / 256 == pytest.approx(0.03)
-    assert (with_ring["weight_decay"], with_ring["objective"]["temperature"]) == (1e-4, 0.07)
+    assert (with_ring["weight_decay"], with_ring["loss"]["temperature"]) == (1e-4, 0.07)
     plain, _ = parse(["--method", method, "--head.centred", "false"])
     assert plain["head"]["centred"] is False
 

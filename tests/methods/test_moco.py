@@ -128,8 +128,8 @@ def test_two_half_batches_accumulate_to_a_whole_one() -> None:
 
 def test_the_first_version_has_a_linear_head() -> None:
     method = built("--method", "moco-v1", "--method.queue_size", 20)
-    (objective,) = method.objectives().values()
-    assert objective.temperature == 0.07
+    (loss_fn,) = method.pair_losses().values()
+    assert loss_fn.temperature == 0.07
     assert [type(layer) for layer in method.network["image"].head] == [nn.Linear]  # type: ignore[union-attr]
     config, _ = parse(["--method", "moco-v1"])
     assert config["augmentation"]["name"] == "moco-v1"
@@ -141,8 +141,8 @@ def test_the_second_version_is_the_default(name: str) -> None:
     method = built("--method", name)
     assert isinstance(method, MoCo)
     assert (method.momentum, len(method.queue.ids)) == (0.999, 65536)
-    (objective,) = method.objectives().values()
-    assert objective.temperature == 0.2
+    (loss_fn,) = method.pair_losses().values()
+    assert loss_fn.temperature == 0.2
     layers = list(method.network["image"].head)  # type: ignore[call-overload]
     assert [type(layer) for layer in layers] == [nn.Linear, nn.ReLU, nn.Linear]
     assert layers[0].out_features == 2048

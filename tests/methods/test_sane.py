@@ -14,10 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 from antipodes.cli.train import parse
 from antipodes.encoders.heads import Head
 from antipodes.functional.errors import NotFinite
+from antipodes.losses import SoftLabel
+from antipodes.losses.observation import Observation, RefinedLabels
 from antipodes.methods import SANE, Batch, Inputs, Tower, Towers
 from antipodes.negatives.judging import same_class_mass
-from antipodes.objectives import SoftLabel
-from antipodes.objectives.observation import Observation, RefinedLabels
 from tests.methods.calls import built
 from tests.methods.tiny import BATCH, DIM, LABELS, Tiny, Training, batch
 from tests.ranks import Ranks
@@ -74,7 +74,7 @@ def views(method: SANE) -> list[Tensor]:
     return [*inputs.views, *inputs.crops]
 
 
-def refinery(method: SANE) -> SoftLabel:
+def soft_targets(method: SANE) -> SoftLabel:
     found = method.directions["refined"]
     assert isinstance(found, SoftLabel)
     return found
@@ -122,11 +122,11 @@ def test_loss_and_gradients_equal_dense_labels(name: str) -> None:
         method.queue.ids.tolist(),
         partners.tolist(),
         theta,
-        tau=refinery(method).temperature,
-        tau_prime=refinery(method).tau_prime,
+        tau=soft_targets(method).temperature,
+        tau_prime=soft_targets(method).tau_prime,
         mu=end - (end - start) * (math.cos(math.pi * progress) + 1) / 2,
         refined_share=method.refined_share,
-        labels=refinery(method).targets,
+        labels=soft_targets(method).targets,
         mixup=method.mixup,
     )
     loss = method.loss(method.network, given(method), progress)
@@ -217,7 +217,7 @@ def test_one_sample_and_an_empty_queue_stay_finite() -> None:
 def test_statistics_are_those_of_the_labels() -> None:
     method = build(crops=(3, 2))
     seen: list[Observation] = []
-    refinery(method).observer = seen.append
+    soft_targets(method).observer = seen.append
     ids, images = given(method).ids, views(method)
     method.loss(method.network, given(method), 1.0)
     fresh = F.normalize(key_tower(method)(images[1]), dim=1)
@@ -281,9 +281,9 @@ def test_two_ranks_with_crops_equal_one(two_ranks: Ranks) -> None:
 def test_the_defaults_are_the_papers() -> None:
     method = built("--method", "sane")
     assert isinstance(method, SANE)
-    labels = refinery(method)
+    labels = soft_targets(method)
     assert (labels.temperature, labels.tau_prime, method.kappa) == (0.2, 0.8, 2.0)
-    assert {objective.temperature for objective in method.objectives().values()} == {0.2}
+    assert {loss_fn.temperature for loss_fn in method.pair_losses().values()} == {0.2}
     assert [labels.mu(progress) for progress in (0.0, 0.5, 1.0)] == pytest.approx([0, 0.5, 1])
     assert (method.refined_share, method.crops, len(method.queue.ids)) == (0.5, (), 4096)
     assert not method.accumulates
@@ -293,17 +293,17 @@ def test_the_defaults_are_the_papers() -> None:
 def test_those_for_imagenet_are_a_preset() -> None:
     method = built("--method", "sane-imagenet", "--method.queue_size", 8)
     assert isinstance(method, SANE)
-    labels = refinery(method)
+    labels = soft_targets(method)
     assert (labels.temperature, labels.tau_prime, method.kappa, method.crops) == (0.2, 1.0, 0.1, (96,))
     assert [labels.mu(progress) for progress in (0.0, 1.0)] == [0.5, 10]
     assert parse(["--method", "sane-imagenet"])[0]["method"]["queue_size"] == 65536
 
 
 def test_the_temperature_is_of_both_losses() -> None:
-    method = built("--method", "sane", "--objective.temperature", 0.07, "--method.queue_size", 8)
+    method = built("--method", "sane", "--loss.temperature", 0.07, "--method.queue_size", 8)
     assert isinstance(method, SANE)
-    assert refinery(method).temperature == 0.07
-    assert {objective.temperature for objective in method.objectives().values()} == {0.07}
+    assert soft_targets(method).temperature == 0.07
+    assert {loss_fn.temperature for loss_fn in method.pair_losses().values()} == {0.07}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""SimCLR, and SogCLR and SupCon as presets of it: what they compute is their objective on both views in one pass."""
+"""SimCLR, and SogCLR and SupCon as presets of it: what they compute is their loss on both views in one pass."""
 
 import torch
 from torch import Tensor
@@ -25,22 +25,22 @@ def test_supcon_is_the_oracle_with_attraction() -> None:
     z1, z2 = (method.network["image"](view) for view in given["image"].views)
     expected = InfoNCE(0.1, Oracle(LABELS), "attract")(z1, z2, given.ids)
     torch.testing.assert_close(method.loss(method.network, given, 0.5), expected)
-    (objective,) = built("--method", "supcon").objectives().values()
-    assert isinstance(objective, InfoNCE)
-    assert isinstance(objective.negatives, Oracle)
-    assert (objective.treatment, objective.temperature) == ("attract", 0.1)
+    (loss_fn,) = built("--method", "supcon").pair_losses().values()
+    assert isinstance(loss_fn, InfoNCE)
+    assert isinstance(loss_fn.negatives, Oracle)
+    assert (loss_fn.treatment, loss_fn.temperature) == ("attract", 0.1)
 
 
-def test_sogclr_is_the_global_objective() -> None:
+def test_sogclr_is_the_global_loss() -> None:
     method = build("sogclr")
     given = batch(0, method)
     z1, z2 = (method.network["image"](view) for view in given["image"].views)
     expected = GlobalContrastive(len(LABELS), 0.2, gamma=0.4)(z1, z2, given.ids)
     torch.testing.assert_close(method.loss(method.network, given, 0.5), expected)
-    (objective,) = built("--method", "sogclr").objectives().values()
-    assert isinstance(objective, GlobalContrastive)
-    assert objective.temperature == 0.2
-    assert len(objective.log_u.rows) == 16
+    (loss_fn,) = built("--method", "sogclr").pair_losses().values()
+    assert isinstance(loss_fn, GlobalContrastive)
+    assert loss_fn.temperature == 0.2
+    assert len(loss_fn.log_u.rows) == 16
 
 
 def test_the_views_go_through_the_network_together() -> None:
@@ -57,19 +57,19 @@ def test_the_views_go_through_the_network_together() -> None:
     assert sizes == [2 * BATCH]
 
 
-def test_arguments_reach_the_objective() -> None:
-    policy = ["--negatives", "oracle", "--treatment", "attract", "--objective.temperature", "0.3"]
-    (objective,) = built(*policy).objectives().values()
-    assert isinstance(objective.negatives, Oracle)
-    assert (objective.temperature, objective.treatment) == (0.3, "attract")
-    gammas = ["--objective.gamma", "0.7", "--objective.gamma_until", "0.5"]
-    (objective,) = built("--method", "sogclr", *policy, *gammas).objectives().values()
-    assert isinstance(objective, GlobalContrastive)
-    assert (objective.temperature, objective.gamma, objective.gamma_until) == (0.3, 0.7, 0.5)
-    assert isinstance(objective.negatives, Oracle)
-    assert objective.treatment == "attract"
-    (objective,) = built("--method", "supcon", "--objective.temperature", "0.3").objectives().values()
-    assert objective.temperature == 0.3
+def test_arguments_reach_the_loss() -> None:
+    policy = ["--negatives", "oracle", "--treatment", "attract", "--loss.temperature", "0.3"]
+    (loss_fn,) = built(*policy).pair_losses().values()
+    assert isinstance(loss_fn.negatives, Oracle)
+    assert (loss_fn.temperature, loss_fn.treatment) == (0.3, "attract")
+    gammas = ["--loss.gamma", "0.7", "--loss.gamma_until", "0.5"]
+    (loss_fn,) = built("--method", "sogclr", *policy, *gammas).pair_losses().values()
+    assert isinstance(loss_fn, GlobalContrastive)
+    assert (loss_fn.temperature, loss_fn.gamma, loss_fn.gamma_until) == (0.3, 0.7, 0.5)
+    assert isinstance(loss_fn.negatives, Oracle)
+    assert loss_fn.treatment == "attract"
+    (loss_fn,) = built("--method", "supcon", "--loss.temperature", "0.3").pair_losses().values()
+    assert loss_fn.temperature == 0.3
 
 
 def test_the_head_is_what_the_run_says() -> None:

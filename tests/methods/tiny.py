@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from antipodes import DCL, FNC, HCL, IFND, Cave, GloFND, Guided, Hardest, HistoryGuide, Oracle, Ring, TableGuide
+from antipodes import FNC, HCL, IFND, Cave, Debiased, GloFND, Guided, Hardest, HistoryGuide, Oracle, Ring, TableGuide
 from antipodes.encoders.heads import Head
 from antipodes.guides import MomentumKeys, RowGuides, RunGuide
+from antipodes.losses import Distillation, GlobalContrastive, HardPairs, InfoNCE, LocalAggregation, SoftLabel
+from antipodes.losses.local_aggregation import local_aggregation
 from antipodes.methods import (
     CLIP,
     CMC,
@@ -28,8 +30,6 @@ from antipodes.methods import (
     Towers,
 )
 from antipodes.negatives import Clustered
-from antipodes.objectives import GlobalContrastive, GuideView, HardPairs, InfoNCE, LocalAggregation, SoftLabel
-from antipodes.objectives.local_aggregation import local_aggregation
 from antipodes.runs.guides import attach_guide
 
 N, BATCH, SIZE, DIM, VECTOR = 24, 8, 4, 5, 9
@@ -75,9 +75,9 @@ def image_and_vector() -> Towers:
 
 def aggregation(clusters: tuple[int, ...], neighbours: float, space: str = "seen", **policy: Any) -> LocalAggregation:
     """Local aggregation with clusters, as if some epochs had gone by."""
-    objective = local_aggregation(N, 0.07, clusters, neighbours=neighbours, space=space, **policy)  # type: ignore[arg-type]
-    _fitted(objective.close)
-    return objective
+    loss_fn = local_aggregation(N, 0.07, clusters, neighbours=neighbours, space=space, **policy)  # type: ignore[arg-type]
+    _fitted(loss_fn.close)
+    return loss_fn
 
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -93,9 +93,6 @@ METHODS: dict[str, Callable[..., Method]] = {
     "clip": lambda **policy: CLIP(image_and_vector(), InfoNCE(0.2, **policy)),
     "clip-global": lambda **policy: CLIP(image_and_vector(), GlobalContrastive(N, 0.2, gamma=0.4, **policy)),
     "hnssl": lambda **policy: HNSSL(Towers({"image": Tower(Tiny(), nn.Identity())}), HardPairs(top_k=2)),
-    "hnssl-lesion": lambda **policy: HNSSL(
-        Towers({"image": Tower(Tiny(), nn.Identity())}), HardPairs(quantile=1.0), momentum=0.9, target_gradient=True
-    ),
     "instance-once": lambda **policy: InstanceDiscrimination(
         one("linear"), InfoNCE(0.07, **policy), N, DIM, samples=15, draw="once"
     ),
@@ -117,7 +114,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "ifnd": {"negatives": lambda: _fitted(IFND(N, (3, 5), acceptance="constant"))},
     "ring": {"negatives": lambda: Ring((0.9, 0.5)) & GloFND(N, alpha=0.2, initial="quantile", lr=0.05)},
     "hardest": {"negatives": lambda: Hardest(3)},
-    "dcl": {"negatives": lambda: DCL(0.02)},
+    "debiased": {"negatives": lambda: Debiased(0.02)},
     "hcl": {"negatives": lambda: Ring((0.9, 0.5)) & HCL(0.02, beta=0.5)},
     "cave": {"negatives": lambda: _fitted(Cave(N, (3,)))},
     "table": {"negatives": lambda: Guided(margin=0.8), "guide": lambda method: by_row(method, TableGuide(VECTORS))},
@@ -127,7 +124,7 @@ POLICIES: dict[str, dict[str, Any]] = {
         "guide": lambda method: RowGuides({name: HistoryGuide(N, DIM, 0.5) for name in method.network.names()}),
     },
     "momentum": {"negatives": lambda: Guided(alpha=0.5), "guide": lambda method: MomentumKeys()},
-    "view": {"guide_view": GuideView(0.5, 0.2), "guide": lambda method: by_row(method, TableGuide(LONG_VECTORS))},
+    "view": {"distill": Distillation(0.5, 0.2), "guide": lambda method: by_row(method, TableGuide(LONG_VECTORS))},
 }
 
 
@@ -141,26 +138,23 @@ def _fitted(policy: Clustered) -> Clustered:
     return policy
 
 
-# the methods that do not take every policy; the others do
-SOME = {
-    "supcon": ("none",),
-    "sane": ("none",),
-    "sane-vanilla": ("none",),
-    "hnssl": ("none",),
-    "hnssl-lesion": ("none",),
-    "instance-once": ("none", "ring"),
-    "instance-expected": ("none", "ring", "attract", "refine", "table"),
-    "la": ("none", "ring", "cave", "supports", "table"),
-    "cmc-la": ("none", "ring"),
-    "clip-global": ("none", "glofnd", "attract", "table", "view"),
+# SimCLR meets every policy. Another method meets a policy only where it treats one differently: candidates of a
+# queue or a bank, draws, two towers, a guide of its own.
+MEETS = {
+    "simclr": tuple(policy for policy in POLICIES if policy != "momentum"),
+    "sogclr": ("attract", "hcl"),
+    "moco": ("glofnd", "ifnd", "ring", "history", "momentum", "view"),
+    "instance": ("refine", "cave", "supports"),
+    "instance-once": ("ring",),
+    "instance-expected": ("ring", "refine", "table"),
+    "cmc": ("fnc", "history"),
+    "clip": ("glofnd", "table"),
+    "clip-global": ("glofnd",),
+    "la": ("ring", "cave"),
+    "cmc-la": ("ring",),
 }
-ONLY = {"momentum": ("moco", "moco-v1")}  # policies that not every method takes
-CASES = [
-    (method, policy)
-    for method in METHODS
-    for policy in SOME.get(method, POLICIES)
-    if method in ONLY.get(policy, METHODS)
-]
+PLAIN = [(method, "none") for method in METHODS]
+CASES = [*PLAIN, *((method, policy) for method, policies in MEETS.items() for policy in policies if policy != "none")]
 
 
 def build(name: str, policy: str = "none", seed: int = 0) -> Method:

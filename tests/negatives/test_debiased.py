@@ -1,4 +1,4 @@
-"""DCL and HCL: the authors' estimators by loops, their limits, and the promises every policy keeps."""
+"""Debiased and HCL: the authors' estimators by loops, their limits, and the promises every policy keeps."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antipodes import DCL, HCL, GlobalContrastive, InfoNCE, Oracle, Policy, Ring
-from antipodes.functional.debias import debias
+from antipodes import HCL, Debiased, GlobalContrastive, InfoNCE, Oracle, Policy, Ring
 from antipodes.negatives import Both
+from antipodes.negatives.debias import debias
 from tests.ranks import Ranks
 from tests.reference import debiased as reference
-from tests.reference.objectives import same
+from tests.reference.losses import same
 
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2])
 IDS = torch.arange(6)
@@ -41,14 +41,14 @@ def test_by_loops(beta: float, tau_plus: float, temperature: float, noise: float
     z = views(noise=noise)
     expected = reference.info_nce(*z, range(6), temperature, tau_plus, beta)
     if beta == 0:
-        torch.testing.assert_close(InfoNCE(temperature, DCL(tau_plus))(*z, IDS), expected)
+        torch.testing.assert_close(InfoNCE(temperature, Debiased(tau_plus))(*z, IDS), expected)
     assert_same(InfoNCE(temperature, HCL(tau_plus, beta))(*z, IDS), expected, z)
 
 
 def test_the_floor_and_what_is_above_it_are_both_tested() -> None:
     shares = []
     for noise in (0.1, 5.0):
-        loss_fn = InfoNCE(0.5, DCL(0.5))
+        loss_fn = InfoNCE(0.5, Debiased(0.5))
         loss_fn(*views(noise=noise), IDS)
         shares.append(loss_fn.stats["at_floor"])
     assert shares[0] > 0.5
@@ -80,7 +80,7 @@ def test_a_queue_by_loops() -> None:
     assert_same(loss, torch.stack(losses).mean(), (queries, keys))
 
 
-def test_the_global_objective_takes_the_corrected_mean() -> None:
+def test_the_global_loss_takes_the_corrected_mean() -> None:
     z1, z2 = views()
     loss = GlobalContrastive(6, 0.5, negatives=HCL(0.1, 2.0))
     loss(z1, z2, IDS)
@@ -97,9 +97,9 @@ def test_the_global_objective_takes_the_corrected_mean() -> None:
 def test_without_bias_and_hardness_it_is_the_plain_loss() -> None:
     z = views()
     plain = InfoNCE(0.5)(*z, IDS)
-    for policy in (DCL(0.0), HCL(0.0, 0.0)):
+    for policy in (Debiased(0.0), HCL(0.0, 0.0)):
         assert torch.equal(InfoNCE(0.5, policy)(*z, IDS), plain)
-    for policy in (DCL(1e-9), HCL(1e-9, 1e-9)):
+    for policy in (Debiased(1e-9), HCL(1e-9, 1e-9)):
         torch.testing.assert_close(InfoNCE(0.5, policy)(*z, IDS), plain, rtol=1e-6, atol=0)
 
 
@@ -134,7 +134,7 @@ def test_the_loss_falls_with_what_is_taken_away_and_rises_with_hardness(
 
 
 @pytest.mark.filterwarnings("ignore:some anchors have no negatives")
-@pytest.mark.parametrize("policy", [DCL(0.3), HCL(0.3, 1.0), HCL(0.3, 2.0), HCL(0.0, 2.0)])
+@pytest.mark.parametrize("policy", [Debiased(0.3), HCL(0.3, 1.0), HCL(0.3, 2.0), HCL(0.0, 2.0)])
 @pytest.mark.parametrize("temperature", [0.02, 0.5])
 def test_nothing_kept_and_the_coldest_stay_finite(policy: Policy, temperature: float) -> None:
     one_label = torch.zeros(6, dtype=torch.int64)
@@ -173,23 +173,23 @@ def test_two_ranks_equal_one(two_ranks: Ranks, beta: float) -> None:
 
 
 def test_there_is_nothing_to_save() -> None:
-    assert not DCL().state_dict()
+    assert not Debiased().state_dict()
     assert not HCL().state_dict()
 
 
 def test_two_that_reweigh_cannot_be_joined() -> None:
-    for first, second in ((DCL(), HCL()), (Ring() & DCL(), HCL()), (HCL(), Oracle(LABELS) & HCL())):
+    for first, second in ((Debiased(), HCL()), (Ring() & Debiased(), HCL()), (HCL(), Oracle(LABELS) & HCL())):
         with pytest.raises(ValueError, match="cannot be joined"):
             first & second
     joined = Ring() & (Oracle(LABELS) & HCL())
     assert isinstance(joined, Both)
-    assert joined.reweighs
+    assert joined.needs.reweighs
 
 
 def test_wrong_arguments_get_one_sentence() -> None:
     for tau_plus in (-0.1, 1.0, math.nan):
         with pytest.raises(ValueError, match=r"tau_plus must be"):
-            DCL(tau_plus)
+            Debiased(tau_plus)
     for beta in (-1.0, math.inf, math.nan):
         with pytest.raises(ValueError, match="beta must be"):
             HCL(0.1, beta)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from antipodes import InfoNCE, Known, Oracle, Sigmoid
-from antipodes.objectives import Treatment
+from antipodes.losses import Treatment
 from antipodes.pairs import Pairs
 from tests.ranks import Ranks
 
@@ -170,12 +170,12 @@ def test_a_missing_group_is_alone(tmp_path: Path) -> None:
 PAIRS, WEIGHTS = [[0, 3], [2, 3], [6, 1]], [0.5, 0.25, 1.0]
 
 
-def weighted(rank: int, world_size: int, objective: str) -> tuple[Tensor, Tensor]:
+def weighted(rank: int, world_size: int, loss_fn: str) -> tuple[Tensor, Tensor]:
     part = slice(8 * rank // world_size, 8 * (rank + 1) // world_size)
     z1, z2 = torch.randn(2, 8, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     z1, z2 = z1[part].clone().requires_grad_(), z2[part].clone().requires_grad_()
     policy = Known(pairs=PAIRS, weights=WEIGHTS, num_samples=8)
-    build = {"softmax": InfoNCE, "sigmoid": Sigmoid}[objective]
+    build = {"softmax": InfoNCE, "sigmoid": Sigmoid}[loss_fn]
     loss = build(0.2, negatives=policy, treatment="attract")(z1, z2, torch.arange(8)[part])
     return loss.detach(), torch.stack(torch.autograd.grad(loss, (z1, z2)))
 
@@ -197,10 +197,10 @@ def test_weights_of_pairs_equal_the_dense_formula() -> None:
     torch.testing.assert_close(gradient, torch.stack(torch.autograd.grad(expected, (z1, z2))))
 
 
-@pytest.mark.parametrize("objective", ["softmax", "sigmoid"])
-def test_weights_on_two_ranks_equal_one(two_ranks: Ranks, objective: str) -> None:
-    loss, gradient = weighted(0, 1, objective)
-    (first_loss, first), (second_loss, second) = two_ranks(weighted, objective)
+@pytest.mark.parametrize("loss_fn", ["softmax", "sigmoid"])
+def test_weights_on_two_ranks_equal_one(two_ranks: Ranks, loss_fn: str) -> None:
+    loss, gradient = weighted(0, 1, loss_fn)
+    (first_loss, first), (second_loss, second) = two_ranks(weighted, loss_fn)
     torch.testing.assert_close((first_loss + second_loss) / 2, loss)
     torch.testing.assert_close(torch.cat((first, second), dim=1) / 2, gradient)
 
@@ -216,7 +216,7 @@ def test_weights_are_read_saved_and_flag_their_pairs(tmp_path: Path) -> None:
     other.load_state_dict(given.state_dict())
     pairs = Pairs(torch.eye(8), torch.arange(8), torch.ones(8))
     assert flagged(other, pairs) == [(0, 3), (1, 6), (2, 3), (3, 0), (3, 2), (6, 1)]
-    assert (given & Oracle(torch.arange(8))).weighs
+    assert (given & Oracle(torch.arange(8))).needs.weighs
 
 
 def test_refusals_of_weights(tmp_path: Path) -> None:

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from antipodes import FNC, Cave, GlobalContrastive, GloFND, InfoNCE, Oracle, Policy, Ring
-from antipodes.objectives import Objective
+from antipodes.losses import Loss
 from antipodes.pairs import Pairs, normalise
 
 N = 12
 POLICIES: dict[str, Callable[[], Policy]] = {
     "glofnd": lambda: GloFND(N, alpha=0.3, initial="quantile"),
-    "shared": lambda: GloFND(N, alpha=0.3, shared=True),
     "cave": lambda: Cave(N, (2,)),
     "joined": lambda: GloFND(N, alpha=0.3) & Cave(N, (2,)) & FNC(0.1),
 }
@@ -38,7 +37,7 @@ def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
 @pytest.mark.filterwarnings("ignore:Cave has no clusters")
 @pytest.mark.parametrize("build", [InfoNCE, lambda **arguments: GlobalContrastive(N, **arguments)])
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_validation_loss_leaves_everything_alone(name: str, build: Callable[..., Objective]) -> None:
+def test_a_validation_loss_leaves_everything_alone(name: str, build: Callable[..., Loss]) -> None:
     loss_fn = build(negatives=POLICIES[name](), total_steps=10)
     z1, z2 = views()
     loss_fn(z1, z2, torch.arange(N))
@@ -86,22 +85,22 @@ def test_a_policy_without_state_may_leave_learn_out() -> None:
     assert InfoNCE(negatives=Keep() & FNC(0.1))(*views(), torch.arange(N)).isfinite()
 
 
-def test_a_joined_ring_hears() -> None:
+def test_a_joined_ring_receives_losses() -> None:
     policy = Ring(anneal="loss") & GloFND(N)
-    assert policy.hears == "loss"
+    assert policy.needs.receives == "loss"
     for step in range(5):
-        policy.hear(5.0 - step, 0.1 * step)
+        policy.on_loss(5.0 - step, 0.1 * step)
     ring = policy.parts()[0]
     assert isinstance(ring, Ring)
     assert ring.share(0.0) < 1
-    with pytest.raises(ValueError, match="hears losses and one that hears scores"):
+    with pytest.raises(ValueError, match="receives losses and one that receives scores"):
         Ring(anneal="loss") & Ring(anneal="validation")
 
 
 def test_a_joined_clustering_says_what_it_fits() -> None:
     policy = FNC() & Cave(N, (2,), space="embeddings") & GloFND(N)
-    assert policy.space == "embeddings"
-    assert policy.fits
+    assert policy.needs.space == "embeddings"
+    assert policy.needs.fits
     assert [type(part) for part in policy.parts()] == [FNC, Cave, GloFND]
     policy.fit(views()[0].detach(), 0.5)
     cave = policy.parts()[1]

@@ -1,4 +1,4 @@
-"""DCL's and HCL's sums by loops over candidates, in the precision of the inputs (give float64)."""
+"""Debiased's and HCL's sums by loops over candidates, in the precision of the inputs (give float64)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tests.reference.objectives import Flag, both_ways, nothing
+from tests.reference.losses import Flag, both_ways, nothing
 
 
 def negative_sum(

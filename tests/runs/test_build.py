@@ -1,4 +1,4 @@
-"""From names to objects: objectives on every base where they have a meaning, encoders by tower, one sentence else."""
+"""From names to objects: losses on every base where they have a meaning, encoders by tower, one sentence else."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from antipodes import DCL, GlobalContrastive, InfoNCE, Known, Ring, Temperature
+from antipodes import Debiased, GlobalContrastive, InfoNCE, Known, Ring, Temperature
 from antipodes.cli.train import parse
 from antipodes.data import Samples
+from antipodes.losses import HardPairs, LocalAggregation, SoftLabel
 from antipodes.methods import Method
 from antipodes.negatives import Both, GloFND
-from antipodes.objectives import HardPairs, LocalAggregation, SoftLabel
 from antipodes.registry import NAMES, Entry
 from antipodes.runs.build import build_data, build_method, freeze
 from tests.methods.calls import SHAPES, built
@@ -23,39 +23,37 @@ from tests.training.paired import FEATURES, Dense, Paired, Pixels
 
 
 class New(InfoNCE):
-    """An objective that no method names."""
+    """An loss that no method names."""
 
 
-CLUSTERS = ["--objective.clusters", "[3]"]
+CLUSTERS = ["--loss.clusters", "[3]"]
 PAIRED = ["--data", "tests.training.paired.Paired", "--encoder", "tests.training.paired.Pixels"]
 
 
-def objectives(method: Method) -> set[type]:
-    return {type(objective) for objective in method.directions.values()}
+def losses(method: Method) -> set[type]:
+    return {type(loss_fn) for loss_fn in method.directions.values()}
 
 
 @pytest.mark.parametrize("method", ["simclr", "moco", "instance", "cmc"])
-@pytest.mark.parametrize(("objective", "expected"), [("info-nce", InfoNCE), ("global-contrastive", GlobalContrastive)])
-def test_softmax_and_global_losses_are_of_every_base(method: str, objective: str, expected: type) -> None:
-    assert objectives(built("--method", method, "--objective", objective)) == {expected}
+@pytest.mark.parametrize(("loss_fn", "expected"), [("info-nce", InfoNCE), ("global-contrastive", GlobalContrastive)])
+def test_softmax_and_global_losses_are_of_every_base(method: str, loss_fn: str, expected: type) -> None:
+    assert losses(built("--method", method, "--loss", loss_fn)) == {expected}
 
 
 @pytest.mark.parametrize("method", ["instance", "cmc"])
 def test_local_aggregation_is_of_the_banks(method: str) -> None:
-    assert objectives(built("--method", method, "--objective", "local-aggregation", *CLUSTERS)) == {LocalAggregation}
+    assert losses(built("--method", method, "--loss", "local-aggregation", *CLUSTERS)) == {LocalAggregation}
 
 
 @pytest.mark.parametrize("method", ["simclr", "moco", "instance"])
-def test_a_new_name_in_the_registry_is_all_that_a_new_objective_needs(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(NAMES["objective"], "new", Entry(f"{__name__}.New"))
-    assert objectives(built("--method", method, "--objective", "new")) == {New}
+def test_a_new_name_in_the_registry_is_all_that_a_new_loss_needs(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NAMES["loss"], "new", Entry(f"{__name__}.New"))
+    assert losses(built("--method", method, "--loss", "new")) == {New}
 
 
 def temperatures(*options: object) -> list[Temperature]:
     method = built(*options)
-    found = [objective.temperature for objective in method.objectives().values()]
+    found = [loss_fn.temperature for loss_fn in method.pair_losses().values()]
     return [each for each in found if isinstance(each, Temperature)]
 
 
@@ -80,18 +78,18 @@ def test_the_temperature_of_two_modalities_is_learned_unless_told_otherwise(meth
 
 
 @pytest.mark.parametrize("method", ["sane", "hnssl"])
-def test_an_objective_without_a_temperature_that_learns_says_so(method: str) -> None:
+def test_a_loss_without_a_temperature_that_learns_says_so(method: str) -> None:
     with pytest.raises(ValueError, match="has no temperature that can learn"):
         built("--method", method, "--temperature.learnable", "true")
 
 
 def test_others_come_with_their_method() -> None:
-    assert objectives(built("--method", "hnssl")) == {HardPairs}
-    assert objectives(built("--method", "sane", "--method.queue_size", 8)) == {InfoNCE, SoftLabel}
+    assert losses(built("--method", "hnssl")) == {HardPairs}
+    assert losses(built("--method", "sane", "--method.queue_size", 8)) == {InfoNCE, SoftLabel}
 
 
 @pytest.mark.parametrize(
-    ("method", "objective"),
+    ("method", "loss_fn"),
     [
         ("simclr", "hard-pairs"),
         ("simclr", "soft-label"),
@@ -106,14 +104,14 @@ def test_others_come_with_their_method() -> None:
         ("sane", "global-contrastive"),
     ],
 )
-def test_an_objective_without_a_meaning_gets_one_sentence(method: str, objective: str) -> None:
-    more = CLUSTERS if objective == "local-aggregation" else []
-    with pytest.raises(ValueError, match=f"method {method} cannot train the objective {objective}: it takes "):
-        built("--method", method, "--objective", objective, *more)
+def test_a_loss_without_a_meaning_gets_one_sentence(method: str, loss_fn: str) -> None:
+    more = CLUSTERS if loss_fn == "local-aggregation" else []
+    with pytest.raises(ValueError, match=f"method {method} cannot train the loss {loss_fn}: it takes "):
+        built("--method", method, "--loss", loss_fn, *more)
 
 
 @pytest.mark.parametrize("method", ["hnssl", "sane"])
-def test_objectives_that_decide_themselves_take_no_policy(method: str) -> None:
+def test_losss_that_decide_themselves_take_no_policy(method: str) -> None:
     with pytest.raises(ValueError, match="decides about its negatives itself: leave --negatives out"):
         built("--method", method, "--negatives", "ring")
     with pytest.raises(ValueError, match="decides itself whom it pulls: leave --treatment out"):
@@ -122,7 +120,7 @@ def test_objectives_that_decide_themselves_take_no_policy(method: str) -> None:
 
 def test_local_aggregation_compares_means() -> None:
     with pytest.raises(ValueError, match="policies that reweigh a sum do not fit"):
-        built("--method", "local-aggregation", *CLUSTERS, "--negatives", "dcl", "--negatives.tau_plus", 0.1)
+        built("--method", "local-aggregation", *CLUSTERS, "--negatives", "debiased", "--negatives.tau_plus", 0.1)
     with pytest.raises(ValueError, match="decides itself whom it pulls"):
         built("--method", "local-aggregation", *CLUSTERS, "--treatment", "attract")
 
@@ -130,15 +128,15 @@ def test_local_aggregation_compares_means() -> None:
 def test_policies_are_joined_and_each_direction_has_its_own() -> None:
     options = ["--negatives", "ring+glofnd", "--negatives.ring.inner", 0.3, "--negatives.glofnd.alpha", 0.2]
     method = built("--method", "cmc", *options)
-    first, second = (objective.negatives for objective in method.objectives().values())
+    first, second = (loss_fn.negatives for loss_fn in method.pair_losses().values())
     for policy in (first, second):
         assert isinstance(policy, Both)
         assert isinstance(policy.first, Ring)
         assert isinstance(policy.second, GloFND)
         assert (policy.first.inner, policy.second.alpha, len(policy.second.threshold)) == (0.3, 0.2, 16)
     assert first is not second
-    (plain,) = built("--negatives", "dcl", "--negatives.tau_plus", 0.05).objectives().values()
-    assert isinstance(plain.negatives, DCL)
+    (plain,) = built("--negatives", "debiased", "--negatives.tau_plus", 0.05).pair_losses().values()
+    assert isinstance(plain.negatives, Debiased)
 
 
 @pytest.mark.parametrize("name", ["known", "glofnd+known", "ring+known+glofnd"])
@@ -148,8 +146,8 @@ def test_known_knows_the_duplicates_of_the_data_wherever_it_is_joined(name: str,
     vectors[4] = vectors[1]
     np.save(tmp_path / "v.npy", vectors.numpy())
     config, _ = parse(["--data", str(tmp_path / "v.npy"), "--encoder", "identity", "--negatives", name])
-    (objective,) = build_method(config, build_data(config["data"])).objectives().values()
-    (known,) = (policy for policy in objective.policies() if isinstance(policy, Known))
+    (loss_fn,) = build_method(config, build_data(config["data"])).pair_losses().values()
+    (known,) = (policy for policy in loss_fn.policies() if isinstance(policy, Known))
     assert known.groups.tolist() == [-1, 0, -1, -1, 0, -1]
 
 
@@ -158,13 +156,13 @@ def test_known_reads_the_groups_and_weights_that_the_user_names(name: str, tmp_p
     (tmp_path / "groups.csv").write_text("row,group\n0,3\n5,3\n")
     (tmp_path / "pairs.csv").write_text("row,other,weight\n0,5,0.5\n")
     option = f"--negatives{'.known' if '+' in name else ''}.groups"
-    (objective,) = built("--negatives", name, option, tmp_path / "groups.csv").objectives().values()
-    known = objective.policies()[-1]
+    (loss_fn,) = built("--negatives", name, option, tmp_path / "groups.csv").pair_losses().values()
+    known = loss_fn.policies()[-1]
     assert isinstance(known, Known)
     assert known.groups.tolist() == [3, -1, -1, -1, -1, 3] + [-1] * 10
     weighted = ["--negatives", name, option, tmp_path / "pairs.csv"]
-    (objective,) = built(*weighted, "--treatment", "attract").objectives().values()
-    assert objective.policies()[-1].weights.tolist() == [0.5, 0.5]
+    (loss_fn,) = built(*weighted, "--treatment", "attract").pair_losses().values()
+    assert loss_fn.policies()[-1].weights.tolist() == [0.5, 0.5]
     with pytest.raises(ValueError, match="weights say how much pairs are pulled"):
         built(*weighted)
 

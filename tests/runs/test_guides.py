@@ -1,4 +1,4 @@
-"""Guides of a run: what the objective is handed by row, what is refused, what is learned, saved and judged."""
+"""Guides of a run: what the loss is handed by row, what is refused, what is learned, saved and judged."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from lightning_fabric import Fabric
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from antipodes import Guided, InfoNCE, Neighbours, TableGuide
+from antipodes import DatasetNeighbours, Guided, InfoNCE, TableGuide
 from antipodes.cli.train import parse
 from antipodes.encoders.loading import LoadedEncoder
-from antipodes.encoders.patches import PatchEyes
+from antipodes.encoders.patches import PatchEncoder
 from antipodes.evaluation.judged import judged_embeddings
 from antipodes.guides import GuideSource, HistoryGuide, RowGuides, RunGuide
 from antipodes.methods import Batch, Method
@@ -107,7 +107,7 @@ def test_every_method_hands_the_guide_of_the_rows_to_its_loss(table: Path, monke
         for step in range(2):
             method.loss(method.network, batch(method, data, config, rows, step), 0.5)
             method.after_step()
-        assert len(empty) == 2 * len(method.objectives())
+        assert len(empty) == 2 * len(method.pair_losses())
         assert any(empty) == (name == "moco")
         empty.clear()
 
@@ -135,8 +135,8 @@ def test_the_loss_of_a_run_is_that_of_the_same_vectors_given_by_hand(table: Path
     vectors = torch.from_numpy(np.load(table))[rows]
     expected = InfoNCE(0.2, Guided(margin=0.6))(first, second, rows, guide=(vectors, vectors))
     torch.testing.assert_close(loss, expected)
-    (objective,) = method.objectives().values()
-    assert 0 < objective.stats["flagged_share"] < 1
+    (loss_fn,) = method.pair_losses().values()
+    assert 0 < loss_fn.stats["flagged_share"] < 1
     parameters = list(method.network.parameters())
     torch.testing.assert_close(torch.autograd.grad(loss, parameters), torch.autograd.grad(expected, parameters))
 
@@ -174,7 +174,10 @@ def test_two_tables_of_one_space_have_positives_of_their_own(table: Path, tmp_pa
     [
         (["--negatives", "guided"], "--negatives guided looks through a guide and the run has none: add --guide table"),
         (["--negatives", "glofnd+guided"], r"--negatives glofnd\+guided looks through a guide"),
-        (["--negatives", "neighbours", "--negatives.space", "guide"], "--negatives neighbours looks through a guide"),
+        (
+            ["--negatives", "dataset-neighbours", "--negatives.space", "guide"],
+            "neighbours looks through a guide",
+        ),
         (["--negatives", "positive-aware", "--negatives.guide", "true"], "positive-aware looks through a guide"),
         (
             ["--negatives", "fnc", "--treatment", "refine", "--refine_space", "guide"],
@@ -197,7 +200,7 @@ def test_what_makes_no_sense_gets_one_sentence(options: list[object], sentence: 
 @pytest.mark.parametrize(
     ("method", "guide"), [("simclr", f"{__name__}.Tens"), ("moco", "momentum")], ids=["own source", "momentum"]
 )
-@pytest.mark.parametrize("negatives", [["neighbours"], ["ifnd", "--negatives.clusters", "[2]"]], ids=str)
+@pytest.mark.parametrize("negatives", [["dataset-neighbours"], ["ifnd", "--negatives.clusters", "[2]"]], ids=str)
 def test_a_guide_without_a_table_cannot_be_fitted_to(method: str, guide: str, negatives: list[object]) -> None:
     sentence = rf"fitted to a guide's vectors of the whole dataset, and the guide {guide} has none: use --guide history"
     with pytest.raises(ValueError, match=sentence):
@@ -213,9 +216,9 @@ def test_a_source_without_a_table_says_so() -> None:
 
 
 def test_a_run_tells_neighbours_which_rows_show_one_sample() -> None:
-    method, data, _ = made("--method", "simclr", "--negatives", "neighbours", "--data.records", 2)
+    method, data, _ = made("--method", "simclr", "--negatives", "dataset-neighbours", "--data.records", 2)
     ((_, policy),) = method.policies()
-    assert isinstance(policy, Neighbours)
+    assert isinstance(policy, DatasetNeighbours)
     assert policy.samples is data.samples is not None
 
 
@@ -359,12 +362,21 @@ def test_nobody_is_flagged_by_a_guide_that_does_not_know_him() -> None:
         method, data, config = made("--method", "simclr", *options, "--guide", "history")
         loss = method.loss(method.network, batch(method, data, config, torch.arange(16)), 0.5)
         assert loss.isfinite()
-        (objective,) = method.objectives().values()
-        assert objective.stats["flagged_share"] == 0
+        (loss_fn,) = method.pair_losses().values()
+        assert loss_fn.stats["flagged_share"] == 0
 
 
 def test_neighbours_are_found_in_the_guides_space_once(table: Path) -> None:
-    options = ("--method", "simclr", "--negatives", "neighbours", "--negatives.k", 3, "--negatives.space", "guide")
+    options = (
+        "--method",
+        "simclr",
+        "--negatives",
+        "dataset-neighbours",
+        "--negatives.k",
+        3,
+        "--negatives.space",
+        "guide",
+    )
     method, data, _ = made(*options, "--guide", table)
     (_, policy) = next(iter(method.policies()))
     fabric = Fabric(accelerator="cpu", devices=1)
@@ -395,7 +407,7 @@ def test_a_source_of_ones_own_serves_all_towers() -> None:
     options = ("--method", "clip", *GUIDED, "--guide", "tests.runs.test_guides.Tens", "--guide.angle", 1.5)
     method, data, config = made(*options)
     method.loss(method.network, batch(method, data, config, torch.arange(4, 20)), 0.5)
-    shares = [objective.stats["flagged_share"] for objective in method.objectives().values()]
+    shares = [loss_fn.stats["flagged_share"] for loss_fn in method.pair_losses().values()]
     assert shares == pytest.approx([(6 * 5 + 10 * 9) / (16 * 15)] * 2)
     with pytest.raises(ValueError, match="cannot be the guide: it is not a subclass"):
         made("--method", "clip", *GUIDED, "--guide", "antipodes.InfoNCE")
@@ -409,9 +421,9 @@ def test_judging_a_run_looks_through_its_guide(name: str, tmp_path: Path) -> Non
     method, data, _ = made("--method", name, *GUIDED, "--guide", tmp_path / "classes.npy")
     assert data.labels is not None
     judged = judged_embeddings(method, data, None, 0)
-    (objective,) = method.objectives().values()
-    assert objective.negatives is not None
-    flags = objective.negatives.flags(judged.pairs(torch.arange(32)))
+    (loss_fn,) = method.pair_losses().values()
+    assert loss_fn.negatives is not None
+    flags = loss_fn.negatives.flags(judged.pairs(torch.arange(32)))
     assert bool((data.labels[flags.anchors] == data.labels[flags.candidates]).all())
     assert len(flags.anchors) == 32 * 7
 
@@ -421,10 +433,10 @@ def test_a_momentum_network_guides_by_its_keys() -> None:
         "--method", "moco", "--method.queue_size", 40, "--negatives", "guided", "--guide", "momentum"
     )
     seen: list[Pairs] = []
-    (objective,) = method.objectives().values()
-    assert objective.ask_guide is not None
-    look = objective.ask_guide
-    objective.ask_guide = lambda pairs, learn: (seen.append(pairs), look(pairs, learn=learn))[1]
+    (loss_fn,) = method.pair_losses().values()
+    assert loss_fn.ask_guide is not None
+    look = loss_fn.ask_guide
+    loss_fn.ask_guide = lambda pairs, learn: (seen.append(pairs), look(pairs, learn=learn))[1]
     for step in range(2):
         method.loss(method.network, batch(method, data, config, torch.arange(16 * step, 16 * step + 16), step), 0.5)
         method.after_step()
@@ -451,18 +463,18 @@ def test_a_guide_of_patches_is_made_once_from_images_of_any_size(
     monkeypatch.setenv("ANTIPODES_DATA", str(tmp_path / "cache"))
     data = build_data({"name": "shapes", "count": 120, "size": 32})
     said: list[str] = []
-    eyes = PatchEyes(words=12, patch=5, grid=2, dim=6, size=16)
+    eyes = PatchEncoder(words=12, patch=5, grid=2, dim=6, size=16)
     vectors = run_guides.patch_vectors(eyes, data, say=said.append)
     assert vectors.shape == (120, 6)
     assert said == ["finding the patches that 120 images are made of"]
-    again = run_guides.patch_vectors(PatchEyes(words=12, patch=5, grid=2, dim=6, size=16), data, say=said.append)
+    again = run_guides.patch_vectors(PatchEncoder(words=12, patch=5, grid=2, dim=6, size=16), data, say=said.append)
     assert torch.equal(again, vectors)
     assert len(said) == 1
-    other = run_guides.patch_vectors(PatchEyes(words=12, patch=5, grid=2, dim=5, size=16), data, say=said.append)
+    other = run_guides.patch_vectors(PatchEncoder(words=12, patch=5, grid=2, dim=5, size=16), data, say=said.append)
     assert other.shape == (120, 5)
     assert len(said) == 2
 
 
 def test_a_guide_of_patches_wants_images() -> None:
     with pytest.raises(ValueError, match="a guide of patches looks at an image, and the data has no input 'vector'"):
-        run_guides.patch_vectors(PatchEyes(), made()[1], "vector")
+        run_guides.patch_vectors(PatchEncoder(), made()[1], "vector")

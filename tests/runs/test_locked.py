@@ -14,8 +14,8 @@ from antipodes import InfoNCE
 from antipodes.data import Raw
 from antipodes.data.augment import Plain
 from antipodes.evaluation.judged import judged_embeddings
+from antipodes.losses import SoftLabel
 from antipodes.methods import CLIP, SANE, Method, Tower, Towers
-from antipodes.objectives import SoftLabel
 from antipodes.pairs import normalise
 from antipodes.runs.locked import digest, lookup_locked
 from antipodes.runs.views import LockedFeatures, Views

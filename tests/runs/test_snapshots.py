@@ -62,7 +62,7 @@ def test_the_last_snapshot_is_what_the_last_checkpoint_says(run: Run) -> None:
     assert sorted(last.ids.tolist()) == list(range(128))
     features = normalise(embed(method.backbone(), data, preprocess=plain_view(method, data.image_size)))
     torch.testing.assert_close(last.features.float(), features[last.ids], atol=1e-3, rtol=0)
-    policy = method.objectives()["image"].negatives
+    policy = method.pair_losses()["image"].negatives
     assert isinstance(policy, IFND)
     for level, clusters in enumerate((3, 6)):
         for sample, label in zip(last.ids.tolist(), last.pseudo_labels[clusters].tolist(), strict=True):

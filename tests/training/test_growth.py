@@ -13,20 +13,20 @@ from PIL import Image
 
 from antipodes.data import open_dataset
 from antipodes.methods import Method
+from antipodes.runs.calendar import Calendar
 from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint
 from antipodes.runs.growth import growth_since
 from antipodes.runs.opening import open_method
 from antipodes.state import ByRow
-from antipodes.training.calendar import Calendar
 from tests.cli.command import here, refused
 from tests.training.test_in_hands import done
 
 TINY = ["--encoder", "resnet8-slim", "--head.hidden", 8, "--head.dim", 8, "--batch_size", 8, "--epochs", 2]
 METHODS: dict[str, list[object]] = {
     "glofnd": ["--negatives", "glofnd", "--negatives.alpha", 0.1, "--negatives.start", 0, "--snapshot_every", 1],
-    "sogclr": ["--method", "sogclr", "--objective.per_view", "true", "--temperature.per_sample", "true"],
+    "sogclr": ["--method", "sogclr", "--temperature.per_sample", "true"],
     "moco": ["--method", "moco", "--method.queue_size", 24, "--negatives", "ifnd", "--negatives.clusters", "[3]"],
-    "bank": ["--method", "instance", "--negatives", "neighbours", "--negatives.k", 2],
+    "bank": ["--method", "instance", "--negatives", "dataset-neighbours", "--negatives.k", 2],
 }
 
 
@@ -36,7 +36,7 @@ def photo(path: Path, number: int) -> None:
     Image.fromarray(pixels).save(path)
 
 
-def album(folder: Path, count: int = 16) -> Path:
+def picture_store(folder: Path, count: int = 16) -> Path:
     for number in range(count):
         photo(folder / f"{10 * number:03}.png", number)
     return folder
@@ -54,7 +54,7 @@ def tables(method: Method) -> dict[str, tuple[torch.Tensor, ByRow]]:
 @pytest.mark.parametrize("name", METHODS)
 def test_old_rows_keep_their_tables_and_new_ones_start_fresh(name: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    done("train", "--data", album(tmp_path / "photos"), *TINY, *METHODS[name], "--out", run)
+    done("train", "--data", picture_store(tmp_path / "photos"), *TINY, *METHODS[name], "--out", run)
     before, old_data = open_method(Run.open(run))
     old, old_files = tables(before), old_data.files  # type: ignore[attr-defined]
 
@@ -111,7 +111,7 @@ def test_old_rows_keep_their_tables_and_new_ones_start_fresh(name: str, tmp_path
 
 def test_the_first_steps_after_growing_start_from_the_old_tables(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    done("train", "--data", album(tmp_path / "photos"), *TINY, *METHODS["glofnd"], "--out", run)
+    done("train", "--data", picture_store(tmp_path / "photos"), *TINY, *METHODS["glofnd"], "--out", run)
     steps = load_checkpoint(Run(run).last)["model"]["directions.image.negatives._table.rows"][:, 3]
     assert steps.tolist() == [2] * 16
     photo(tmp_path / "photos" / "005.png", 100)
@@ -125,7 +125,7 @@ def test_the_first_steps_after_growing_start_from_the_old_tables(tmp_path: Path)
 def test_epochs_may_shrink_and_an_unfinished_epoch_begins_anew(tmp_path: Path) -> None:
     run = tmp_path / "run"
     options = [*TINY, "--checkpoint_steps", 1, "--epochs", 2]
-    done("train", "--data", album(tmp_path / "photos", 40), *options, "--out", run)
+    done("train", "--data", picture_store(tmp_path / "photos", 40), *options, "--out", run)
     state = load_checkpoint(Run(run).last)
     state["step"] = 7  # as if it had been killed in its second epoch
     save_checkpoint(Run(run).last, state)
@@ -139,7 +139,7 @@ def test_epochs_may_shrink_and_an_unfinished_epoch_begins_anew(tmp_path: Path) -
 
 def test_other_data_is_refused(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    done("train", "--data", album(tmp_path / "photos"), *TINY, "--out", run)
+    done("train", "--data", picture_store(tmp_path / "photos"), *TINY, "--out", run)
     shutil.rmtree(tmp_path / "photos")
     for number in range(16):
         photo(tmp_path / "photos" / f"{10 * number:03}.png", 500 + number)
@@ -148,7 +148,7 @@ def test_other_data_is_refused(tmp_path: Path) -> None:
 
 def test_groups_of_before_are_refused(tmp_path: Path) -> None:
     run, groups = tmp_path / "run", tmp_path / "groups.csv"
-    album(tmp_path / "photos")
+    picture_store(tmp_path / "photos")
     groups.write_text("row,group\n" + "".join(f"{row},{5 if row in (3, 4) else -1}\n" for row in range(16)))
     known = ["--negatives", "known", "--negatives.groups", groups]
     done("train", "--data", tmp_path / "photos", *TINY, *known, "--out", run)
@@ -162,7 +162,7 @@ def test_groups_of_before_are_refused(tmp_path: Path) -> None:
 
 def test_evaluation_asks_no_policy_and_so_lets_old_groups_be(tmp_path: Path) -> None:
     run, groups = tmp_path / "run", tmp_path / "groups.csv"
-    album(tmp_path / "photos")
+    picture_store(tmp_path / "photos")
     groups.write_text("row,group\n" + "".join(f"{row},{5 if row in (3, 4) else -1}\n" for row in range(16)))
     known = ["--negatives", "known", "--negatives.groups", groups]
     done("train", "--data", tmp_path / "photos", *TINY, *known, "--out", run)
@@ -178,7 +178,7 @@ def test_evaluation_asks_no_policy_and_so_lets_old_groups_be(tmp_path: Path) -> 
 
 def test_groups_that_name_paths_follow_their_files(tmp_path: Path) -> None:
     run, groups = tmp_path / "run", tmp_path / "groups.csv"
-    folder = album(tmp_path / "photos")
+    folder = picture_store(tmp_path / "photos")
     lines = [f"{row},{path},{5 if row in (3, 4) else -1}" for row, path in enumerate(sorted(folder.iterdir()))]
     groups.write_text("row,path,group\n" + "\n".join(lines))
     known = ["--negatives", "known", "--negatives.groups", groups]
@@ -198,7 +198,7 @@ def test_groups_that_name_paths_follow_their_files(tmp_path: Path) -> None:
 
 def test_images_stay_as_large_as_they_were(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    done("train", "--data", album(tmp_path / "photos", 8), *TINY, "--out", run)
+    done("train", "--data", picture_store(tmp_path / "photos", 8), *TINY, "--out", run)
     for number in range(30):
         large = np.random.default_rng(number).integers(0, 256, (90, 100, 3), dtype=np.uint8)
         Image.fromarray(large).save(tmp_path / "photos" / f"large-{number}.png")
@@ -208,7 +208,7 @@ def test_images_stay_as_large_as_they_were(tmp_path: Path) -> None:
 
 
 def test_captions_are_known_again_by_image_and_text(tmp_path: Path) -> None:
-    folder = album(tmp_path / "photos", 4)
+    folder = picture_store(tmp_path / "photos", 4)
     rows = [(f"{10 * number:03}.png", f"caption {k} of {number}") for number in range(4) for k in range(2)]
 
     def write() -> None:

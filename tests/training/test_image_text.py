@@ -76,7 +76,7 @@ def test_a_tower_to_cluster_that_there_is_not_is_one_sentence(tmp_path: Path) ->
 
 def test_a_learned_temperature_reaches_its_floor_and_stays(tmp_path: Path) -> None:
     """Clean pairs ask for ever colder softmaxes; the floor is where that ends, and training goes on there."""
-    learned = ["--objective.temperature", 0.2, "--temperature.floor", 0.1, "--temperature.rate", 1.0]
+    learned = ["--loss.temperature", 0.2, "--temperature.floor", 0.1, "--temperature.rate", 1.0]
     folder = run(tmp_path / "a", *learned, "--epochs", 30, "--learning_rate", 2, "--batch_size", 8)
     steps = [line for line in read_records(folder.folder) if line["kind"] == "step"]
     found = [line["temperature"] for line in steps]
@@ -85,8 +85,8 @@ def test_a_learned_temperature_reaches_its_floor_and_stays(tmp_path: Path) -> No
     assert found[-1] == pytest.approx(0.1, rel=1e-5)
     assert all(np.isfinite(line["loss"]) for line in steps)
     method, _ = open_method(folder)
-    for objective in method.objectives().values():
-        assert objective.temperature.current() == pytest.approx(0.1, rel=1e-5)  # type: ignore[union-attr]
+    for loss_fn in method.pair_losses().values():
+        assert loss_fn.temperature.current() == pytest.approx(0.1, rel=1e-5)  # type: ignore[union-attr]
 
 
 def picture(colour: str, number: int) -> bytes:

@@ -158,7 +158,7 @@ def test_a_run_of_the_same_method_gives_its_head_and_memory(method: str, tmp_pat
 def test_local_aggregation_goes_on_from_instance_discrimination(tmp_path: Path) -> None:
     centred = ["--head.centred", "true"]
     done("train", *SHAPES, "--method", "instance", *centred, "--out", tmp_path / "first")
-    options = ["--method", "local-aggregation", "--objective.clusters", "[2]", "--objective.neighbours", 4]
+    options = ["--method", "local-aggregation", "--loss.clusters", "[2]", "--loss.neighbours", 4]
     still = ["--init", tmp_path / "first", "--learning_rate", 0, "--method.bank_momentum", 0.999]
     said = done("train", *SHAPES, *options, *still, "--out", tmp_path / "second")
     assert "its head too" in said

@@ -25,13 +25,13 @@ ACCUMULATING_IFND = ["--accumulate", 2, "--negatives", "ifnd", "--negatives.clus
 ACCUMULATING_IFND += ["--negatives.space", "seen"]
 RING = ["--negatives", "ring", "--negatives.anneal"]
 NEIGHBOURS = ["--negatives", "guided+neighbours", "--negatives.guided.alpha", 0.05]
-NEIGHBOURS += ["--negatives.neighbours.space", "guide", "--negatives.neighbours.mutual", "true"]
+NEIGHBOURS += ["--negatives.dataset_neighbours.space", "guide", "--negatives.dataset_neighbours.mutual", "true"]
 METHODS = {
     "simclr": ["--head.hidden", 32, "--knn_every", 1, "--negatives", "glofnd", "--negatives.alpha", 0.1],
     "moco": ["--method", "moco", "--method.queue_size", 200, "--head.hidden", 32, "--epochs", 6, *ACCUMULATING_IFND],
     "cmc": ["--method", "cmc", "--method.samples", 100, "--negatives", "ifnd", "--negatives.clusters", "[4, 8]"],
     "sogclr": ["--method", "sogclr", "--head.hidden", 32, "--negatives", "oracle", "--treatment", "attract"],
-    "hnssl": ["--method", "hnssl", "--objective.top_k", 2],
+    "hnssl": ["--method", "hnssl", "--loss.top_k", 2],
     "ring by loss": ["--method", "instance", "--method.samples", 50, *RING, "loss"],
     "ring by score": ["--head.hidden", 32, "--knn_every", 1, *RING, "validation"],
     "sane": ["--method", "sane", "--method.queue_size", 200, "--head.hidden", 32],

@@ -134,7 +134,7 @@ def kill(out: Path, *options: object) -> None:
 MANY = ["--epochs", 40]  # small steps are fast: a kill has to find it at work
 CASES: dict[str, list[object]] = {
     "both towers": [*MANY, *GLOFND],
-    "global": [*MANY, "--objective", "global-contrastive"],
+    "global": [*MANY, "--loss", "global-contrastive"],
     "a frozen tower": [*MANY, *FROZEN],
     "histories": [*MANY, *HISTORY],
 }
@@ -186,7 +186,7 @@ def test_a_frozen_tower_is_looked_up_and_does_not_move(tmp_path: Path, monkeypat
     first, second = weights(with_look_up), weights(without)
     for name in first:
         torch.testing.assert_close(first[name], second[name], rtol=1e-4, atol=1e-6)
-    config = with_look_up.config()
+    config = with_look_up.config
     with torch.random.fork_rng():
         torch.manual_seed(config["seed"])
         start = prepare.build_method(config, build_data(config["data"])).state_dict()

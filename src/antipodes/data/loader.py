@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from antipodes.data.company import Company
+from antipodes.data.batch_composition import BatchComposition
 from antipodes.data.dataset import Raw, Samples, require_trainable
 from antipodes.seeding import generator
 
@@ -60,7 +60,7 @@ class Loader:
         require_trainable(dataset, batch_size)
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
         self.rank, self.world_size, self.workers = rank, world_size, workers
-        self.company: Company | None = None
+        self.composition: BatchComposition | None = None
         self.unread: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
@@ -70,8 +70,8 @@ class Loader:
     def order(self, epoch: int) -> Tensor:
         """Return the rows of all global batches of an epoch, (batches, batch_size)."""
         rows = torch.randperm(len(self.dataset), generator=generator("order", self.seed, epoch))
-        if self.company is not None:
-            rows = self.company(rows, generator("company", self.seed, epoch))
+        if self.composition is not None:
+            rows = self.composition(rows, generator("batch composition", self.seed, epoch))
         return rows[: len(self) * self.batch_size].view(-1, self.batch_size)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Loaded]:

@@ -84,8 +84,8 @@ def save_detectron2(encoder: nn.Module, preprocessing: Preprocessing, path: str 
     path = Path(path)
     content = pickle.dumps(to_detectron2(encoder, preprocessing), protocol=4)
     files = {path: content}
-    beside = detectron2_files(path)[1:]
-    for file, (name, config) in zip(beside, configurations(encoder, preprocessing, path.name).items(), strict=True):
+    others = detectron2_files(path)[1:]
+    for file, (name, config) in zip(others, configurations(encoder, preprocessing, path.name).items(), strict=True):
         text = f"# {HEADINGS[name]}\n# {MARK}\n" + yaml.safe_dump(config, sort_keys=False, default_flow_style=None)
         files[file] = text.encode()
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`PatchEyes`: images told apart by the small patches that they are made of; no step of training is needed for it.
+"""`PatchEncoder`: images told apart by the small patches that they are made of; no step of training is needed for it.
 
 The features of Coates, Lee and Ng, "An Analysis of Single-Layer Networks in Unsupervised Feature Learning" (2011):
 
@@ -34,7 +34,7 @@ DIM = 128
 BATCH = 64
 
 
-class PatchEyes(Encoder):
+class PatchEncoder(Encoder):
     """Images to vectors, by words that `fit` has found.
 
     Args:
@@ -51,7 +51,7 @@ class PatchEyes(Encoder):
 
     Example:
         >>> images = torch.rand(40, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-        >>> eyes = PatchEyes(words=10, patch=4, grid=2, dim=8).fit(images)
+        >>> eyes = PatchEncoder(words=10, patch=4, grid=2, dim=8).fit(images)
         >>> eyes(images[:2]).shape
         torch.Size([2, 8])
     """

@@ -7,10 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from antipodes.encoders.encoder import Encoder
-
-VOCABULARY = "vocabulary"
-"""Name of the buffer with the vocabulary: bytes whose number only the vocabulary knows."""
+from antipodes.encoders.encoder import VOCABULARY, Encoder
 
 
 class Tokenizer(Protocol):

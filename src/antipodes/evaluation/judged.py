@@ -98,7 +98,7 @@ def judged_embeddings(
         maker = query if isinstance(other, Tensor) else other
         views = [embedded(maker, towers[0], 2 + number) for number in range(method.supports)]
         supports = torch.stack(views).mean(0)
-    return Judged(anchors, candidates, supports, method.objectives()[name].ask_guide)
+    return Judged(anchors, candidates, supports, method.pair_losses()[name].ask_guide)
 
 
 def _same(one: nn.Module, other: nn.Module) -> bool:
@@ -109,7 +109,7 @@ def _same(one: nn.Module, other: nn.Module) -> bool:
 @torch.no_grad()
 def judge(policy: Policy, pairs: Pairs, progress: float = 1.0) -> Sequence[Rule]:
     """What a policy says about pairs as it stands: nothing in it moves."""
-    return policy.judge(pairs, progress, learn=False)
+    return policy.rules(pairs, progress, learn=False)
 
 
 @torch.no_grad()

@@ -67,7 +67,7 @@ class Subject:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The run's configuration."""
-        return self.run.config()
+        return self.run.config
 
     @cached_property
     def epochs(self) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ class Subject:
 
     def require_policy(self, direction: str | None = None) -> Policy:
         """The policy of a direction, by default the first; a picture that asks for it is skipped without one."""
-        policies = {name: each.negatives for name, each in self.method.objectives().items()}
+        policies = {name: each.negatives for name, each in self.method.pair_losses().items()}
         found = [policies[name] for name in ([direction] if direction else policies) if policies[name] is not None]
         if not found or found[0] is None:
             raise Skipped("the run has no policy, train with --negatives")
@@ -191,7 +191,7 @@ def detection(subject: Subject) -> Figure:
 
 def flags(subject: Subject) -> Figure:
     """Anchors with the images they flag most strongly; of images with captions, what each direction flags."""
-    directions = [name for name, each in subject.method.objectives().items() if each.negatives is not None]
+    directions = [name for name, each in subject.method.pair_losses().items() if each.negatives is not None]
     several = len(directions) > 1 and bool(subject.data.captions(0))
     asked: list[str | None] = [*directions] if several else [None]
     found = [strongest_flags(subject, direction=name) for name in asked]

@@ -13,7 +13,8 @@ from antipodes.evaluation.subject import Subject
 
 Need = Literal["features", "labels", "network", "policy", "others", "pairs", "classes"]
 """What a protocol looks at: the features of train and test; their labels; the network itself; the policy of the run;
-other datasets; images and texts that belong together; images of classes with names and a tower that reads texts."""
+other datasets; images and texts, or two texts, that belong together; images of classes with names and a tower that
+reads texts."""
 
 
 class Protocol(ABC):
@@ -77,7 +78,7 @@ def make_protocols(names: Iterable[str], options: Mapping[str, Mapping[str, Any]
     return [found(**(options or {}).get(name, {})) for name, found in classes.items()]
 
 
-def evaluate(protocols: Iterable[Protocol], subject: Subject) -> dict[str, float]:
+def run_protocols(protocols: Iterable[Protocol], subject: Subject) -> dict[str, float]:
     """Run protocols and join their scores into one row; nothing runs before all of them have what they need.
 
     Raises:
@@ -121,8 +122,8 @@ def _lacks_pairs(subject: Subject) -> str | None:
     if subject.can_pair:
         return None
     return (
-        "the {protocol} protocol needs images and texts that belong together: a run with a tower for each, "
-        "or --images a.npy --texts b.npy"
+        "the {protocol} protocol needs images and texts, or two texts, that belong together: a run with a tower for "
+        "each, or --images a.npy --texts b.npy"
     )
 
 

@@ -16,7 +16,7 @@ from antipodes.evaluation.features import FeatureSet, split_features
 from antipodes.evaluation.splits import stratified_split
 from antipodes.methods import Method
 from antipodes.negatives import Policy
-from antipodes.runs.towers import PairedFeatures, Progress, Space, text_tower, tower_features
+from antipodes.runs.towers import PairedFeatures, Progress, Space, paired_towers, text_tower, tower_features
 from antipodes.runs.views import build_augmentation
 
 Result = TypeVar("Result")
@@ -121,7 +121,7 @@ class Subject:
     def directed_policies(self) -> list[tuple[Policy, str]]:
         """The policy of every direction that has one, whole, with the direction's name."""
         assert self.method is not None
-        found = ((objective.negatives, name) for name, objective in self.method.objectives().items())
+        found = ((loss_fn.negatives, name) for name, loss_fn in self.method.pair_losses().items())
         return [(policy, name) for policy, name in found if policy is not None]
 
     @property
@@ -131,10 +131,20 @@ class Subject:
 
     @property
     def can_pair(self) -> bool:
-        """Whether there are images and texts that belong together."""
-        return self.paired is not None or (
-            self.reads_text and self.data is not None and "text" in self.data.modalities.values()
+        """Whether there are images and texts, or two texts, that belong together."""
+        if self.paired is not None or self.method is None or self.data is None:
+            return self.paired is not None
+        towers = paired_towers(self.method)
+        return towers is not None and all(
+            self.method.network.plans[tower].input in self.data.modalities for tower in towers
         )
+
+    @property
+    def pairs_texts(self) -> bool:
+        """Whether the pairs are of two texts."""
+        if self.paired is not None or self.method is None or (towers := paired_towers(self.method)) is None:
+            return False
+        return self.method.network.plans[towers[0]].modality == "text"
 
     @property
     def has_classes(self) -> bool:

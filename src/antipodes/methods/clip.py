@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from antipodes.candidates.cross import cross_pairs
+from antipodes.losses import Loss, TwoWay
 from antipodes.methods.batch import Batch
 from antipodes.methods.method import Method
 from antipodes.methods.towers import Network, TowerPlan, Towers, embed_supports
-from antipodes.objectives import Objective, TwoWay
 from antipodes.pairs import normalise
 
 
@@ -19,26 +19,26 @@ class CLIP(Method):
     """Contrastive image-text training (Radford et al. 2021), and any other two inputs that show the same sample.
 
     Each image is an anchor among the batch's texts and each text among its images; the loss is the mean of both
-    directions. With the objective `global-contrastive` this is SogCLR's bimodal loss (FastCLIP with a learnable
+    directions. With the loss `global-contrastive` this is SogCLR's bimodal loss (FastCLIP with a learnable
     temperature), with `sigmoid` SigLIP's.
 
     Args:
         network: Two towers.
-        objective: The loss of the first direction; the second gets a copy with policies of its own, because thresholds
+        loss_fn: The loss of the first direction; the second gets a copy with policies of its own, because thresholds
             of images mean nothing to texts.
     """
 
     run = {
         "augmentation": "crop-flip",
         "head": {"kind": "mlp2", "dim": 256, "activation": "gelu"},
-        "objective": {"temperature": 0.07},
+        "loss": {"temperature": 0.07},
         "temperature": {"learnable": True, "floor": 0.01},
     }
     views = 1
 
-    def __init__(self, network: Towers, objective: Objective) -> None:
+    def __init__(self, network: Towers, loss_fn: Loss) -> None:
         first, second = network.names()
-        both = TwoWay(objective, (f"{first}_to_{second}", f"{second}_to_{first}"))
+        both = TwoWay(loss_fn, (f"{first}_to_{second}", f"{second}_to_{first}"))
         super().__init__(network, dict(both.directions.items()))
         self._both = (both,)  # in a tuple: its directions are the method's, and need no second name
 
@@ -66,10 +66,10 @@ class CLIP(Method):
             loss: Tensor = self._both[0](*embeddings.values(), batch.ids, rows=batch.rows, progress=progress)
             return loss
         losses = []
-        for direction, objective in self.objectives().items():
+        for direction, loss_fn in self.pair_losses().items():
             anchors, others = (normalise(embeddings[tower]) for tower in direction.split("_to_"))
             tower = self.anchor_tower(direction)
             supports = embed_supports(self.network, tower, batch[plans[tower].input].supports)
             pairs = cross_pairs(anchors, others, batch.ids, batch.rows).with_supports(supports)
-            losses.append(objective.evaluate(pairs, progress))
+            losses.append(loss_fn.evaluate(pairs, progress))
         return torch.stack(losses).mean()

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from antipodes.candidates.bank import MemoryBank
-from antipodes.functional.colour import rgb_to_lab
+from antipodes.encoders.colour import rgb_to_lab
+from antipodes.losses import Loss
 from antipodes.methods.batch import Batch
 from antipodes.methods.draw import Draw, against_bank, check_draw
 from antipodes.methods.method import Method
 from antipodes.methods.towers import Network, TowerPlan, Towers, embed_supports
-from antipodes.objectives import Objective
 from antipodes.pairs import normalise
 
 CHANNELS = {"l": slice(0, 1), "ab": slice(1, 3)}
@@ -40,7 +40,7 @@ class CMC(Method):
 
     Args:
         network: Two towers, `l` and `ab`.
-        objective: The loss of `l_to_ab`; `ab_to_l` gets a copy with policies of its own, because thresholds of L
+        loss_fn: The loss of `l_to_ab`; `ab_to_l` gets a copy with policies of its own, because thresholds of L
             anchors mean nothing to ab anchors.
         num_samples: Rows of the dataset.
         dim: Dimension of the embeddings.
@@ -54,7 +54,7 @@ class CMC(Method):
     run = {
         "augmentation": "moco-v1",
         "head": {"kind": "linear", "centred": None},
-        "objective": {"temperature": 0.07},
+        "loss": {"temperature": 0.07},
     }
     trains = ("info-nce", "global-contrastive", "local-aggregation")
     views = 1
@@ -64,7 +64,7 @@ class CMC(Method):
     def __init__(
         self,
         network: Towers,
-        objective: Objective,
+        loss_fn: Loss,
         num_samples: int,
         dim: int = 128,
         samples: int = 4096,
@@ -73,7 +73,7 @@ class CMC(Method):
         seed: int = 0,
         identities: Tensor | None = None,
     ) -> None:
-        super().__init__(network, {"l_to_ab": objective, "ab_to_l": copy.deepcopy(objective)})
+        super().__init__(network, {"l_to_ab": loss_fn, "ab_to_l": copy.deepcopy(loss_fn)})
         check_draw(draw, samples)
         self.draw: Draw = draw
         self.samples = samples
@@ -106,13 +106,11 @@ class CMC(Method):
         embeddings = {name: normalise(part) for name, part in network(_split(inputs.views[0])).items()}
         self._fresh.append((batch.rows, {name: part.detach() for name, part in embeddings.items()}))
         total: Tensor | None = None
-        for direction, objective in self.objectives().items():
+        for direction, loss_fn in self.pair_losses().items():
             anchors, bank = self.anchor_tower(direction), self.banks[self.candidate_tower(direction)]
             assert isinstance(bank, MemoryBank)
             supports = embed_supports(self.network, anchors, [_split(view)[anchors] for view in inputs.supports])
-            loss = against_bank(
-                objective, bank, embeddings[anchors], batch, supports, self.draw, self.samples, progress
-            )
+            loss = against_bank(loss_fn, bank, embeddings[anchors], batch, supports, self.draw, self.samples, progress)
             total = loss if total is None else total + loss
         assert total is not None
         return total

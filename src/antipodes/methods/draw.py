@@ -9,10 +9,10 @@ from torch import Tensor
 
 from antipodes.candidates.bank import MemoryBank
 from antipodes.distributed import rank, world_size
-from antipodes.functional.draws import drawn_sums, expected_sums
 from antipodes.functional.sums import Sums
+from antipodes.losses import Loss
 from antipodes.methods.batch import Batch
-from antipodes.objectives import Objective
+from antipodes.methods.draws import drawn_sums, expected_sums
 from antipodes.pairs import Pairs, Rule
 
 Draw = Literal["each", "once", "expected"]
@@ -27,7 +27,7 @@ def check_draw(draw: Draw, samples: int) -> None:
 
 
 def against_bank(
-    objective: Objective,
+    loss_fn: Loss,
     bank: MemoryBank,
     anchors: Tensor,
     batch: Batch,
@@ -39,20 +39,20 @@ def against_bank(
     """The loss of anchors against their own entries of a bank and a draw of the others.
 
     Args:
-        objective: The loss, with the policy.
+        loss_fn: The loss, with the policy.
         bank: The memory bank.
         anchors: (B, D), normalised.
         batch: The samples that the anchors show.
         supports: (S, B, D) embeddings of support views, if the policy asks for some.
         draw: `once`: the policy judges one draw for all anchors; `each`: every anchor draws from what the policy keeps
             of the whole bank; `expected`: all of that, scaled to the number of draws. A policy that reweighs the sum
-            gets one draw for all, whose number it knows, and an objective of the whole bank (local aggregation) all.
+            gets one draw for all, whose number it knows, and an loss of the whole bank (local aggregation) all.
         samples: How many entries are drawn.
         progress: Share of training done.
     """
-    policy = objective.negatives
-    shared = draw == "once" or (draw == "each" and policy is None) or (policy is not None and policy.reweighs)
-    once = shared and not objective.whole
+    policy = loss_fn.negatives
+    shared = draw == "once" or (draw == "each" and policy is None) or (policy is not None and policy.needs.reweighs)
+    once = shared and not loss_fn.whole
     entries = bank.read(batch.rows)
     keys, key_rows = bank.draw(samples) if once else bank.entries()
     key_ids = bank.identities(key_rows)
@@ -60,8 +60,8 @@ def against_bank(
     pairs = Pairs(
         anchors, batch.ids, positives, keys, key_ids, entries, anchor_rows=batch.rows, candidate_rows=key_rows
     ).with_supports(supports)
-    if once or objective.whole:
-        return objective.evaluate(pairs, progress)
+    if once or loss_fn.whole:
+        return loss_fn.evaluate(pairs, progress)
 
     def contrast(pairs: Pairs, temperature: float | Tensor, rules: Sequence[Rule]) -> Sums:
         if draw == "expected":
@@ -82,4 +82,4 @@ def against_bank(
             guide=None if pairs.guide is None else (pairs.guide.anchors, pairs.guide.keys()),
         )
 
-    return objective.evaluate(pairs, progress, contrast)
+    return loss_fn.evaluate(pairs, progress, contrast)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from antipodes.candidates.bank import MemoryBank
+from antipodes.losses import Loss
 from antipodes.methods.batch import Batch
 from antipodes.methods.draw import Draw, against_bank, check_draw
 from antipodes.methods.method import Method
 from antipodes.methods.towers import Network, Towers, embed_supports
-from antipodes.objectives import Objective
 from antipodes.pairs import normalise
 
 
@@ -17,11 +17,11 @@ class InstanceDiscrimination(Method):
     """Instance discrimination (Wu et al. 2018): every sample is a class, its bank entry the positive.
 
     With the policy `ring` this is IRing (Wu et al. 2021): a policy judges the whole bank, and every anchor draws from
-    what it keeps. With the objective `local-aggregation` it is local aggregation (Zhuang et al. 2019).
+    what it keeps. With the loss `local-aggregation` it is local aggregation (Zhuang et al. 2019).
 
     Args:
         network: One tower.
-        objective: The loss, with the policy that decides which entries count.
+        loss_fn: The loss, with the policy that decides which entries count.
         num_samples: Rows of the dataset.
         dim: Dimension of the embeddings.
         samples: Bank entries drawn per anchor.
@@ -37,7 +37,7 @@ class InstanceDiscrimination(Method):
     run = {
         "augmentation": "moco-v1",
         "head": {"kind": "linear", "centred": None},
-        "objective": {"temperature": 0.07},
+        "loss": {"temperature": 0.07},
     }
     trains = ("info-nce", "global-contrastive", "local-aggregation")
     views = 1
@@ -46,7 +46,7 @@ class InstanceDiscrimination(Method):
     def __init__(
         self,
         network: Towers,
-        objective: Objective,
+        loss_fn: Loss,
         num_samples: int,
         dim: int = 128,
         samples: int = 4096,
@@ -55,7 +55,7 @@ class InstanceDiscrimination(Method):
         seed: int = 0,
         identities: Tensor | None = None,
     ) -> None:
-        super().__init__(network, {network.names()[0]: objective})
+        super().__init__(network, {network.names()[0]: loss_fn})
         check_draw(draw, samples)
         self.draw: Draw = draw
         self.samples = samples
@@ -69,8 +69,8 @@ class InstanceDiscrimination(Method):
         anchors = normalise(network({tower: inputs.views[0]})[tower])
         self._fresh.append((batch.rows, anchors.detach()))
         supports = embed_supports(self.network, tower, inputs.supports)
-        (objective,) = self.objectives().values()
-        return against_bank(objective, self.bank, anchors, batch, supports, self.draw, self.samples, progress)
+        (loss_fn,) = self.pair_losses().values()
+        return against_bank(loss_fn, self.bank, anchors, batch, supports, self.draw, self.samples, progress)
 
     def compared(self, direction: str) -> tuple[nn.Module, nn.Module | Tensor]:
         """Embeddings, and the bank."""

@@ -9,23 +9,23 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from antipodes.losses import LossModule
+from antipodes.losses.loss import Loss
 from antipodes.methods.batch import Batch
 from antipodes.methods.towers import Joined, Network, Tower, TowerPlan, Towers
 from antipodes.negatives.policy import Policy
-from antipodes.objectives import LossModule
-from antipodes.objectives.objective import Objective
 
 
 class Method(nn.Module, ABC):
     """What the training loop needs to know of a method.
 
     `network` are the towers, which gradients train and data-parallel training wraps; queues, banks, momentum encoders
-    and the policies' tables are outside of it. `directions` are the objectives by name, each with policies of its own:
+    and the policies' tables are outside of it. `directions` are the losses by name, each with policies of its own:
     one for SimCLR, two for CMC and CLIP. Nothing outside counts towers or directions. `state_dict()` holds all of it.
     """
 
     run: ClassVar[Mapping[str, Any]] = {}  # options of a run that come with the method unless told otherwise
-    trains: ClassVar[tuple[str, ...]] = ("info-nce", "global-contrastive", "sigmoid")  # objectives with a meaning here
+    trains: ClassVar[tuple[str, ...]] = ("info-nce", "global-contrastive", "sigmoid")  # losses with a meaning here
     views: ClassVar[int] = 2  # random views of every input
     plain: ClassVar[bool] = False  # True: it also wants the input as evaluation sees it
     crops: tuple[int, ...] = ()  # sizes of smaller views
@@ -78,9 +78,9 @@ class Method(nn.Module, ABC):
         """The tower of that name, and the slowly moving copies of it that see the same input."""
         return [self.network[tower]]
 
-    def objectives(self) -> dict[str, Objective]:
+    def pair_losses(self) -> dict[str, Loss]:
         """The directions whose negatives a policy may decide."""
-        return {name: part for name, part in self.directions.items() if isinstance(part, Objective)}
+        return {name: part for name, part in self.directions.items() if isinstance(part, Loss)}
 
     def losses(self) -> dict[str, LossModule]:
         """All directions."""
@@ -95,7 +95,7 @@ class Method(nn.Module, ABC):
     @property
     def supports(self) -> int:
         """How many views a step needs on top: the support views that policies ask for."""
-        return max((policy.supports for _, policy in self.policies()), default=0)
+        return max((policy.needs.supports for _, policy in self.policies()), default=0)
 
     def backbone(self, input_name: str | None = None) -> nn.Module:
         """What is evaluated: an input as evaluation sees it to features (B, F), of all towers that see it, joined.

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.candidates.queue import Queue
+from antipodes.losses import Loss
 from antipodes.methods.batch import Batch
 from antipodes.methods.method import Method
 from antipodes.methods.towers import Network, Tower, Towers, embed_supports, follow, frozen_copy
-from antipodes.objectives import Objective
 from antipodes.pairs import Pairs, normalise
 
 
@@ -17,7 +17,7 @@ class MoCo(Method):
     """MoCo (He et al. 2020; v2 Chen et al. 2020): the defaults are v2's, `moco-v1` has v1's.
 
     1. queries q = network(view 1), keys k = momentum network(view 2), no gradient to the keys
-    2. the objective of q against its k and the queue
+    2. the loss of q against its k and the queue
     3. after the optimiser's step: the momentum network follows, the queue takes the keys
 
     The queue knows the samples its keys came from, so an anchor's own stale keys are never its negatives: this matters
@@ -25,7 +25,7 @@ class MoCo(Method):
 
     Args:
         network: One tower.
-        objective: The loss, with the policy that decides which keys count.
+        loss_fn: The loss, with the policy that decides which keys count.
         dim: Dimension of the embeddings.
         momentum: Share of the key network that stays at each step.
         queue_size: Number of keys; the paper's 65,536 is for ImageNet, 4,096 is usual for tens of thousands of images.
@@ -34,19 +34,19 @@ class MoCo(Method):
     run = {
         "augmentation": "moco-v2",
         "head": {"kind": "mlp2", "hidden": 2048, "centred": None},
-        "objective": {"temperature": 0.2},
+        "loss": {"temperature": 0.2},
     }
     accumulates = True
 
     def __init__(
         self,
         network: Towers,
-        objective: nn.Module,
+        loss_fn: nn.Module,
         dim: int = 128,
         momentum: float = 0.999,
         queue_size: int = 65536,
     ) -> None:
-        super().__init__(network, {network.names()[0]: objective})
+        super().__init__(network, {network.names()[0]: loss_fn})
         if not 0 <= momentum <= 1:
             raise ValueError(
                 f"momentum must be in [0, 1], got {momentum}: it is the share of the key network that stays"
@@ -87,9 +87,9 @@ class MoCo(Method):
             anchor_rows=batch.rows,
             candidate_rows=queue.rows,
         )
-        (objective,) = self.directions.values()
-        assert isinstance(objective, Objective)
-        return objective.evaluate(pairs.with_supports(supports), progress)
+        (loss_fn,) = self.directions.values()
+        assert isinstance(loss_fn, Loss)
+        return loss_fn.evaluate(pairs.with_supports(supports), progress)
 
     def compared(self, direction: str) -> tuple[nn.Module, nn.Module | Tensor]:
         """Queries, and keys of the momentum network."""

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from antipodes.distributed import gather, rank
+from antipodes.losses import InfoNCE, SoftLabel
 from antipodes.methods.batch import Batch, Inputs
 from antipodes.methods.moco import MoCo
 from antipodes.methods.towers import Network, TowerPlan, Towers
-from antipodes.objectives import InfoNCE, SoftLabel
 from antipodes.pairs import Pairs, normalise
 from antipodes.seeding import generator
 
@@ -40,7 +40,7 @@ class SANE(MoCo):
 
     Args:
         network: One tower.
-        objective: The loss with refined labels; the plain loss has its temperature.
+        loss_fn: The loss with refined labels; the plain loss has its temperature.
         dim: Dimension of the embeddings.
         kappa: Of Beta(kappa, kappa), from which the shares of mixup come: large mixes evenly, small hardly.
         refined_share: Share of the mixed loss with refined labels, the paper's lambda; the rest is the plain loss.
@@ -55,7 +55,7 @@ class SANE(MoCo):
     run = {
         "augmentation": "moco-v2",
         "head": {"kind": "mlp3", "hidden": 2048},
-        "objective": {"name": "soft-label", "temperature": 0.2},
+        "loss": {"name": "soft-label", "temperature": 0.2},
     }
     trains = ("soft-label",)
     mixes = True
@@ -65,7 +65,7 @@ class SANE(MoCo):
     def __init__(
         self,
         network: Towers,
-        objective: SoftLabel,
+        loss_fn: SoftLabel,
         dim: int = 128,
         kappa: float = 2.0,
         refined_share: float = 0.5,
@@ -76,14 +76,14 @@ class SANE(MoCo):
         queue_size: int = 4096,
         seed: int = 0,
     ) -> None:
-        super().__init__(network, InfoNCE(objective.temperature), dim, momentum, queue_size)
+        super().__init__(network, InfoNCE(loss_fn.temperature), dim, momentum, queue_size)
         if not 0 < kappa < float("inf"):
             raise ValueError(f"kappa must be above 0 and finite, got {kappa}: mixup draws from Beta(kappa, kappa)")
         if not 0 <= refined_share <= 1:
             raise ValueError(f"refined_share must be in [0, 1], got {refined_share}: it is a share of the loss")
         if mixup not in get_args(Mixup):
             raise ValueError(f"mixup must be one of {', '.join(get_args(Mixup))}, got {mixup!r}")
-        self.directions["refined"] = objective
+        self.directions["refined"] = loss_fn
         self.kappa = kappa
         self.refined_share = refined_share
         self.mixup = mixup
@@ -119,8 +119,8 @@ class SANE(MoCo):
         if plain:
             positives = (embeddings[0] * fresh).sum(1)
             pairs = Pairs(embeddings[0], ids, positives, keys, key_ids, anchor_rows=batch.rows, candidate_rows=key_rows)
-            (objective,) = self.objectives().values()
-            loss = loss + (1 - self.refined_share) * objective.evaluate(pairs, progress)
+            (loss_fn,) = self.pair_losses().values()
+            loss = loss + (1 - self.refined_share) * loss_fn.evaluate(pairs, progress)
         if self.refined_share > 0:
             students = embeddings[len(plain) :] if mixed else embeddings
             columns = torch.stack((own_columns, own_columns[partners]))[:, here].repeat(1, len(students))

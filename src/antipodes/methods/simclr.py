@@ -5,27 +5,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from antipodes.losses import Loss
 from antipodes.methods.batch import Batch
 from antipodes.methods.method import Method
 from antipodes.methods.towers import Network, Towers, embed_supports
-from antipodes.objectives import Objective
 
 
 class SimCLR(Method):
     """SimCLR (Chen et al. 2020): both views of a sample attract, all other views of the batch are candidates.
 
-    With the objective `global-contrastive` this is SogCLR (Yuan et al. 2022), for small batches; with the oracle's
+    With the loss `global-contrastive` this is SogCLR (Yuan et al. 2022), for small batches; with the oracle's
     attraction it is SupCon (Khosla et al. 2020).
 
     Args:
         network: One tower.
-        objective: The loss, with its policy.
+        loss_fn: The loss, with its policy.
     """
 
-    run = {"augmentation": "simclr", "head": {"kind": "mlp2", "batch_norm": True}, "objective": {"temperature": 0.2}}
+    run = {"augmentation": "simclr", "head": {"kind": "mlp2", "batch_norm": True}, "loss": {"temperature": 0.2}}
 
-    def __init__(self, network: Towers, objective: Objective) -> None:
-        super().__init__(network, {network.names()[0]: objective})
+    def __init__(self, network: Towers, loss_fn: Loss) -> None:
+        super().__init__(network, {network.names()[0]: loss_fn})
 
     def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
         """Both views in one pass of the network, so that they share batch statistics."""
@@ -33,6 +33,6 @@ class SimCLR(Method):
         inputs = batch[self.network.plans[tower].input]
         first, second = network({tower: torch.cat(tuple(inputs.views))})[tower].chunk(2)
         supports = embed_supports(self.network, tower, inputs.supports)
-        (objective,) = self.directions.values()
-        loss: Tensor = objective(first, second, batch.ids, rows=batch.rows, supports=supports, progress=progress)
+        (loss_fn,) = self.directions.values()
+        loss: Tensor = loss_fn(first, second, batch.ids, rows=batch.rows, supports=supports, progress=progress)
         return loss

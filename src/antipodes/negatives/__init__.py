@@ -5,7 +5,8 @@ from antipodes.negatives.bcl import BCL
 from antipodes.negatives.cave import Cave
 from antipodes.negatives.chance import Chance
 from antipodes.negatives.clustered import Clustered
-from antipodes.negatives.debiased import DCL, HCL
+from antipodes.negatives.dataset_neighbours import DatasetNeighbours
+from antipodes.negatives.debiased import HCL, Debiased
 from antipodes.negatives.flags import Flags
 from antipodes.negatives.fnc import FNC
 from antipodes.negatives.glofnd import GloFND
@@ -13,7 +14,6 @@ from antipodes.negatives.guided import Guided
 from antipodes.negatives.hardest import Hardest
 from antipodes.negatives.ifnd import IFND
 from antipodes.negatives.known import Known
-from antipodes.negatives.neighbours import Neighbours
 from antipodes.negatives.oracle import Oracle
 from antipodes.negatives.policy import Both, Policy
 from antipodes.negatives.positive_aware import PositiveAware
@@ -21,7 +21,6 @@ from antipodes.negatives.ring import Ring
 
 __all__ = [
     "BCL",
-    "DCL",
     "FNC",
     "HCL",
     "IFND",
@@ -30,12 +29,13 @@ __all__ = [
     "Cave",
     "Chance",
     "Clustered",
+    "DatasetNeighbours",
+    "Debiased",
     "Flags",
     "GloFND",
     "Guided",
     "Hardest",
     "Known",
-    "Neighbours",
     "Oracle",
     "Policy",
     "PositiveAware",

@@ -20,7 +20,7 @@ class AlphaEstimates(NamedTuple):
     Attributes:
         guide: By the guide's twins.
         twins: By the embeddings' own twins.
-        mixture: By DCL's mixture, of the embeddings where they have twins, else of the guide.
+        mixture: By Debiased's mixture, of the embeddings where they have twins, else of the guide.
     """
 
     guide: float

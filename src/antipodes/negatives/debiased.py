@@ -1,4 +1,4 @@
-"""`DCL` and `HCL`: no candidate is left out, but the sum over them is corrected."""
+"""`Debiased` and `HCL`: no candidate is left out, but the sum over them is corrected."""
 
 from __future__ import annotations
 
@@ -6,34 +6,33 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from antipodes.functional.debias import debias, harden
 from antipodes.functional.sums import Sums
-from antipodes.negatives.policy import Numbers, Policy
+from antipodes.negatives.debias import debias, harden
+from antipodes.negatives.policy import Needs, Numbers, Policy
 from antipodes.pairs import Pairs, Rule
 
 
-class DCL(Policy):
+class Debiased(Policy):
     """Debiased contrastive learning (Chuang et al. 2020): take the false negatives' expected part out of the sum.
 
     With S the sum of e^{s/tau} over the N kept candidates of an anchor and s+ its positive, the loss has instead of S
 
         S' = max( (S - N tau_plus e^{s+/tau}) / (1 - tau_plus),  N e^{-1/tau} )
 
-    It finds no false negatives and keeps every candidate; joined with a policy that does, as in `Ring() & DCL()`, the
-    sum over those that remain is corrected. `at_floor` in the log is the share of anchors whose S' is the second of the
-    two: nothing pushes them. At low temperatures e^{s+/tau} soon outweighs the sum and that is most of them (the paper
-    has a temperature of 0.5).
+    It finds no false negatives and keeps every candidate; joined with a policy that does, as in `Ring() & Debiased()`,
+    the sum over those that remain is corrected. `at_floor` in the log is the share of anchors whose S' is the second of
+    the two: nothing pushes them. At low temperatures e^{s+/tau} soon outweighs the sum and that is most of them (the
+    paper has a temperature of 0.5).
 
     Args:
         tau_plus: Share of the candidates that are false negatives, about 1 / classes.
 
     Example:
         >>> from antipodes import InfoNCE
-        >>> loss_fn = InfoNCE(temperature=0.5, negatives=DCL(tau_plus=0.1))
+        >>> loss_fn = InfoNCE(temperature=0.5, negatives=Debiased(tau_plus=0.1))
     """
 
-    reweighs = True
-    by_row = False
+    needs = Needs(rows=False, positive=True, cosine=True, reweighs=True)
 
     def __init__(self, tau_plus: float = 0.1) -> None:
         super().__init__()
@@ -61,16 +60,16 @@ class DCL(Policy):
         return sums._replace(log_sum=debiased)
 
 
-class HCL(DCL):
+class HCL(Debiased):
     """Contrastive learning with hard negatives (Robinson et al. 2021): weigh candidates by their similarity, debiased.
 
-    In DCL's S' the sum over candidates becomes
+    In Debiased's S' the sum over candidates becomes
 
         S = N sum_k w_k e^{s_k/tau} / sum_k w_k,    w_k = e^{beta s_k/tau}
 
     As in the authors' code, beta multiplies s/tau, not s, and gradients go through the weights. S is the ratio of two
     sums of the kernel, at temperatures tau / (1 + beta) and tau / beta; with beta = 1 the second is there already.
-    beta = 0 is `DCL`; with tau_plus = 0 too it is the plain loss.
+    beta = 0 is `Debiased`; with tau_plus = 0 too it is the plain loss.
 
     Args:
         tau_plus: Share of the candidates that are false negatives, about 1 / classes.

@@ -1,4 +1,4 @@
-"""Builds what a configuration names: data, towers, policies, objectives, methods."""
+"""Builds what a configuration names: data, towers, policies, losses, methods."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from antipodes.data import Samples
 from antipodes.encoders.encoder import Encoder
 from antipodes.encoders.heads import Head
 from antipodes.guides import RowGuides, RunGuide
+from antipodes.losses import Distillation, Loss, Refine, Temperature
 from antipodes.methods import Method, Tower, TowerPlan, Towers
 from antipodes.negatives import Policy
-from antipodes.objectives import GuideView, Objective, Refine, Temperature
 from antipodes.registry import Kind, find
 from antipodes.runs.groups import place_groups
 from antipodes.runs.guides import attach_guide
@@ -27,8 +27,8 @@ Spec = Mapping[str, Any]
 """A component in a configuration: its name and its constructor's arguments."""
 
 GIVEN: dict[Kind, frozenset[str]] = {
-    "method": frozenset({"network", "objective", "num_samples", "identities", "dim", "seed"}),
-    "objective": frozenset({"num_samples", "negatives", "treatment", "guide_view", "seed", "reduction", "total_steps"}),
+    "method": frozenset({"network", "loss_fn", "num_samples", "identities", "dim", "seed"}),
+    "loss": frozenset({"num_samples", "negatives", "treatment", "distill", "seed", "reduction", "total_steps"}),
     "negatives": frozenset({"num_samples", "labels", "seed", "identities"}),
     "guide": frozenset({"data", "method", "num_samples"}),
     "data": frozenset({"split"}),
@@ -60,7 +60,7 @@ class Learned:
     rate: float | None = None
 
     def around(self, value: Any, num_samples: int) -> Any:
-        """The temperature of an objective: a number, or a module that starts there and learns."""
+        """The temperature of an loss: a number, or a module that starts there and learns."""
         if not (self.learnable or self.per_sample) or not isinstance(value, (int, float)):
             return value
         return Temperature(
@@ -75,7 +75,7 @@ def build_data(spec: Spec) -> Samples:
 
 
 def build_method(config: Spec, data: Samples) -> Method:
-    """The method with its towers, its objective and its policy, as the configuration and the data ask."""
+    """The method with its towers, its loss and its policy, as the configuration and the data ask."""
     method_class: type[Method] = find("method", config["method"]["name"]).target  # type: ignore[assignment]
     plans = method_class.plan(data.modalities)
     parts = {name: _build_encoder(config, name, plan, data) for name, plan in plans.items()}
@@ -87,17 +87,19 @@ def build_method(config: Spec, data: Samples) -> Method:
     }
     policy = _build_policy(place_groups(config["negatives"], data), given, data)
     head = Head(**config["head"])
-    ranked = policy is not None and policy.ranks
+    ranked = policy is not None and policy.needs.order
     towers = {name: Tower(encoder, head.build(encoder.num_features, ranked)) for name, encoder in parts.items()}
-    objective = _build_objective(config, given, policy, method_class.trains)
+    loss_fn = _build_loss(config, given, policy, method_class.trains)
     network = Towers(towers, plans)
     freeze(network, config.get("freeze", ()))  # before the method copies any of them
-    given |= {"network": network, "objective": objective, "dim": head.dim}
+    given |= {"network": network, "loss_fn": loss_fn, "dim": head.dim}
     method: Method = _call("method", config["method"], given)
     method.pixels = {name: config["augmentation"][name] for name in ("mean", "std") if name in config["augmentation"]}
     guide = config.get("guide", {"name": "none"})  # a run from before there were guides has none
     names = {"guide": guide["name"], "negatives": config["negatives"]["name"]}
-    attach_guide(method, _build_guide(guide, method, data), names, together=config.get("together", 1) > 1)
+    attach_guide(
+        method, _build_guide(guide, method, data), names, batch_neighbours=config.get("batch_neighbours", 1) > 1
+    )
     return method
 
 
@@ -149,42 +151,42 @@ def _build_guide(spec: Spec, method: Method, data: Samples) -> RunGuide | None:
     return found if isinstance(found, RunGuide) else RowGuides(dict.fromkeys(method.network.names(), found))
 
 
-def _build_objective(config: Spec, given: Spec, policy: Policy | None, trains: Sequence[str]) -> Objective:
-    name = config["objective"]["name"]
-    target = find("objective", name).target
+def _build_loss(config: Spec, given: Spec, policy: Policy | None, trains: Sequence[str]) -> Loss:
+    name = config["loss"]["name"]
+    target = find("loss", name).target
     if name not in trains and not (getattr(target, "general", False) and "info-nce" in trains):
         raise ValueError(
-            f"method {config['method']['name']} cannot train the objective {name}: it takes {', '.join(trains)}"
+            f"method {config['method']['name']} cannot train the loss {name}: it takes {', '.join(trains)}"
         )
     takes = inspect.signature(target).parameters
     treatment = config["treatment"]
     if policy is not None and "negatives" not in takes:
-        raise ValueError(f"objective {name} decides about its negatives itself: leave --negatives out")
+        raise ValueError(f"loss {name} decides about its negatives itself: leave --negatives out")
     if treatment != "eliminate" and "treatment" not in takes:
-        raise ValueError(f"objective {name} decides itself whom it pulls: leave --treatment out")
+        raise ValueError(f"loss {name} decides itself whom it pulls: leave --treatment out")
     if treatment == "refine":
         # runs of earlier versions do not name all of them
         names = (field.name for field in fields(Refine) if f"refine_{field.name}" in config)
         treatment = Refine(**{name: config[f"refine_{name}"] for name in names})
     view = None
-    if weight := config.get("guide_view", 0.0):  # runs of earlier versions do not name it
-        if "guide_view" not in takes:
-            raise ValueError(f"objective {name} cannot take a guide's vector as a view: leave --guide_view out")
-        view = GuideView(weight, config["guide_view_temperature"])
+    if weight := config.get("distill", 0.0):  # runs of earlier versions do not name it
+        if "distill" not in takes:
+            raise ValueError(f"loss {name} cannot take a guide's vector as a view: leave --distill out")
+        view = Distillation(weight, config["distill_temperature"])
     spec = _with_temperature(config, target, given["num_samples"])
-    parts = {"negatives": policy, "treatment": treatment, "guide_view": view}
-    objective: Objective = _call("objective", spec, {**given, **parts})
-    return objective
+    parts = {"negatives": policy, "treatment": treatment, "distill": view}
+    loss_fn: Loss = _call("loss", spec, {**given, **parts})
+    return loss_fn
 
 
 def _with_temperature(config: Spec, target: Any, num_samples: int) -> Spec:
-    """The objective as it is configured, with a temperature that learns where the run asks for one."""
-    spec: Spec = config["objective"]
+    """The loss as it is configured, with a temperature that learns where the run asks for one."""
+    spec: Spec = config["loss"]
     learned = Learned(**config.get("temperature", {}))
     if not (learned.learnable or learned.per_sample):
         return spec
-    if isinstance(target, type) and not issubclass(target, Objective):
-        raise ValueError(f"objective {spec['name']} has no temperature that can learn: leave --temperature out")
+    if isinstance(target, type) and not issubclass(target, Loss):
+        raise ValueError(f"loss {spec['name']} has no temperature that can learn: leave --temperature out")
     value = spec.get("temperature", inspect.signature(target).parameters["temperature"].default)
     return {**spec, "temperature": learned.around(value, num_samples)}
 

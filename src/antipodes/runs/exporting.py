@@ -62,10 +62,10 @@ def two_towers(method: Method) -> TwoTowers:
     if sorted(towers) != ["image", "text"] or len(method.network.names()) != 2:
         raise ValueError("open_clip's models have a tower for images and one for texts: train with --method clip")
     image, text = (method.network[towers[modality]] for modality in ("image", "text"))
-    objective: Any = next(iter(method.directions.values()))
-    temperature: Any = objective.temperature  # a number, or a module that learns it
+    loss_fn: Any = next(iter(method.directions.values()))
+    temperature: Any = loss_fn.temperature  # a number, or a module that learns it
     value = float(temperature.current() if hasattr(temperature, "current") else temperature)
-    bias = getattr(objective, "bias", None)
+    bias = getattr(loss_fn, "bias", None)
     return TwoTowers(
         cast(Encoder, image.encoder),
         cast(TextTransformer, text.encoder),

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from antipodes.files import append_digest, check_digest, remove_temporaries, replacing
@@ -35,8 +37,11 @@ WRITTEN = (
     "snapshots",
     "tensorboard",
     "wandb",
+    "wandb-id",
 )
-"""What a run may write before its first checkpoint. A folder that holds one of these and no run belongs to the user."""
+"""What a run may write before its first checkpoint: what is removed again if it ends before that."""
+LATER = ("encoder*.safetensors", "encoder*.md", "head*.safetensors", "evaluation.json")
+"""Patterns of what is written into the folder of a run after its last step."""
 CHECKPOINT_KEYS = (
     "identity",
     "data",
@@ -75,6 +80,11 @@ class Run:
     data: str | None = None
 
     @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.folder
+
+    @property
     def config_file(self) -> Path:
         """The complete configuration."""
         return self.folder / "config.yaml"
@@ -100,7 +110,10 @@ class Run:
                 f"{self.folder} holds a run already: continue it with --resume {self.folder}, or choose another --out"
             )
         names = [name for name in WRITTEN if os.path.lexists(self.folder / name)]
-        names += sorted(path.name for path in self.folder.glob("encoder*.safetensors"))
+        names += sorted(path.name for pattern in LATER for path in self.folder.glob(pattern))
+        lock = self.folder / LOCK
+        if os.path.lexists(lock) and (not lock.is_file() or lock.stat().st_size):  # ours is an empty file
+            names.append(LOCK)
         if names:
             raise ValueError(
                 f"--out {self.folder} holds {', '.join(names)} and no run: a run would write over it, "
@@ -110,7 +123,7 @@ class Run:
         if not existing.is_dir() or not os.access(existing, os.W_OK):
             raise ValueError(f"{self.folder} cannot be made: {existing} is not a folder that can be written to")
 
-    def create(self, config: dict[str, Any]) -> None:
+    def create(self, config: Mapping[str, Any]) -> None:
         """Make the folder of checkpoints and write the configuration."""
         self.last.parent.mkdir(parents=True, exist_ok=True)
         self.write_config(config)
@@ -127,6 +140,22 @@ class Run:
             raise ValueError(f"{folder} is not a run: it has no config.yaml, which antipodes train writes")
         return run
 
+    @property
+    def metrics(self) -> dict[str, NDArray[np.float64]]:
+        """The numbers of every epoch by column, NaN where an epoch has none: `loss`, `knn`, `flagged_share`, ..."""
+        from antipodes.runs.records import read_epochs
+
+        rows = read_epochs(self.folder)
+        names = dict.fromkeys(name for row in rows for name, value in row.items() if isinstance(value, int | float))
+        return {name: np.array([row.get(name, np.nan) for row in rows], dtype=np.float64) for name in names}
+
+    def title(self) -> str:
+        """What the run trained, in a few words: its method, and its policy if it has one."""
+        config = self.config
+        policy = config["negatives"]["name"]
+        return str(config["method"]["name"]) + ("" if policy == "none" else f" + {policy} ({config['treatment']})")
+
+    @property
     def config(self) -> dict[str, Any]:
         """The configuration the run was started with; its data where it is now."""
         config = read_configuration(self.config_file)
@@ -140,7 +169,7 @@ class Run:
             )
         return {**config, "data": {**known, "name": absolute(self.data)}}
 
-    def write_config(self, config: dict[str, Any]) -> None:
+    def write_config(self, config: Mapping[str, Any]) -> None:
         """Write the configuration down, whole or not at all."""
         with replacing(self.config_file) as file:
             file.write_text(configuration_text(_plain(config)))
@@ -292,11 +321,11 @@ def load_checkpoint(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:
 
 def _with_frozen(path: Path, moving: Mapping[str, Tensor], names: list[str], digest: str) -> dict[str, Tensor]:
     """The weights of a checkpoint with those that stand in the file beside it, in their order."""
-    beside = path.with_name(FROZEN)
-    fixed = load_checkpoint(beside)["model"] if beside.is_file() else {}
+    frozen = path.with_name(FROZEN)
+    fixed = load_checkpoint(frozen)["model"] if frozen.is_file() else {}
     if fingerprint(fixed) != digest:
         raise ValueError(
-            f"{path} goes with the frozen weights of its run, and {beside} does not hold them: bring it along"
+            f"{path} goes with the frozen weights of its run, and {frozen} does not hold them: bring it along"
         )
     return {name: moving[name] if name in moving else fixed[name] for name in names}
 

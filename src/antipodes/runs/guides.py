@@ -17,11 +17,11 @@ from antipodes.data import Samples, subset
 from antipodes.data.loader import batches
 from antipodes.encoders.heads import embedding_length
 from antipodes.encoders.loading import LoadedEncoder, load, normalised
-from antipodes.encoders.patches import PatchEyes, spread
+from antipodes.encoders.patches import PatchEncoder, spread
 from antipodes.guides import GuideSource, HistoryGuide, LaterGuide, MomentumKeys, RowGuides, RunGuide, TableGuide
+from antipodes.losses import Loss
 from antipodes.methods import Method
 from antipodes.negatives import Guided, Policy, PositiveAware
-from antipodes.objectives import Objective
 from antipodes.pairs import normalise
 from antipodes.runs.locked import kept_features
 
@@ -99,7 +99,7 @@ def patches_guide(
         dim: Length of a vector.
         input: Which image of a row it looks at; by default the first.
     """
-    eyes = PatchEyes(words, patch, dim=dim, size=size)
+    eyes = PatchEncoder(words, patch, dim=dim, size=size)
     source = LaterGuide(lambda say: TableGuide(patch_vectors(eyes, data, input, say)))
     return RowGuides(dict.fromkeys(method.network.names(), source))
 
@@ -137,16 +137,18 @@ def momentum_guide(method: Method) -> MomentumKeys:
     return MomentumKeys()
 
 
-def attach_guide(method: Method, guide: RunGuide | None, names: Mapping[str, str], together: bool = False) -> None:
-    """Let the objectives of a method look through a guide; refuses policies without one, and one without policies.
+def attach_guide(
+    method: Method, guide: RunGuide | None, names: Mapping[str, str], batch_neighbours: bool = False
+) -> None:
+    """Let the losses of a method look through a guide; refuses policies without one, and one without policies.
 
     Args:
         method: The method.
         guide: None where the run names none.
         names: `guide` and `negatives` as the run names them.
-        together: Whether batches are made by the guide, which then is a use of it.
+        batch_neighbours: Whether batches are made by the guide, which then is a use of it.
     """
-    looking = [objective for objective in method.objectives().values() if objective.uses_guide]
+    looking = [loss_fn for loss_fn in method.pair_losses().values() if loss_fn.uses_guide]
     if guide is None:
         if looking:
             raise ValueError(
@@ -154,14 +156,14 @@ def attach_guide(method: Method, guide: RunGuide | None, names: Mapping[str, str
                 "--guide.path vectors.npy, --guide network, patches, history or (with moco) momentum"
             )
         return
-    if not looking and not together:
+    if not looking and not batch_neighbours:
         raise ValueError(
-            f"--guide {names['guide']} is given and nothing looks through it: use --guide_view 1, --negatives guided, "
-            "neighbours with --negatives.space guide, positive-aware with --negatives.guide true, --together 4, or "
-            "leave it out"
+            f"--guide {names['guide']} is given and nothing uses it: use --distill 1, --negatives guided, "
+            "dataset-neighbours with --negatives.space guide, positive-aware with --negatives.guide true, "
+            "--batch_neighbours 4, or leave it out"
         )
     for _, policy in method.policies():
-        if policy.fits and policy.space == "guide" and not guide.has_table:
+        if policy.needs.fits and policy.needs.space == "guide" and not guide.has_table:
             raise ValueError(
                 f"--negatives {names['negatives']} is fitted to a guide's vectors of the whole dataset, and the guide "
                 f"{names['guide']} has none: use --guide history, patches, network or a table, or "
@@ -173,14 +175,14 @@ def attach_guide(method: Method, guide: RunGuide | None, names: Mapping[str, str
                 "similarity 1 and a margin of 0 flags nothing: give --negatives.margin, such as 0.3, or, of guided, "
                 "--negatives.alpha"
             )
-    if isinstance(guide, MomentumKeys) and any(objective.guide_view is not None for objective in looking):
+    if isinstance(guide, MomentumKeys) and any(loss_fn.distill is not None for loss_fn in looking):
         raise ValueError(
-            "the momentum network's keys are what moco compares with anyway: --guide_view needs another guide"
+            "the momentum network's keys are what moco compares with anyway: --distill needs another guide"
         )
     method.guide = guide
-    for direction, objective in method.objectives().items() if looking else ():
+    for direction, loss_fn in method.pair_losses().items() if looking else ():
         towers = method.anchor_tower(direction), method.candidate_tower(direction)
-        objective.ask_guide = partial(guide.see, towers=towers)
+        loss_fn.ask_guide = partial(guide.see, towers=towers)
 
 
 def network_vectors(
@@ -208,7 +210,7 @@ def network_vectors(
 
 
 @torch.no_grad()
-def patch_vectors(eyes: PatchEyes, data: Samples, input_name: str | None = None, say: Say = None) -> Tensor:
+def patch_vectors(eyes: PatchEncoder, data: Samples, input_name: str | None = None, say: Say = None) -> Tensor:
     """What eyes for patches see in every row, (n, dim), kept in the user's cache folder.
 
     Args:
@@ -321,11 +323,11 @@ def _flags_nothing(policy: Policy) -> bool:
     """Whether a policy flags only what is more similar than the positive, whose similarity is 1."""
     if isinstance(policy, Guided) and policy.alpha is not None:
         return False
-    return isinstance(policy, (Guided, PositiveAware)) and policy.uses_guide and policy.margin <= 0
+    return isinstance(policy, (Guided, PositiveAware)) and policy.needs.guide and policy.margin <= 0
 
 
-def _who(objective: Objective, names: Mapping[str, str]) -> str:
-    by_policy = any(policy.uses_guide for policy in objective.policies())
+def _who(loss_fn: Loss, names: Mapping[str, str]) -> str:
+    by_policy = any(policy.needs.guide for policy in loss_fn.policies())
     if by_policy:
         return f"--negatives {names['negatives']}"
-    return "--refine_space guide" if objective.guide_view is None else "--guide_view"
+    return "--refine_space guide" if loss_fn.distill is None else "--distill"

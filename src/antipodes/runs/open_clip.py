@@ -9,8 +9,8 @@ from torch import nn
 
 from antipodes.encoders.encoder import Preprocessing
 from antipodes.encoders.open_clip import load_open_clip
+from antipodes.losses import InfoNCE
 from antipodes.methods import CLIP, Method, Tower, TowerPlan, Towers
-from antipodes.objectives import InfoNCE
 
 
 def open_clip_method(path: str | Path) -> tuple[Method, Preprocessing]:

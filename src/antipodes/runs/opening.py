@@ -10,14 +10,17 @@ from torch import Tensor
 
 from antipodes.data import Samples
 from antipodes.encoders import without_pretrained
+from antipodes.losses import Temperature
 from antipodes.methods import Method
 from antipodes.negatives import Known
-from antipodes.objectives import Temperature
 from antipodes.runs.build import build_method
 from antipodes.runs.folder import CHECKPOINT_KEYS, Run, load_checkpoint
 from antipodes.runs.groups import without_groups
 from antipodes.runs.growth import Growth, grown_model, growth_since, open_data
 from antipodes.state import SampleTable
+
+PARTS = ("method", "loss", "head", "data", "encoder", "negatives", "augmentation")
+"""What the configuration of a run has for every part that its method is built from."""
 
 
 def open_method(run: Run, which: Literal["last", "best"] = "last", judged: bool = True) -> tuple[Method, Samples]:
@@ -34,7 +37,12 @@ def open_method(run: Run, which: Literal["last", "best"] = "last", judged: bool 
     Raises:
         ValueError: if the checkpoint is missing or damaged, or the method has tables of other data.
     """
-    config = run.config()
+    config = run.config
+    if absent := [part for part in PARTS if part not in config]:
+        raise ValueError(
+            f"{run.config_file} names no {', '.join(absent)}: another version of antipodes has trained this run, "
+            "so use that version, or train it again"
+        )
     state = load_checkpoint(run.last if which == "last" else run.best, CHECKPOINT_KEYS)
     data = open_data(config["data"], state)
     if not judged:

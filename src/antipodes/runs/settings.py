@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from antipodes.objectives import GuideView, Refine, TreatmentName
+from antipodes.losses import Distillation, Refine, TreatmentName
 from antipodes.seeding import check_seed
 
 MOST_THREADS = 1024
@@ -21,9 +21,9 @@ class Settings:
         epochs: Passes over the data; 0 makes a run of the encoder as it is: untrained, pretrained, or fitted as
             patches are. Beside --resume it may be more than before: schedules then follow the new total.
         batch_size: Samples per step over all devices; with accumulation, per part.
-        together: So many samples share a batch because the guide finds them alike: each brings some of its ten nearest
-            along, and every sample comes once an epoch. 1 draws at random; more needs a guide whose vectors are there
-            before training (a table, network or patches).
+        batch_neighbours: How many samples share a batch because the guide finds them alike: each brings some of its
+            ten nearest along, and every sample comes once an epoch. 1 draws at random; more needs a guide whose
+            vectors are there before training (a table, network or patches).
         init: Start from these weights instead of random ones: a run folder, a .safetensors, .pth or .pt file, or the
             name of an encoder that comes with weights. They go into the encoder of the first tower; a run with the
             same several towers gives all of them, and their heads; a run of the same method gives its head, its
@@ -38,9 +38,9 @@ class Settings:
         refine_positive: Of treatment refine: false leaves the positive out, with a share of 1.
         refine_among: Of treatment refine: what the soft label is a softmax over: all, the positive and what is flagged,
             or others, what is flagged alone, which allows a low temperature; with a refine_share below 1.
-        guide_view: Weight of the guide's vector as one more view of its sample, which anchors have to find among those
+        distill: Weight of the guide's vector as one more view of its sample, which anchors have to find among those
             of the others; 0 leaves it out.
-        guide_view_temperature: Its temperature.
+        distill_temperature: Its temperature.
         optimizer: The optimiser; lars is for batches of thousands.
         learning_rate: At a batch of 256; it scales linearly with the batch. By default what the method bears.
         weight_decay: Not applied to biases and normalisation.
@@ -52,6 +52,9 @@ class Settings:
         warmup: Share of training over which the learning rate rises from zero.
         clip_gradient: Largest norm of the gradient, by default what the method's paper uses; none does not clip.
         accumulate: Batches per optimiser step; only for methods whose negatives do not come from the batch.
+        micro_batch: Embed a batch in pieces of so many inputs, each of which is computed again in the backward pass:
+            the gradient of the whole batch in the memory of a piece. For methods whose negatives come from the batch,
+            and networks without batch normalisation (encoder resnet18-slim-gn, --head.batch_norm false).
         precision: bf16-mixed and 16-mixed pay off on GPUs; on many CPUs they are far slower.
         accelerator: Where to train.
         devices: Number of processes, one per device.
@@ -72,7 +75,7 @@ class Settings:
     out: str = "runs/latest"
     epochs: int = 100
     batch_size: int = 256
-    together: int = 1
+    batch_neighbours: int = 1
     init: str | None = None
     seed: int = 0
     treatment: TreatmentName = "eliminate"
@@ -82,8 +85,8 @@ class Settings:
     refine_share: float | None = Refine.share
     refine_positive: bool = Refine.positive
     refine_among: Literal["all", "others"] = Refine.among
-    guide_view: float = 0.0
-    guide_view_temperature: float = GuideView.temperature
+    distill: float = 0.0
+    distill_temperature: float = Distillation.temperature
     optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
     learning_rate: float = 0.12
     weight_decay: float = 5e-4
@@ -94,6 +97,7 @@ class Settings:
     warmup: float = 0.05
     clip_gradient: float | None = None
     accumulate: int = 1
+    micro_batch: int | None = None
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     devices: int = 1
@@ -108,24 +112,28 @@ class Settings:
     freeze: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "together", "accumulate", "devices", "log_every"):
+        for name in ("batch_size", "batch_neighbours", "accumulate", "devices", "log_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.micro_batch is not None and self.micro_batch < 1:
+            raise ValueError(f"micro_batch must be at least 1, got {self.micro_batch}; leave it out for whole batches")
         for name in ("epochs", "knn_every", "checkpoint_steps", "snapshot_every", "workers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        if self.together > self.batch_size:
-            raise ValueError(f"together must be at most the batch_size, {self.batch_size}, got {self.together}")
+        if self.batch_neighbours > self.batch_size:
+            raise ValueError(
+                f"batch_neighbours must be at most the batch_size, {self.batch_size}, got {self.batch_neighbours}"
+            )
         if not self.out.strip():
             raise ValueError("out is empty: name the folder of the run")
         check_seed(self.seed)
         refined = Refine(**{field.name: getattr(self, f"refine_{field.name}") for field in fields(Refine)})
         if refined != Refine() and self.treatment != "refine":
             raise ValueError("the options --refine_... belong to --treatment refine: add it or leave them out")
-        if self.guide_view:
-            GuideView(self.guide_view, self.guide_view_temperature)
-        elif self.guide_view_temperature != GuideView.temperature:
-            raise ValueError("guide_view_temperature is that of a guide's view: give its weight, --guide_view 1")
+        if self.distill:
+            Distillation(self.distill, self.distill_temperature)
+        elif self.distill_temperature != Distillation.temperature:
+            raise ValueError("distill_temperature is that of a guide's view: give its weight, --distill 1")
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup must be in [0, 1), got {self.warmup}: it is a share of training")
         if not 0 < self.layer_decay <= 1:

@@ -14,7 +14,7 @@ from antipodes.functional.retrieval import recall_both_ways
 from antipodes.guides import RunGuide
 from antipodes.methods import Method
 from antipodes.negatives import Policy
-from antipodes.negatives.policy import Hears, Space
+from antipodes.negatives.policy import Receives, Space
 from antipodes.pairs import normalise
 from antipodes.runs.embedding import embed
 from antipodes.runs.towers import paired_features, tower_features
@@ -40,15 +40,16 @@ def online_recall(method: Method, data: Samples, device: torch.device | str = "c
     return recall_both_ways(pairs.images, pairs.texts, pairs.owners)[2]
 
 
-def listeners(method: Method, hears: Hears) -> list[Policy]:
-    """The policies that want to hear of losses or of scores."""
-    return [policy for _, policy in method.policies() if policy.hears == hears]
+def listeners(method: Method, receives: Receives) -> list[Policy]:
+    """The policies that receive losses, or those that receive scores."""
+    return [policy for _, policy in method.policies() if policy.needs.receives == receives]
 
 
 def tell(policies: list[Policy], value: float, progress: float) -> None:
-    """Tell policies a number that training came to."""
+    """Give policies a loss or a score, whichever they receive."""
     for policy in policies:
-        policy.hear(value, progress)
+        receive = policy.on_loss if policy.needs.receives == "loss" else policy.on_score
+        receive(value, progress)
 
 
 def fit_policies(method: Method, data: Samples, epoch: int, progress: float, fabric: Fabric) -> None:
@@ -69,23 +70,23 @@ def fit_policies(method: Method, data: Samples, epoch: int, progress: float, fab
     for direction, policy in method.policies():
         if not policy.due(epoch):
             continue
-        if policy.space == "seen":
+        if policy.needs.space == "seen":
             policy.fit(None, progress)
             continue
-        if policy.space == "guide":
+        if policy.needs.space == "guide":
             assert isinstance(method.guide, RunGuide)
             fitted = getattr(policy, "fitted_at", None)
             if method.guide.moves or fitted is None or fitted < 0:
                 policy.fit(method.guide.vectors(method.anchor_tower(direction)), progress)
             continue
-        towers = [method.anchor_tower(direction)] if policy.towers == "anchor" else policy.towers.split("+")
+        towers = [method.anchor_tower(direction)] if policy.needs.towers == "anchor" else policy.needs.towers.split("+")
         for tower in towers:
             if tower not in method.network.names():
                 there = ", ".join(method.network.names())
                 raise ValueError(f"there is no tower {tower!r} to cluster the features of: the method has {there}")
-            if (tower, policy.space) not in known:
-                known[tower, policy.space] = _features(method, share, tower, policy.space, fabric)
-        parts = [known[tower, policy.space] for tower in towers]
+            if (tower, policy.needs.space) not in known:
+                known[tower, policy.needs.space] = _features(method, share, tower, policy.needs.space, fabric)
+        parts = [known[tower, policy.needs.space] for tower in towers]
         policy.fit(parts[0] if len(parts) == 1 else torch.cat([normalise(part) for part in parts], 1), progress)
 
 

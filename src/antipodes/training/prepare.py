@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -18,17 +19,22 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from antipodes.data import Loader, Samples, subset
-from antipodes.data.company import Company
+from antipodes.data.batch_composition import BatchComposition
 from antipodes.data.loader import batches
 from antipodes.encoders import without_pretrained
+from antipodes.encoders.chunks import refuse_batch_statistics
 from antipodes.encoders.layers import decayed_rates
-from antipodes.encoders.patches import PatchEyes, spread
+from antipodes.encoders.patches import PatchEncoder, spread
 from antipodes.guides import RunGuide
+from antipodes.losses import Temperature
 from antipodes.methods import Method
-from antipodes.negatives import Neighbours
-from antipodes.objectives import Temperature
+from antipodes.methods.towers import InPieces, Network
+from antipodes.negatives import DatasetNeighbours
+from antipodes.processes import end_with_parent
+from antipodes.progress import TrainingProgress
 from antipodes.runs.boards import BOARDS, require
 from antipodes.runs.build import build_method
+from antipodes.runs.calendar import Calendar
 from antipodes.runs.folder import CHECKPOINT_KEYS, Frozen, Run, load_checkpoint, save_checkpoint, save_frozen
 from antipodes.runs.growth import described, grown_optimizer, growth_since, open_data
 from antipodes.runs.locked import lookup_locked
@@ -40,9 +46,7 @@ from antipodes.runs.towers import text_tower
 from antipodes.runs.views import Views, plain_view, with_statistics
 from antipodes.schedules import learning_rate
 from antipodes.training.between import listeners
-from antipodes.training.calendar import Calendar
 from antipodes.training.optimizers import optimizer as build_optimizer
-from antipodes.training.progress import TrainingProgress
 from antipodes.training.starting import start_from
 from antipodes.training.watch import Watch
 
@@ -86,6 +90,12 @@ class Training:
     saved: bool = False
 
     @property
+    def embed(self) -> Network:
+        """The network as a method's loss calls it: in pieces, with a micro batch."""
+        size = self.settings.micro_batch
+        return self.network if size is None else InPieces(self.network, size)
+
+    @property
     def first(self) -> bool:
         """Whether this process is the one that writes."""
         return bool(self.fabric.is_global_zero)
@@ -121,7 +131,7 @@ class Training:
     def rate_of_group(self, group: Mapping[str, Any], rate: float) -> float:
         """The learning rate of a group of parameters: a share of the step's, or the step's share of a rate of its own.
 
-        What objectives learn (a temperature) may have one, which is a third of it below 0.03, as in FastCLIP.
+        What losses learn (a temperature) may have one, which is a third of it below 0.03, as in FastCLIP.
         """
         own_rate = group.get("own_rate")
         if own_rate is None:
@@ -190,6 +200,8 @@ def prepare(
     _try_encoders(method, data)
     if isinstance(method.guide, RunGuide):
         method.guide.open(tell)
+    if fabric.is_global_zero and settings.epochs:
+        _warn_of_equal_views(method)
     views = Views(config, data, method, fabric.device, fabric.global_rank, fabric.world_size)
     loader = Loader(
         data,
@@ -199,8 +211,8 @@ def prepare(
         world_size=fabric.world_size,
         workers=settings.workers,
     )
-    if settings.together > 1:
-        loader.company = _company(method, data, settings.together)
+    if settings.batch_neighbours > 1:
+        loader.composition = _composition(method, data, settings.batch_neighbours)
     validation = _validation(method, data, tell) if settings.knn_every else None
     calendar = Calendar(len(loader) // settings.accumulate)
     if calendar.steps == 0:
@@ -280,6 +292,30 @@ def prepare(
     )
 
 
+def _warn_of_equal_views(method: Method) -> None:
+    """Warn where a method compares two views that are equal: texts and vectors have no augmentation."""
+    if method.views < 2:
+        return
+    for tower, plan in method.network.plans.items():
+        if plan.modality != "image" and not _has_dropout(method.network[tower]):
+            warnings.warn(
+                f"both views of every {plan.modality} are equal, so their similarity is always 1 and the positives "
+                f"teach nothing: {plan.modality}s have no augmentation, and the encoder has no dropout; train on "
+                "pairs (--method clip) or with an encoder that has dropout",
+                stacklevel=2,
+            )
+
+
+def _has_dropout(network: nn.Module) -> bool:
+    """Return True if a part of a network drops out at random while it trains."""
+    dropouts = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+    return any(
+        module.p > 0 if isinstance(module, dropouts) else float(getattr(module, "dropout", 0.0) or 0.0) > 0
+        for module in network.modules()
+        if isinstance(module, (*dropouts, nn.MultiheadAttention, nn.RNNBase))
+    )
+
+
 def _validation(method: Method, data: Samples, tell: Callable[[str], None]) -> Samples | None:
     """The validation split for a method of images and texts; one that cannot be read is said, and done without."""
     if text_tower(method) is None or data.labels is not None:
@@ -316,7 +352,10 @@ def launch(settings: Settings) -> Fabric:
         )
     except (RuntimeError, MisconfigurationException) as error:
         raise ValueError(f"accelerator {settings.accelerator} cannot be used here: {error}") from error
+    parent = os.getppid()
     fabric.launch()
+    if fabric.local_rank > 0:  # a process that Fabric or torchrun has started
+        end_with_parent(parent)
     return fabric
 
 
@@ -397,7 +436,7 @@ def _fit_encoders(method: Method, data: Samples, tell: Callable[[str], None]) ->
     """Let image encoders that are fitted instead of trained see some of the training data as evaluation shows it."""
     for name, plan in method.network.plans.items():
         encoder = method.network[name].encoder
-        if not isinstance(encoder, PatchEyes):
+        if not isinstance(encoder, PatchEncoder):
             continue
         tell(f"finding the patches that {len(data):,} images are made of")
         view, prepare = plain_view(method, data.image_size, plan.input), plan.prepare
@@ -408,12 +447,12 @@ def _fit_encoders(method: Method, data: Samples, tell: Callable[[str], None]) ->
             copy.encoder.load_state_dict(encoder.state_dict())
 
 
-def _company(method: Method, data: Samples, size: int) -> Company:
+def _composition(method: Method, data: Samples, size: int) -> BatchComposition:
     """Who shares a batch with whom: the nearest others by the guide, of the first tower where it has several."""
     assert isinstance(method.guide, RunGuide)
-    nearest = Neighbours(len(data), k=min(NEAREST, len(data) - 1), identities=data.samples)
+    nearest = DatasetNeighbours(len(data), k=min(NEAREST, len(data) - 1), identities=data.samples)
     nearest.fit(method.guide.vectors(method.network.names()[0]))
-    return Company(nearest.table, size)
+    return BatchComposition(nearest.table, size)
 
 
 def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data: Samples) -> None:
@@ -424,12 +463,14 @@ def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data:
             f"accumulate must be 1 with method {name}: its negatives are the samples of a batch, "
             "so several small batches are not one large one; use a larger batch_size or a method with a queue or bank"
         )
+    if settings.micro_batch is not None:
+        _refuse_pieces(name, method)
     if settings.batch_size < 2 and not method.accumulates:
         raise ValueError(f"method {name} needs a batch_size of at least 2: the others are negatives")
     guide = method.guide
-    if settings.together > 1 and not (isinstance(guide, RunGuide) and guide.has_table and not guide.moves):
+    if settings.batch_neighbours > 1 and not (isinstance(guide, RunGuide) and guide.has_table and not guide.moves):
         raise ValueError(
-            f"together {settings.together} goes by a guide's vectors of the whole dataset, which must be there before "
+            f"batch_neighbours {settings.batch_neighbours} needs a guide's vectors of the whole dataset before "
             "training: give --guide network, patches or a table"
         )
     if listeners(method, "score") and (data.labels is None or settings.knn_every == 0):
@@ -437,6 +478,19 @@ def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data:
             "a ring that anneals by validation needs a validation score, the kNN accuracy of training images: "
             "use data with labels and a knn_every above 0, or another anneal"
         )
+
+
+def _refuse_pieces(name: str, method: Method) -> None:
+    """Refuse to embed batches in pieces where that has no use, or would change what is learned."""
+    if method.accumulates:
+        raise ValueError(
+            f"micro_batch is for methods whose negatives come from the batch, and those of method {name} do not: use a "
+            "smaller batch_size with --accumulate"
+        )
+    try:
+        refuse_batch_statistics(list(method.network.modules()))
+    except ValueError as error:
+        raise ValueError(f"micro_batch cannot be used here: {error}; for the head, --head.batch_norm false") from error
 
 
 def _refuse_lost_checkpoints(run: Run) -> None:

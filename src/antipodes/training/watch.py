@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from antipodes.data import Samples
+from antipodes.losses import LossModule, Observation
 from antipodes.methods import Method
-from antipodes.objectives import LossModule, Observation
 from antipodes.runs.records import Totals
 
 
 class Watch:
-    """Judges what objectives decide by the true labels, where there are any, on the steps for which it is active."""
+    """Judges what losses decide by the true labels, where there are any, on the steps for which it is active."""
 
     def __init__(self, method: Method, data: Samples) -> None:
         self.active = False

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from antipodes.data import Raw, subset
 from antipodes.data.augment import Augmentation
+from antipodes.evaluation.measures import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.subject import Subject
-from antipodes.functional.measures import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.functional.retrieval import first_ranks, recalls
 from antipodes.runs.views import build_augmentation
 from antipodes.seeding import generator
@@ -39,6 +39,18 @@ class LabelFree(Protocol):
     def __post_init__(self) -> None:
         if self.most < 3:
             raise ValueError(f"most must be at least 3, got {self.most}: it is a number of images")
+
+    def check(self, subject: Subject) -> None:
+        """Refuse a run that looks at no images: texts and vectors have no second view.
+
+        Raises:
+            ValueError: the first tower of the run sees something else.
+        """
+        super().check(subject)
+        assert subject.method is not None
+        network = subject.method.network
+        if (modality := network.plans[network.names()[0]].modality) != "image":
+            raise ValueError(f"the label-free protocol compares random views of images, and this run sees {modality}s")
 
     def run(self, subject: Subject) -> dict[str, float]:
         """Recalls in percent; alignment, uniformity and rank as they are (the lower the first two the better)."""
