@@ -100,12 +100,12 @@ def test_a_run_goes_on_in_the_same_company(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ("--batch_neighbours 0", "together must be at least 1, got 0"),
-        ("--batch_neighbours 25", "together must be at most the batch_size, 24, got 25"),
-        ("--batch_neighbours 4 --guide none", "together 4 goes by a guide's vectors of the whole dataset"),
+        ("--batch_neighbours 0", "batch_neighbours must be at least 1, got 0"),
+        ("--batch_neighbours 25", "batch_neighbours must be at most the batch_size, 24, got 25"),
+        ("--batch_neighbours 4 --guide none", "batch_neighbours 4 needs a guide's vectors of the whole dataset"),
         (
             "--batch_neighbours 4 --guide history --negatives guided --negatives.alpha 0.1",
-            "together 4 goes by a guide's vectors of the whole dataset",
+            "batch_neighbours 4 needs a guide's vectors of the whole dataset",
         ),
     ],
 )
