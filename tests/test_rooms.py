@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import antipodes
+
 PACKAGE = Path(__file__).parents[1] / "src" / "antipodes"
 # small modules without knowledge of any room, which every room but `functional` may import
 TOOLS = {"arguments", "distributed", "files", "identity", "parquet", "plain_text", "processes", "registry"}
@@ -35,6 +37,7 @@ ALLOWED["auditing"] = ALLOWED["runs"] | {"pages", "auditing"}  # runs in auditin
 ALLOWED["reporting"] = ALLOWED["runs"] | {"pages", "evaluation", "auditing", "reporting"}
 ALLOWED["studies"] = ALLOWED["runs"] | {"evaluation", "studies"}
 ALLOWED["cli"] = ALLOWED["studies"] | {"training", "pages", "reporting", "auditing"}
+ALLOWED["integrations"] = {*antipodes.__all__, "candidates", "functional", "pairs"}  # what users import
 ALLOWED |= {tool: set() for tool in TOOLS} | {"tables": {"files", "parquet", "plain_text"}}
 
 
