@@ -1,4 +1,4 @@
-"""open_clip's own file of losses, and what tests of losses on ranks share."""
+"""Other libraries' own code, for tests that compare with it."""
 
 from __future__ import annotations
 
