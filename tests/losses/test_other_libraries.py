@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 from antipodes import InfoNCE, Sigmoid, TwoWay
+from tests.integrations.peers import open_clip_losses
 
 B = 9
 IDS = torch.arange(B)
@@ -34,19 +31,6 @@ def test_siglip_by_its_published_formula() -> None:
     expected = -F.logsigmoid(signs * (first @ second.T * 10 - 10)).sum() / B
     loss = Sigmoid(0.1, -10.0, learnable=False)(first, second, IDS, candidates=second, candidate_ids=IDS)
     torch.testing.assert_close(loss, expected)
-
-
-def open_clip_losses() -> Any:
-    """open_clip's own file of losses, by itself: the package as a whole imports torchvision."""
-    package = importlib.util.find_spec("open_clip")
-    if package is None or package.origin is None:
-        pytest.skip("open_clip is not installed")
-    file = importlib.util.spec_from_file_location("open_clip_loss", Path(package.origin).parent / "loss.py")
-    assert file is not None
-    assert file.loader is not None
-    losses = importlib.util.module_from_spec(file)
-    file.loader.exec_module(losses)
-    return losses
 
 
 def test_open_clip() -> None:
