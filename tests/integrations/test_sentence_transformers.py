@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import random
+import re
 import runpy
 import subprocess
 import sys
@@ -149,8 +152,6 @@ def test_inside_adaptive_layers_it_equals_theirs(folder: Path) -> None:
     results = []
     for inner in (theirs.MultipleNegativesRankingLoss(model), MultipleNegativesRankingLoss(model, ids=None)):
         torch.manual_seed(0)
-        import random
-
         random.seed(0)
         results.append(value_and_gradient(theirs.AdaptiveLayerLoss(model, inner), model, features_of(model, columns())))
     assert_equal(*results)
@@ -541,6 +542,31 @@ def test_the_example_runs(folder: Path, tmp_path: Path, monkeypatch: pytest.Monk
     model_of(folder).save(str(tmp_path / "encoder"))
     equal = runpy.run_path(str(path))["main"](str(tmp_path / "encoder"))
     assert equal > 0
+
+
+def test_the_lines_of_the_page_run(folder: Path, tmp_path: Path) -> None:
+    """The snippet of docs/coming-from.md, and every loss in its table, trained for an epoch."""
+    page = (ROOT / "docs" / "coming-from.md").read_text().split("## sentence-transformers")[1].split("\n## ")[0]
+    (snippet,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    dataset = labelled(16)
+    model = model_of(folder)
+    arguments = trainer_for(folder, tmp_path, dataset, MultipleNegativesRankingLoss).args
+    names: dict[str, Any] = {
+        "model": model, "args": arguments, "dataset": dataset, "guide": model_of(folder, seed=3), "GloFND": GloFND,
+        "Guided": Guided, "Known": Known,
+        "query_texts": dataset["anchor"][:2], "document_texts": dataset["positive"][1:3],
+    }  # fmt: skip
+    exec(snippet, names)
+    assert names["trainer"].state.global_step == 2
+    lines = [row.split(" | ")[1] for row in page.splitlines() if row.startswith("| ")][1:]
+    calls = [call for line in lines for call in re.findall(r"`(Multiple.*?|negatives=.*?)`", line)]
+    assert len(calls) == 4
+    for call in calls:
+        line = call if call.startswith("Multiple") else f"MultipleNegativesRankingLoss(model, {call})"
+        trainer = trainer_for(folder, tmp_path, dataset, lambda model, line=line: eval(line, names | {"model": model}))
+        attach(trainer)
+        trainer.train()
+        assert math.isfinite(trainer.state.log_history[-1]["train_loss"])
 
 
 def test_importing_antipodes_does_not_import_the_library() -> None:
