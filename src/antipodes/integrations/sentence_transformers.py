@@ -255,12 +255,14 @@ class MultipleNegativesRankingLoss(CachedLossMixin, TheirLoss):  # type: ignore[
             options["guide"] = (batch.guide[0], batch.guide[1], *hard)
         if trains and self.progress is None and any(loss.uses_progress for loss in self._losses()):
             raise ValueError(f"this loss changes with training and was not told how far it is: {_ATTACH}")
-        first, *_ = losses = self._losses()
-        first.hardness = (
-            None if not given and self._hardness is not None and self._hardness.on == "given" else self._hardness
-        )
+        losses = self._losses()
+        # theirs has no effect without given negatives, where ours is refused
+        unused = self._hardness is not None and self._hardness.on == "given" and not given
+        losses[0].hardness = None if unused else self._hardness
         of_training = [loss.negatives for loss in losses]
-        self.loss_fn.train(self.training and batch.fresh)
+        again = self.training and not batch.fresh
+        if again:
+            self.loss_fn.eval()  # its tables have learned from this batch
         try:
             if self._needs_rows and not trains:
                 for loss in losses:
@@ -276,7 +278,8 @@ class MultipleNegativesRankingLoss(CachedLossMixin, TheirLoss):  # type: ignore[
         finally:
             for loss, policy in zip(losses, of_training, strict=True):
                 loss.negatives = policy
-            self.loss_fn.train(self.training)
+            if again:
+                self.loss_fn.train()
         batch.fresh = batch.fresh and not trains
         return value
 
@@ -310,6 +313,7 @@ class MultipleNegativesRankingLoss(CachedLossMixin, TheirLoss):  # type: ignore[
         """What `attach` has added to the features; for a batch that was just seen, what was read then."""
         key = next((value for value in features[0].values() if isinstance(value, Tensor)), None)
         if key is not None and key is self._batch.key:
+            self._batch.labels = labels
             return self._batch
         contents = [column[_CONTENT] for column in ours if _CONTENT in column]
         self._batch = _Batch(key, labels, contents if len(contents) == len(features) else None)
