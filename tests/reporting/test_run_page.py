@@ -129,7 +129,7 @@ def test_audit_and_embed_a_run(runs: list[Path], tmp_path: Path) -> None:
     assert parquet.read_table(tmp_path / "audit" / "groups.parquet").num_rows == 25
     code, text, errors = here("embed", runs[0], "--out", tmp_path / "own.npz", "--json")
     assert code == 0, errors
-    assert json.loads(text)["images"] == 25
+    assert json.loads(text)["vectors"] == 25
 
 
 def test_groups_of_an_audit_are_read_by_the_loss(runs: list[Path], tmp_path: Path) -> None:
