@@ -16,8 +16,8 @@ from torch import Tensor
 
 import antipodes
 from antipodes.audit.photos import Photos
-from antipodes.encoders.loading import LoadedEncoder, normalised
-from antipodes.encoders.patches import DIM, PatchEncoder, spread
+from antipodes.encoders.loading import LoadedEncoder, normalise_images
+from antipodes.encoders.patches import DIM, PatchEncoder, rows_to_fit
 
 Progress = Callable[[int, int], None]
 Encode = Callable[[list[Image.Image]], Any]
@@ -62,14 +62,14 @@ class Patches:
         """
         if self.loaded is not None:
             return
-        rows = spread(len(photos))
+        rows = rows_to_fit(len(photos))
         if len(rows) < 2:
             raise ValueError("eyes for patches are fitted to two pictures or more: use another encoder")
         eyes = PatchEncoder(dim=min(DIM, len(rows) - 1))
         loaded = LoadedEncoder([eyes], [eyes.preprocessing], PATCHES)
         chunks = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
         raw = (loaded.prepare([photos.image(row) for row in chunk]) for chunk in chunks)
-        eyes.fit(torch.cat([normalised(each, eyes.preprocessing) for each in raw]))
+        eyes.fit(torch.cat([normalise_images(each, eyes.preprocessing) for each in raw]))
         self.loaded = loaded
 
     def __call__(self, images: list[Image.Image]) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from antipodes.losses import LossModule
 from antipodes.losses.loss import Loss
 from antipodes.methods.batch import Batch
-from antipodes.methods.towers import Joined, Network, Tower, TowerPlan, Towers
+from antipodes.methods.towers import JoinedEncoders, Network, Tower, TowerPlan, Towers
 from antipodes.negatives.policy import Policy
 
 
@@ -106,7 +106,7 @@ class Method(nn.Module, ABC):
         towers = self.network
         name = towers.plans[towers.names()[0]].input if input_name is None else input_name
         parts = [self.evaluated(tower) for tower in towers.seeing(name)]
-        return parts[0] if len(parts) == 1 else Joined(parts)
+        return parts[0] if len(parts) == 1 else JoinedEncoders(parts)
 
     def evaluated(self, tower: str, head: bool = False) -> nn.Module:
         """A tower from its input as evaluation sees it: to the encoder's features, or on to the head's embeddings."""

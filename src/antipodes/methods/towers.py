@@ -101,7 +101,7 @@ class Towers(nn.Module):
         return [name for name, plan in self.plans.items() if plan.input == input_name]
 
 
-class Joined(nn.Module):
+class JoinedEncoders(nn.Module):
     """Several encoders on the same input, their features side by side."""
 
     def __init__(self, encoders: Sequence[nn.Module]) -> None:

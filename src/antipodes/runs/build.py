@@ -15,7 +15,7 @@ from antipodes import encoders
 from antipodes.data import Samples
 from antipodes.encoders.encoder import Encoder
 from antipodes.encoders.heads import Head
-from antipodes.guides import RowGuides, RunGuide
+from antipodes.guides import RunGuide
 from antipodes.losses import Distillation, Loss, Refine, Temperature
 from antipodes.methods import Method, Tower, TowerPlan, Towers
 from antipodes.negatives import Policy
@@ -148,7 +148,7 @@ def _build_guide(spec: Spec, method: Method, data: Samples) -> RunGuide | None:
         return None
     found = _call("guide", spec, {"data": data, "method": method, "num_samples": len(data)})
     # a source of the user's own serves all towers
-    return found if isinstance(found, RunGuide) else RowGuides(dict.fromkeys(method.network.names(), found))
+    return found if isinstance(found, RunGuide) else RunGuide(dict.fromkeys(method.network.names(), found))
 
 
 def _build_loss(config: Spec, given: Spec, policy: Policy | None, trains: Sequence[str]) -> Loss:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from antipodes.data import Raw, Samples
 from antipodes.methods import Method
-from antipodes.methods.towers import Joined
+from antipodes.methods.towers import JoinedEncoders
 from antipodes.runs.embedding import embed, embed_different, embed_texts, in_evaluation
 from antipodes.runs.locked import described_inputs, described_texts, kept_features
 from antipodes.runs.views import plain_view
@@ -60,7 +60,7 @@ def tower_network(method: Method, tower: str | None = None, space: Space = "feat
     if not towers:
         raise ValueError(f"the method has no tower {name!r}: there are {', '.join(network.names())}")
     parts = [method.evaluated(each, head=space == "embeddings") for each in towers]
-    return parts[0] if len(parts) == 1 else Joined(parts)
+    return parts[0] if len(parts) == 1 else JoinedEncoders(parts)
 
 
 def tower_features(

@@ -75,7 +75,7 @@ def fit_policies(method: Method, data: Samples, epoch: int, progress: float, fab
         if policy.space == "guide":
             assert isinstance(method.guide, RunGuide)
             fitted = getattr(policy, "fitted_at", None)
-            if method.guide.moves or fitted is None or fitted < 0:
+            if method.guide.changes or fitted is None or fitted < 0:
                 policy.fit(method.guide.vectors(method.anchor_tower(direction)), progress)
             continue
         towers = [method.anchor_tower(direction)] if policy.towers == "anchor" else policy.towers.split("+")

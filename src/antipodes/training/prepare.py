@@ -22,7 +22,7 @@ from antipodes.data.batch_composition import BatchComposition
 from antipodes.data.loader import batches
 from antipodes.encoders import without_pretrained
 from antipodes.encoders.layers import decayed_rates
-from antipodes.encoders.patches import PatchEncoder, spread
+from antipodes.encoders.patches import PatchEncoder, rows_to_fit
 from antipodes.guides import RunGuide
 from antipodes.losses import Temperature
 from antipodes.methods import Method
@@ -401,7 +401,7 @@ def _fit_encoders(method: Method, data: Samples, tell: Callable[[str], None]) ->
             continue
         tell(f"finding the patches that {len(data):,} images are made of")
         view, prepare = plain_view(method, data.image_size, plan.input), plan.prepare
-        some = subset(data, torch.tensor(spread(len(data))))
+        some = subset(data, torch.tensor(rows_to_fit(len(data))))
         shown = (view(raw[plan.input]) for _, raw in batches(some, FITTED_AT_ONCE))
         encoder.fit(torch.cat([encoder.scaled(each if prepare is None else prepare(each)) for each in shown]))
         for copy in method.copies(name)[1:]:
@@ -427,7 +427,7 @@ def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data:
     if settings.batch_size < 2 and not method.accumulates:
         raise ValueError(f"method {name} needs a batch_size of at least 2: the others are negatives")
     guide = method.guide
-    if settings.batch_neighbours > 1 and not (isinstance(guide, RunGuide) and guide.has_table and not guide.moves):
+    if settings.batch_neighbours > 1 and not (isinstance(guide, RunGuide) and guide.has_table and not guide.changes):
         raise ValueError(
             f"batch_neighbours {settings.batch_neighbours} needs a guide's vectors of the whole dataset before "
             "training: give --guide network, patches or a table"

@@ -18,7 +18,7 @@ from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.splits import class_balanced_subset, stratified_split, used_share
 from antipodes.evaluation.subject import Subject
 from antipodes.functional.checks import number_classes
-from antipodes.methods.towers import Joined
+from antipodes.methods.towers import JoinedEncoders
 from antipodes.runs.embedding import embed
 from antipodes.runs.towers import tower_network
 from antipodes.runs.views import build_augmentation
@@ -150,7 +150,7 @@ class FineTune(Protocol):
         steps = max(self.min_steps, self.epochs * math.ceil(len(ids) / batch))
         scaled = rate * batch / 256
         shares = dict.fromkeys(network[0].parameters(), 1.0)
-        for part in network[0].encoders if isinstance(network[0], Joined) else [network[0]]:
+        for part in network[0].encoders if isinstance(network[0], JoinedEncoders) else [network[0]]:
             shares |= decayed_rates(part, self.layer_decay) if self.layer_decay < 1 else {}
         groups = [
             {"params": [each for each, factor in shares.items() if factor == share], "lr": scaled * share}
