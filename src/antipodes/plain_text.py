@@ -47,11 +47,11 @@ def from_csv_cell(text: str) -> str:
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
-def markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     r"""Return a text as one line of Markdown that shows it as it is: no HTML, no links, no new cell of a table.
 
     Example:
-        >>> markdown("<b>a|b</b>")
+        >>> escape_markdown("<b>a|b</b>")
         '&lt;b&gt;a\\|b&lt;/b&gt;'
     """
     line = html.escape(printable(" ".join(text.split())), quote=False)

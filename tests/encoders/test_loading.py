@@ -135,7 +135,7 @@ def test_folders_and_files_that_hold_no_encoder_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"a\.safetensors is not a readable safetensors file"):
         antipodes.load(tmp_path / "a.safetensors")
     export_backbone(create("resnet8-slim"), tmp_path / "b.safetensors")
-    with pytest.raises(ValueError, match=r"b\.safetensors does not say how its images are made ready"):
+    with pytest.raises(ValueError, match=r"b\.safetensors does not say how its images are prepared"):
         antipodes.load(tmp_path / "b.safetensors")
     assert antipodes.load(tmp_path / "b.safetensors", preprocessing=HALF).size == 32
 
@@ -171,7 +171,7 @@ def test_embeddings_go_on_through_the_head(exported, tmp_path):
         torch.testing.assert_close(embeddings, torch.nn.functional.normalize(made(features), dim=1))
     assert antipodes.load(run / "encoder.safetensors", embeddings=True).num_features == 5
     (run / "head.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"no projection head beside .*encoder\.safetensors"):
+    with pytest.raises(ValueError, match=r"no projection head next to .*encoder\.safetensors"):
         antipodes.load(run, embeddings=True)
     with pytest.raises(ValueError, match="efficientnet-lite0 has no projection head"):
         antipodes.load("efficientnet-lite0", embeddings=True)

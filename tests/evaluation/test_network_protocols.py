@@ -184,7 +184,7 @@ def test_networks_of_protocols_run_where_the_subject_says(monkeypatch: pytest.Mo
             told.append((options.get("device"), options.get("workers")))
             return real(*arguments, **{**options, "workers": 0})
 
-        monkeypatch.setattr(module, "embed", spy)
+        monkeypatch.setattr(module, "embed_dataset", spy)
     fit = LinearSGD.fit
     monkeypatch.setattr(LinearSGD, "fit", lambda *arguments: (devices.append(arguments[-1]), fit(*arguments))[1])
     protocols = [FineTune(fractions=(1.0,), rates=(0.1,), epochs=1, min_steps=1), LinearSGD(epochs=1)]

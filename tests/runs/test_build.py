@@ -15,7 +15,7 @@ from antipodes.data import Samples
 from antipodes.losses import HardPairs, LocalAggregation, SoftLabel
 from antipodes.methods import Method
 from antipodes.negatives import Both, GloFND
-from antipodes.registry import NAMES, Entry
+from antipodes.registry import NAMES, RegistryEntry
 from antipodes.runs.build import build_data, build_method, freeze
 from tests.methods.calls import SHAPES, built
 from tests.methods.tiny import one
@@ -47,7 +47,7 @@ def test_local_aggregation_is_of_the_banks(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["simclr", "moco", "instance"])
 def test_a_new_name_in_the_registry_is_all_that_a_new_loss_needs(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(NAMES["loss"], "new", Entry(f"{__name__}.New"))
+    monkeypatch.setitem(NAMES["loss"], "new", RegistryEntry(f"{__name__}.New"))
     assert losses(built("--method", method, "--loss", "new")) == {New}
 
 

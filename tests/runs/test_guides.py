@@ -23,7 +23,7 @@ from antipodes.pairs import Pairs, normalise
 from antipodes.runs import guides as run_guides
 from antipodes.runs.build import build_data, build_method
 from antipodes.runs.settings import Settings
-from antipodes.runs.views import Views
+from antipodes.runs.views import BatchMaker
 from antipodes.training.between import fit_policies
 from tests.training.paired import FEATURES, Dense, Paired
 
@@ -55,7 +55,7 @@ def made(*options: object) -> tuple[Method, Paired, dict[str, Any]]:
 
 
 def batch(method: Method, data: Paired, config: dict[str, Any], rows: Tensor, step: int = 0) -> Batch:
-    return Views(config, data, method).batch(rows, data.inputs(rows), (0, step, 0))
+    return BatchMaker(config, data, method).batch(rows, data.inputs(rows), (0, step, 0))
 
 
 class Tens(GuideSource):
@@ -469,7 +469,7 @@ def test_a_guide_of_patches_is_made_once_from_images_of_any_size(
     eyes = PatchEncoder(words=12, patch=5, grid=2, dim=6, size=16)
     vectors = run_guides.patch_vectors(eyes, data, notify=said.append)
     assert vectors.shape == (120, 6)
-    assert said == ["finding the patches that 120 images are made of"]
+    assert said == ["clustering the patches of 120 images"]
     again = run_guides.patch_vectors(PatchEncoder(words=12, patch=5, grid=2, dim=6, size=16), data, notify=said.append)
     assert torch.equal(again, vectors)
     assert len(said) == 1

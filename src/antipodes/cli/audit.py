@@ -31,7 +31,7 @@ from antipodes.plain_text import printable
 from antipodes.report.audit_page import audit_page
 from antipodes.report.page import require_jinja, write_page
 from antipodes.runs.build import build_data
-from antipodes.runs.embedding import embed
+from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.views import plain_view
@@ -158,7 +158,7 @@ def _with_thresholds(name: str) -> _Subject | None:
     direction, policy = found[0]
     tower = method.evaluated(method.anchor_tower(direction), head=True)
     with progress_bar("embedding") as progress:
-        vectors = embed(tower, data, preprocess=plain_view(method, data.image_size), progress=progress)
+        vectors = embed_dataset(tower, data, preprocess=plain_view(method, data.image_size), progress=progress)
     photos = photos_of(data).training()
     embeddings = Embeddings(vectors.numpy(), photos.paths, photos.labels, photos.classes)
     return _Subject(embeddings, photos, f"{name}, thresholds of GloFND", policy.threshold.detach().cpu().float())

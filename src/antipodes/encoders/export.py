@@ -18,7 +18,7 @@ from antipodes.encoders.encoder import Encoder, Preprocessing
 from antipodes.encoders.heads import build_head, describe_head
 from antipodes.encoders.text import VOCABULARY
 from antipodes.files import MARK, replacing
-from antipodes.plain_text import markdown, printable
+from antipodes.plain_text import printable
 
 DIGEST = "sha256"  # key in the metadata
 CLASSIFIER = ("fc.weight", "fc.bias")
@@ -267,7 +267,7 @@ def _card(file: str, description: EncoderDescription, weights: int, digest: str,
     call = {"image": '["photo.jpg"]', "text": '["a caption"]', "vector": "vectors"}[description.modality]
     size = f" of length {description.num_features}" if description.num_features is not None else ""
     lines = [
-        f"# {markdown(description.name or 'An encoder')}",
+        f"# {escape_markdown(description.name or 'An encoder')}",
         "",
         f"[//]: # ({MARK})",
         "",
@@ -293,7 +293,7 @@ def _card(file: str, description: EncoderDescription, weights: int, digest: str,
         then = "" if side == preprocessing.size else f", scaled to {preprocessing.size}"
         lines.append(f"| images | shorter side scaled to {side}, centre cropped{then}, {preprocessing.colour} |")
         lines.append(f"| mean, std | {list(preprocessing.mean)}, {list(preprocessing.std)} of RGB in [0, 1] |")
-    lines += [f"| {markdown(title)} | {markdown(text)} |" for title, text in facts.items()]
+    lines += [f"| {escape_markdown(title)} | {escape_markdown(text)} |" for title, text in facts.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -15,7 +15,7 @@ from antipodes.data.augment import Augmentation, Plain
 from antipodes.methods import Method
 from antipodes.negatives import Policy
 from antipodes.pairs import Group, Guide, Pairs, Rule, normalise
-from antipodes.runs.embedding import embed
+from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.towers import tower_features
 from antipodes.runs.views import plain_view
 from antipodes.seeding import generator
@@ -85,7 +85,7 @@ def judged_embeddings(
         if random:
             assert recipe is not None
             view = _random_view(recipe, seed, purpose)
-        return normalise(embed(network, data, preprocess=view, input_name=plan.input))
+        return normalise(embed_dataset(network, data, preprocess=view, input_name=plan.input))
 
     anchors = embedded(query, towers[0], 0)
     candidates = anchors

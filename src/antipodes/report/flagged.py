@@ -23,7 +23,7 @@ from antipodes.report.names import path_ends, short_paths
 from antipodes.report.page import Card, Cell, Gallery, Picture, Section
 from antipodes.report.picture_store import PictureStore
 from antipodes.report.plane import choose, map_of
-from antipodes.runs.embedding import embed
+from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.views import plain_view
@@ -75,7 +75,7 @@ def examine_run(run: Run, name: str, samples: int, shown: int, picture_store: Pi
     rows = torch.from_numpy(choose(len(data), samples))
     part = subset(data, rows)
     view = plain_view(method, data.image_size, "image")
-    features = embed(method.backbone("image"), part, preprocess=view, input_name="image")
+    features = embed_dataset(method.backbone("image"), part, preprocess=view, input_name="image")
     photos = photos_of(data)
     embeddings = _embeddings(features, data, photos, rows)
     texts = _texts(part)

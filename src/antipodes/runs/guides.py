@@ -28,7 +28,7 @@ from antipodes.losses import Loss
 from antipodes.methods import Method
 from antipodes.negatives import Guided, Policy, PositiveAware
 from antipodes.pairs import normalise
-from antipodes.runs.locked import kept_features
+from antipodes.runs.locked import cached_features
 
 BATCH = 256
 _BLOCK = 2**16  # rows of a table that are checked at a time
@@ -220,7 +220,7 @@ def network_vectors(
     compute = partial(_embed_texts if network.modality == "text" else _embed_inputs, network, data, name)
     sentence = f"embedding {len(data):,} inputs once with the guide {network.name}"
     what = repr(("guide", data.fingerprint, name, network.preprocessing))
-    return kept_features(network, what, compute, None if notify is None else partial(notify, sentence))
+    return cached_features(network, what, compute, None if notify is None else partial(notify, sentence))
 
 
 @torch.no_grad()
@@ -249,9 +249,9 @@ def patch_vectors(
         encoder.fit(torch.cat(list(scaled(subset(data, torch.tensor(rows_to_fit(len(data))))))))
         return torch.cat([encoder(images) for images in scaled(data)])
 
-    sentence = f"finding the patches that {len(data):,} images are made of"
+    sentence = f"clustering the patches of {len(data):,} images"
     what = repr(("patches", data.fingerprint, name))
-    return kept_features(encoder, what, compute, None if notify is None else partial(notify, sentence))
+    return cached_features(encoder, what, compute, None if notify is None else partial(notify, sentence))
 
 
 def _input_of(data: Samples, modality: str, input_name: str | None, user: str) -> str:

@@ -1,4 +1,4 @@
-"""Everything a run needs before its first step, checked before anything is written."""
+"""Preparation of a training run: everything it needs before its first step, checked before anything is written."""
 
 from __future__ import annotations
 
@@ -27,41 +27,41 @@ from antipodes.guides import RunGuide
 from antipodes.losses import Temperature
 from antipodes.methods import Method
 from antipodes.negatives import DatasetNeighbours
-from antipodes.runs.boards import BOARDS, require
+from antipodes.runs.boards import BOARDS, require_boards
 from antipodes.runs.build import build_method
-from antipodes.runs.folder import CHECKPOINT_KEYS, Frozen, Run, load_checkpoint, save_checkpoint, save_frozen
-from antipodes.runs.growth import described, grown_optimizer, growth_since, open_data
-from antipodes.runs.locked import lookup_locked
+from antipodes.runs.folder import CHECKPOINT_KEYS, FrozenWeights, Run, load_checkpoint, save_checkpoint, save_frozen
+from antipodes.runs.growth import describe_rows, grown_optimizer, growth_since, open_data
+from antipodes.runs.locked import use_cached_features
 from antipodes.runs.opening import load_model
-from antipodes.runs.records import Records, Totals, read_epochs
+from antipodes.runs.records import Records, RunningMeans, read_epochs
 from antipodes.runs.settings import Settings
 from antipodes.runs.snapshots import discard_snapshots
 from antipodes.runs.towers import text_tower
-from antipodes.runs.views import Views, plain_view, with_statistics
+from antipodes.runs.views import BatchMaker, plain_view, with_statistics
 from antipodes.schedules import learning_rate
-from antipodes.training.between import listeners
+from antipodes.training.between import policies_receiving
 from antipodes.training.calendar import Calendar
+from antipodes.training.observer import LabelObserver
 from antipodes.training.optimizers import optimizer as build_optimizer
 from antipodes.training.progress import TrainingProgress
 from antipodes.training.starting import start_from
-from antipodes.training.watch import Watch
 
-NEAREST = 10  # of a sample, out of which some come along into its batch
-FITTED_AT_ONCE = 256  # images that are read together for encoders that are fitted
-VALIDATION_ROWS = 4096  # of the validation split, at most
+NEAREST = 10  # nearest neighbours of a sample from which some join its batch
+FITTED_AT_ONCE = 256  # images in a batch while patch encoders are fitted
+VALIDATION_ROWS = 4096  # rows of the validation split, at most
 
 
 @dataclass
 class Training:
-    """A run in memory: what a step works with, and what a checkpoint holds.
+    """A run in memory: the objects that a step uses and a checkpoint saves.
 
     Attributes:
-        done: Steps of the optimiser so far.
-        validation: The split by which a method of images and texts is judged while it trains.
-        calendar: Which epoch a step belongs to.
+        done: Number of optimiser steps so far.
+        validation: The split on which a method of images and texts is evaluated during training.
+        calendar: The epoch that a step belongs to.
         best: The best score so far.
         totals: Sums of the numbers of this epoch's steps.
-        saved: Whether this process has written a checkpoint.
+        saved: True if this process has written a checkpoint.
     """
 
     config: Mapping[str, Any]
@@ -72,9 +72,9 @@ class Training:
     method: Method
     network: Any  # the method's towers as Fabric wraps them
     optimizer: Optimizer
-    views: Views
+    views: BatchMaker
     loader: Loader
-    watch: Watch
+    observer: LabelObserver
     records: Records | None
     bar: TrainingProgress
     identity: Mapping[str, Any]
@@ -82,17 +82,17 @@ class Training:
     validation: Samples | None = None
     done: int = 0
     best: float = -math.inf
-    totals: Totals = field(default_factory=Totals)
+    totals: RunningMeans = field(default_factory=RunningMeans)
     saved: bool = False
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that writes."""
+        """Return True if this process is the first rank, which writes the files."""
         return bool(self.fabric.is_global_zero)
 
     @property
     def judged(self) -> str | None:
-        """The name of the score by which the best epoch is told: None goes by the loss."""
+        """Return the name of the score that decides the best epoch; None if the loss decides."""
         if self.settings.knn_every == 0:
             return None
         if self.data.labels is not None:
@@ -101,12 +101,12 @@ class Training:
 
     @property
     def progress(self) -> float:
-        """The share of training that is done."""
+        """Return the share of training that is done, in [0, 1]."""
         return self.done / max(1, self.calendar.total(self.settings.epochs))
 
     @cached_property
-    def frozen(self) -> Frozen | None:
-        """The weights that no step changes, if there are any; asked for the first time, they are written down."""
+    def frozen(self) -> FrozenWeights | None:
+        """Return the weights that no step changes, or None; the first access writes them to a file."""
         towers = [self.method.network[name] for name in self.method.network.names()]
         fixed = {id(each) for tower in towers if tower.frozen for each in _weights(tower.encoder).values()}
         found = {name: weight for name, weight in _weights(self.method).items() if id(weight) in fixed}
@@ -115,13 +115,15 @@ class Training:
 
     @cached_property
     def rows(self) -> dict[str, Any]:
-        """What checkpoints hold of the data, so that its rows are known again when it has grown."""
-        return described(self.data)
+        """Return the description of the data's rows for checkpoints, by which rows are found again after growth."""
+        return describe_rows(self.data)
 
     def rate_of_group(self, group: Mapping[str, Any], rate: float) -> float:
-        """The learning rate of a group of parameters: a share of the step's, or the step's share of a rate of its own.
+        """Return the learning rate of a parameter group: a share of the step's rate, or its own rate times the
+        schedule.
 
-        What losses learn (a temperature) may have one, which is a third of it below 0.03, as in FastCLIP.
+        Parameters of losses (a temperature) may have a rate of their own. As in FastCLIP, it is divided by 3 while the
+        temperature is below 0.03.
         """
         own_rate = group.get("own_rate")
         if own_rate is None:
@@ -133,7 +135,7 @@ class Training:
         return share * (temperatures[0].learning_rate(own_rate) if temperatures else float(own_rate))
 
     def checkpoint(self, is_best: bool = False) -> None:
-        """Write everything down from which the run can continue bit by bit."""
+        """Write everything that the run needs to continue with bit-equal results."""
         if not self.first:
             return
         state = {
@@ -154,24 +156,24 @@ class Training:
         self.saved = True
 
 
-def prepare(
+def prepare_training(
     config: dict[str, Any],
     settings: Settings,
     fabric: Fabric,
     resume: Run | None,
     say: Callable[[str], None] | None = None,
 ) -> Training:
-    """Build the parts of a run and continue it where it was; the folder is made last.
+    """Build the parts of a run, load the checkpoint if there is one, and create the folder last.
 
     Args:
         config: The whole configuration.
-        settings: The part of it that says how to train.
+        settings: How the run is trained.
         fabric: The processes and devices.
         resume: The run to continue.
-        say: Told, by the first rank, what the data is and what the encoder starts from.
+        say: Shows the user a line about the data and the initial weights; the first rank calls it.
     """
     boards = [name for name in BOARDS if getattr(settings, name)]
-    require(boards)
+    require_boards(boards)
     tell = say if say is not None and fabric.is_global_zero else _nothing
     run = resume or Run(Path(settings.out))
     if resume is not None:
@@ -182,7 +184,7 @@ def prepare(
     with nullcontext() if saved is None else without_pretrained():  # what was saved replaces all weights
         method = build_method(config, data)
     _refuse(config, settings, method, data)
-    if saved is None:  # a run that was stopped before its first checkpoint starts again, too
+    if saved is None:  # also for a run that was stopped before its first checkpoint
         _learn_vocabularies(method, data)
         _fit_encoders(method, data, tell)
         if settings.init is not None:
@@ -190,7 +192,7 @@ def prepare(
     _try_encoders(method, data)
     if isinstance(method.guide, RunGuide):
         method.guide.open(tell)
-    views = Views(config, data, method, fabric.device, fabric.global_rank, fabric.world_size)
+    views = BatchMaker(config, data, method, fabric.device, fabric.global_rank, fabric.world_size)
     loader = Loader(
         data,
         settings.batch_size if settings.epochs else min(settings.batch_size, len(data)),
@@ -220,7 +222,7 @@ def prepare(
     if settings.epochs:
         rate_of(settings, 0, calendar)  # an impossible schedule is refused before anything is written
     identity = {"fingerprint": data.fingerprint, "world_size": fabric.world_size, "method": config["method"]["name"]}
-    done, best, totals, growth = 0, -math.inf, Totals(), None
+    done, best, totals, growth = 0, -math.inf, RunningMeans(), None
     if saved is not None:
         _refuse_changes(saved["identity"], identity, run)
         growth, since = growth_since(saved, data), Calendar(**saved.get("calendar", asdict(calendar)))
@@ -229,14 +231,14 @@ def prepare(
         optimizer.load_state_dict(learned if growth is None else grown_optimizer(optimizer, method, learned, growth))
         fabric.strategy.precision.load_state_dict(saved["precision"])
         torch.set_rng_state(saved["rng"])
-        done, best, totals = saved["step"], saved["best"], Totals(saved["totals"])
+        done, best, totals = saved["step"], saved["best"], RunningMeans(saved["totals"])
         if growth is None:
             calendar = since
-        else:  # an epoch that was begun with the old data begins anew
-            calendar, totals = Calendar(calendar.steps, done, since.epoch(done)), Totals()
+        else:  # an epoch that began with the old data begins again
+            calendar, totals = Calendar(calendar.steps, done, since.epoch(done)), RunningMeans()
             over = done >= calendar.total(settings.epochs)
             tell(f"{growth}{'; the run is over, a larger number of --epochs goes on' if over else ''}")
-    watch = Watch(method, data)
+    observer = LabelObserver(method, data)
     network, optimizer = fabric.setup(method.network, optimizer)
     method.train()
 
@@ -253,9 +255,9 @@ def prepare(
             policy.check_visits(settings.epochs)
     records = Records(run.folder, done, boards) if fabric.is_global_zero else None
     if fabric.is_global_zero:
-        discard_snapshots(run, calendar.epoch(done) if growth is None else -1)  # they go by rows
+        discard_snapshots(run, calendar.epoch(done) if growth is None else -1)  # snapshots refer to rows by number
     bar = TrainingProgress(calendar.total(settings.epochs), done, enabled=fabric.is_global_zero)
-    lookup_locked(views, method, data, config, bar.say)
+    use_cached_features(views, method, data, config, bar.say)
     loader.unread = views.unread()
     return Training(
         config,
@@ -268,7 +270,7 @@ def prepare(
         optimizer,
         views,
         loader,
-        watch,
+        observer,
         records,
         bar,
         identity,
@@ -281,30 +283,30 @@ def prepare(
 
 
 def _validation(method: Method, data: Samples, tell: Callable[[str], None]) -> Samples | None:
-    """The validation split for a method of images and texts; one that cannot be read is said, and done without."""
+    """Return the validation split for a method of images and texts; if it cannot be read, say so and return None."""
     if text_tower(method) is None or data.labels is not None:
         return None
     try:
         return data.validation(VALIDATION_ROWS)
     except (ValueError, OSError) as error:
-        tell(f"epochs are judged by their loss, as the validation split cannot be used: {error}")
+        tell(f"the loss decides the best epoch, because the validation split cannot be used: {error}")
         return None
 
 
 def _weights(module: nn.Module) -> dict[str, Tensor]:
-    """The weights and tables of a module by name, the very tensors."""
+    """Return the weights and tables of a module by name, as the same tensors."""
     return dict(module.state_dict(keep_vars=True))
 
 
 def launch(settings: Settings) -> Fabric:
-    """Start the processes: as many as asked for, or those that torchrun has started already."""
+    """Start the processes, or join those that torchrun has started."""
     gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
     if settings.precision == "16-mixed" and (settings.accelerator == "cpu" or not gpu):
         raise ValueError("precision 16-mixed needs a GPU: on a CPU use 32-true, or bf16-mixed where it is supported")
     devices = int(os.environ.get("LOCAL_WORLD_SIZE", settings.devices))
     most = torch.cuda.device_count() if torch.cuda.is_available() and settings.accelerator != "cpu" else _cores()
     if settings.devices > most:
-        raise ValueError(f"devices must be at most {most} here, got {settings.devices}: each is a process of its own")
+        raise ValueError(f"devices must be at most {most} here, got {settings.devices}: each device needs a process")
     nodes = int(os.environ.get("WORLD_SIZE", devices)) // devices
     try:
         fabric = Fabric(
@@ -321,16 +323,16 @@ def launch(settings: Settings) -> Fabric:
 
 
 def _cores() -> int:
-    return max(os.cpu_count() or 1, 2)  # two processes on one core are slow, and still a way to try them
+    return max(os.cpu_count() or 1, 2)  # two processes on one core are slow but let users try them
 
 
 def peak_rate(settings: Settings) -> float:
-    """The learning rate after the warm-up, scaled to the effective batch."""
+    """Return the learning rate after the warm-up, scaled linearly with the effective batch."""
     return settings.learning_rate * settings.batch_size * settings.accumulate / 256
 
 
 def rate_of(settings: Settings, step: int, calendar: Calendar) -> float:
-    """The learning rate of a step: scaled to the effective batch, warmed up, then falling."""
+    """Return the learning rate of a step: scaled with the effective batch, with warm-up and decay."""
     total = calendar.total(settings.epochs)
     return learning_rate(
         step,
@@ -343,7 +345,7 @@ def rate_of(settings: Settings, step: int, calendar: Calendar) -> float:
 
 
 def _shares(method: Method, decay: float) -> dict[nn.Parameter, float]:
-    """What share of the learning rate the parameters of encoders get; heads get all of it."""
+    """Return the factor on the learning rate of each encoder parameter; heads have factor 1."""
     if decay == 1:
         return {}
     rates: dict[nn.Parameter, float] = {}
@@ -353,12 +355,12 @@ def _shares(method: Method, decay: float) -> dict[nn.Parameter, float]:
 
 
 def _nothing(_: str) -> None:
-    """Say nothing."""
+    """Ignore a line."""
 
 
 @torch.no_grad()
 def _try_encoders(method: Method, data: Samples) -> None:
-    """Refuse images of a size that an encoder cannot take, before anything is written."""
+    """Refuse images of a size that an encoder cannot process, before anything is written."""
     for name, plan in method.network.plans.items():
         if plan.modality != "image":
             continue
@@ -385,7 +387,7 @@ def _try_encoders(method: Method, data: Samples) -> None:
 
 
 def _learn_vocabularies(method: Method, data: Samples) -> None:
-    """Let text encoders without a vocabulary of their own see the texts of the training data."""
+    """Learn the vocabulary of text encoders without one from the texts of the training data."""
     for name, plan in method.network.plans.items():
         if plan.modality == "text":
             learn = getattr(method.network[name].encoder, "fit_tokenizer", None)
@@ -394,12 +396,12 @@ def _learn_vocabularies(method: Method, data: Samples) -> None:
 
 
 def _fit_encoders(method: Method, data: Samples, tell: Callable[[str], None]) -> None:
-    """Let image encoders that are fitted instead of trained see some of the training data as evaluation shows it."""
+    """Fit patch encoders to some training images without augmentation."""
     for name, plan in method.network.plans.items():
         encoder = method.network[name].encoder
         if not isinstance(encoder, PatchEncoder):
             continue
-        tell(f"finding the patches that {len(data):,} images are made of")
+        tell(f"clustering the patches of {len(data):,} images")
         view, prepare = plain_view(method, data.image_size, plan.input), plan.prepare
         some = subset(data, torch.tensor(rows_to_fit(len(data))))
         shown = (view(raw[plan.input]) for _, raw in batches(some, FITTED_AT_ONCE))
@@ -409,7 +411,7 @@ def _fit_encoders(method: Method, data: Samples, tell: Callable[[str], None]) ->
 
 
 def _composition(method: Method, data: Samples, size: int) -> BatchComposition:
-    """Who shares a batch with whom: the nearest others by the guide, of the first tower where it has several."""
+    """Choose which samples share a batch: the nearest neighbours by the guide, for the first tower."""
     assert isinstance(method.guide, RunGuide)
     nearest = DatasetNeighbours(len(data), k=min(NEAREST, len(data) - 1), identities=data.samples)
     nearest.fit(method.guide.vectors(method.network.names()[0]))
@@ -425,14 +427,14 @@ def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data:
             "so several small batches are not one large one; use a larger batch_size or a method with a queue or bank"
         )
     if settings.batch_size < 2 and not method.accumulates:
-        raise ValueError(f"method {name} needs a batch_size of at least 2: the others are negatives")
+        raise ValueError(f"batch_size must be at least 2 with method {name}: the other samples are the negatives")
     guide = method.guide
     if settings.batch_neighbours > 1 and not (isinstance(guide, RunGuide) and guide.has_table and not guide.changes):
         raise ValueError(
             f"batch_neighbours {settings.batch_neighbours} needs a guide's vectors of the whole dataset before "
             "training: give --guide network, patches or a table"
         )
-    if listeners(method, "score") and (data.labels is None or settings.knn_every == 0):
+    if policies_receiving(method, "score") and (data.labels is None or settings.knn_every == 0):
         raise ValueError(
             "a ring that anneals by validation needs a validation score, the kNN accuracy of training images: "
             "use data with labels and a knn_every above 0, or another anneal"
@@ -440,9 +442,9 @@ def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data:
 
 
 def _refuse_lost_checkpoints(run: Run) -> None:
-    """Refuse to start a run from nothing that has trained before: its checkpoints were moved or deleted.
+    """Refuse to restart a run that has trained before and whose checkpoints are missing.
 
-    A run that was killed before its first checkpoint has no encoder, and the line of one epoch at most.
+    A run that was stopped before its first checkpoint has no exported encoder, and at most one epoch's line.
     """
     ended = any(run.folder.glob("encoder*.safetensors"))
     if not run.last.exists() and (ended or len(read_epochs(run.folder)) > 1):
@@ -453,7 +455,7 @@ def _refuse_lost_checkpoints(run: Run) -> None:
 
 
 def _refuse_changes(saved: Mapping[str, Any], now: Mapping[str, Any], run: Run) -> None:
-    """A checkpoint continues only with the method and the number of processes it was written with."""
+    """Refuse to continue a checkpoint with another method or number of processes."""
     if saved["method"] != now["method"]:
         raise ValueError(f"{run.folder} was trained with method {saved['method']}, not {now['method']}")
     if saved["world_size"] != now["world_size"]:

@@ -1,4 +1,4 @@
-"""The progress bar of a run: epoch, loss, images per second, time left."""
+"""The progress bar of a training run: epoch, loss, images per second, time left."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 
 class TrainingProgress:
-    """A live bar on a terminal, one line per epoch elsewhere, nothing on ranks other than the first.
+    """A live bar on a terminal, or one line per epoch elsewhere.
 
     Args:
-        total: Steps of the whole training.
-        done: Steps that a resumed run has behind it.
-        enabled: False shows nothing.
+        total: Number of steps of the whole training.
+        done: Number of steps that a resumed run has done already.
+        enabled: False shows nothing, as on all ranks except the first.
         stream: Where to write; standard error by default, so that results can be piped.
     """
 
@@ -44,12 +44,12 @@ class TrainingProgress:
         self._bar.stop()
 
     def step(self, epoch: int, epochs: int, loss: float, rate: float) -> None:
-        """One optimiser step more."""
+        """Advance the bar by one optimiser step."""
         if self._live:
             numbers = f"loss {loss:.3f}  {rate:,.0f} images/s"
             self._bar.update(self._task, advance=1, description=f"epoch {epoch + 1}/{epochs}", numbers=numbers)
 
     def say(self, sentence: str) -> None:
-        """A line that stays."""
+        """Print a line that stays above the bar."""
         if self._enabled:
             self._console.print(sentence, highlight=False, soft_wrap=True)

@@ -19,7 +19,7 @@ from antipodes.evaluation.splits import class_balanced_subset, stratified_split,
 from antipodes.evaluation.subject import Subject
 from antipodes.functional.checks import number_classes
 from antipodes.methods.towers import JoinedEncoders
-from antipodes.runs.embedding import embed
+from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.towers import tower_network
 from antipodes.runs.views import build_augmentation
 from antipodes.seeding import generator
@@ -133,7 +133,7 @@ class FineTune(Protocol):
         views = generator("fine-tune views", subject.seed)
         self._train(network, task.train, task.labels, ids, rate, lambda images: recipe(images, views), subject)
         shown = subject.plain_view(task.pixels)
-        logits = embed(network, task.test, preprocess=shown, device=subject.device, workers=subject.workers)
+        logits = embed_dataset(network, task.test, preprocess=shown, device=subject.device, workers=subject.workers)
         return accuracy(logits, task.test_labels)
 
     def _train(
@@ -178,7 +178,7 @@ def feature_width(subject: Subject, encoder: nn.Module) -> int:
         return int(encoder.num_features)  # type: ignore[arg-type]
     two = subset(subject.data, torch.arange(2))
     shown = subject.plain_view(subject.method.pixels)
-    return embed(encoder.to(subject.device), two, preprocess=shown, device=subject.device).shape[1]
+    return embed_dataset(encoder.to(subject.device), two, preprocess=shown, device=subject.device).shape[1]
 
 
 def _batches(count: int, batch: int, steps: int, draws: torch.Generator) -> Iterator[Tensor]:

@@ -15,7 +15,7 @@ from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.splits import stratified_split
 from antipodes.evaluation.subject import Subject
 from antipodes.functional.checks import number_classes
-from antipodes.runs.embedding import embed
+from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.towers import tower_network
 from antipodes.seeding import generator
 
@@ -131,7 +131,7 @@ def feature_maps(
         )
     network = _BeforePool(encoder, pools[-1], side).to(subject.device)
     shown = view or subject.plain_view(subject.method.pixels)
-    return embed(network, data, preprocess=shown, device=subject.device, workers=subject.workers).half()
+    return embed_dataset(network, data, preprocess=shown, device=subject.device, workers=subject.workers).half()
 
 
 class _BeforePool(nn.Module):
