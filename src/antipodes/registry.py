@@ -1,10 +1,10 @@
-"""The one place where a name becomes a thing.
+"""The registry: the names of components, and the one place where a name becomes a class.
 
-`NAMES` is plain data: for every kind of component its names, each with the dotted path of a class, the constructor
-arguments that the name fixes (`preset`), and the options of a run that come with it unless told otherwise (`run`).
-Nothing heavy is imported before `find` loads a component, so listing names costs nothing.
+`NAMES` is plain data: for every kind of component its names, each with the dotted path of a class, constructor
+arguments that the name sets (`preset`), and default options of a run with it (`run`). `find` imports a component, so
+listing names imports nothing heavy.
 
-A name that is not in the table may be the dotted path of a class of one's own; data may also be a path on disk or
+A name that is not in the table may be the dotted path of a user's class; data may also be a path on disk or
 `hf:<dataset>`, and an encoder `timm:<model>` or `hf:<model>`.
 """
 
@@ -24,7 +24,7 @@ from typing import Any, Literal
 Kind = Literal["method", "loss", "negatives", "guide", "data", "encoder", "augmentation"]
 
 DOTTED_PATH = re.compile(r"([A-Za-z_]\w*\.)+[A-Z]\w*", re.ASCII)
-"""What the dotted path of a class looks like: ``package.module.Class``, the class with a capital letter."""
+"""The pattern of a class's dotted path: ``package.module.Class``, where the class begins with a capital letter."""
 
 _BASES: dict[Kind, str] = {
     "method": "antipodes.methods.method.Method",
@@ -38,17 +38,17 @@ _BASES: dict[Kind, str] = {
 
 
 _DATASET_AT = "antipodes.data.on_disk.dataset_at"
-"""The function that finds out which dataset reads what lies at a path. It is imported by its name when it is needed."""
+"""The function that finds the dataset class for a path. It is imported when it is needed."""
 
 
 @dataclass(frozen=True)
 class RegistryEntry:
-    """What a name stands for.
+    """What a name in the registry stands for.
 
     Args:
         path: Dotted path of the class.
-        preset: Constructor arguments that the name fixes; a configuration may still override them.
-        run: Options of the run that come with the name, as a configuration would have them.
+        preset: Constructor arguments that the name sets; a configuration may override them.
+        run: Default options of a run with it, as in a configuration.
     """
 
     path: str
@@ -58,12 +58,12 @@ class RegistryEntry:
 
 @dataclass(frozen=True)
 class Preset:
-    """Options of a run that won somewhere, under a name.
+    """Options of a run that gave the best result in a published comparison, under a name.
 
     Args:
         what: What it is for and what it does, in a few words.
-        evidence: The page that shows it.
-        run: The options, as a configuration would have them.
+        evidence: The page with the comparison.
+        run: The options, as in a configuration.
     """
 
     what: str
@@ -73,7 +73,7 @@ class Preset:
 
 @dataclass(frozen=True)
 class Component:
-    """An entry whose class has been imported."""
+    """A component whose class has been imported."""
 
     target: Callable[..., Any]
     preset: Mapping[str, Any] = field(default_factory=dict)
@@ -103,7 +103,7 @@ _ENCODERS: dict[str, RegistryEntry] = {
     "resnet18-slim": RegistryEntry(_RESNET, {**_SLIM, "blocks": (2, 2, 2, 2)}),
     "resnet8-slim": RegistryEntry(_RESNET, {**_SLIM, "blocks": (1, 1, 1)}),
     "efficientnet-lite0": RegistryEntry("antipodes.encoders.efficientnet.EfficientNetLite0"),
-    # fitted to the training images before the first step, and never trained: with --epochs 0 it is all there is to do
+    # fitted to the training images before the first step and never trained: --epochs 0 is enough
     "patches": RegistryEntry("antipodes.encoders.patches.PatchEncoder"),
     # Texts: pretrained, CLIP's transformer from scratch, and the quickest.
     "minilm": RegistryEntry("antipodes.encoders.minilm.MiniLM"),
@@ -344,13 +344,13 @@ PRESETS: dict[str, Preset] = {
         },
     ),
 }
-"""Options of a run that go together, by name (`antipodes train --preset NAME`); what a call says itself wins."""
+"""Options of a run by name (`antipodes train --preset NAME`); options that the call gives override them."""
 
 RENAMED: dict[str, str] = {
     "dcl": "debiased",
     "neighbours": "dataset-neighbours",
 }
-"""Names of components of earlier versions, with those that replaced them."""
+"""Former names of components, and the names that replaced them."""
 
 ELSE: dict[Kind, str] = {
     "method": "the dotted path of a Method",
@@ -362,17 +362,17 @@ ELSE: dict[Kind, str] = {
     "files, hf:<dataset>, or the dotted path of a dataset",
     "augmentation": "the dotted path of an Augmentation",
 }
-"""What a name of each kind may be besides those in the table."""
+"""What a name of each kind may be besides the names in the table."""
 
 
 def find(kind: Kind, name: str) -> Component:
-    """Look a component up by its name, by a path on disk (data), by `timm:<model>`, `hf:<model>` or a dotted path.
+    """Look up a component by its name, a path on disk (data), `timm:<model>`, `hf:<model>` or a dotted path.
 
-    A path that exists is always data and is never imported. A dotted path ends in the name of a class
-    (``package.module.Class``); the current folder is searched for it after all installed packages.
+    An existing path is always data and is never imported. A dotted path ends in the name of a class
+    (``package.module.Class``); the current folder is searched after all installed packages.
 
     Raises:
-        ValueError: if there is none; the sentence lists the names that exist.
+        ValueError: if there is no such component; the message lists the names that exist.
 
     Example:
         >>> find("encoder", "resnet18-slim").preset["width"]
@@ -400,7 +400,7 @@ def find_preset(name: str) -> Preset:
     """Look a preset up by its name.
 
     Raises:
-        ValueError: if there is none; the sentence lists the names that exist.
+        ValueError: if there is no such preset; the message lists the names that exist.
 
     Example:
         >>> find_preset("locked-clip").run["method"]
@@ -412,7 +412,7 @@ def find_preset(name: str) -> Preset:
 
 
 def merged(options: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with others laid over them, components inside likewise.
+    """Return options overridden by others; nested components are merged in the same way.
 
     Example:
         >>> merged({"head": {"kind": "mlp2", "dim": 128}}, {"head": {"dim": 64}, "epochs": 3})
@@ -427,10 +427,10 @@ def merged(options: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, A
 
 
 def _data_on_disk(name: str) -> RegistryEntry:
-    """Data by its path: what lies there decides which dataset reads it.
+    """Return the entry for data at a path, by what is stored there.
 
     Raises:
-        ValueError: if there is no such path, or it is something else.
+        ValueError: if the path does not exist or holds no data.
     """
     if (path := _attribute(_DATASET_AT)(name)) is not None:
         return RegistryEntry(path, {"path": name})
@@ -479,10 +479,10 @@ def _attribute(path: str) -> Any:
 
 @contextmanager
 def _current_folder_importable() -> Iterator[None]:
-    """Append the current folder to the import path, so that users can name classes of their own.
+    """Append the current folder to the import path, so that users can name their own classes.
 
-    The folder comes last: a file in it never replaces an installed module. It is removed again afterwards, because the
-    current folder may be a folder of data whose files must not run.
+    The folder comes last, so a file in it never replaces an installed module. It is removed afterwards, because the
+    current folder may hold data whose files must not run.
     """
     folder = os.getcwd()
     sys.path.append(folder)

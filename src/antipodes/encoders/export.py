@@ -18,7 +18,7 @@ from antipodes.encoders.encoder import Encoder, Preprocessing
 from antipodes.encoders.heads import build_head, describe_head
 from antipodes.encoders.text import VOCABULARY
 from antipodes.files import MARK, replacing
-from antipodes.plain_text import printable
+from antipodes.plain_text import escape_markdown, printable
 
 DIGEST = "sha256"  # key in the metadata
 CLASSIFIER = ("fc.weight", "fc.bias")

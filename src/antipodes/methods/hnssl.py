@@ -1,4 +1,4 @@
-"""HNSSL: online features of a view against slowly moving features of the plain image, with mined negatives."""
+"""HNSSL: online features of a view against target features of the plain image, with mined hard negatives."""
 
 from __future__ import annotations
 
@@ -67,15 +67,15 @@ class HNSSL(Method):
 
     @property
     def target(self) -> Tower:
-        """The target encoder."""
+        """Return the target encoder."""
         return self.network[TARGET] if self.target_gradient else self._target
 
     def copies(self, tower: str) -> list[Tower]:
-        """The online tower and the target."""
+        """Return the online tower and the target."""
         return [self.network[tower], self.target]
 
     def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
-        """Online features of the view against target features of the plain image."""
+        """Return the loss of the views' online features (b, F) against the plain images' target features (b, F)."""
         name = self.network.names()[0]
         inputs = batch[self.network.plans[name].input]
         assert inputs.plain is not None
@@ -91,5 +91,5 @@ class HNSSL(Method):
         return loss
 
     def after_step(self) -> None:
-        """The target follows."""
+        """Move the target encoder towards the online encoder."""
         follow(self.target, self.network[self.network.names()[0]], self.momentum)
