@@ -14,9 +14,9 @@ from PIL import Image
 
 from antipodes.data.shapes import Shapes
 from antipodes.evaluation import figures, map_figures, maps, pictures
-from antipodes.evaluation.judged import judge as judge_only
+from antipodes.evaluation.compared import judge_frozen as judge_only
 from antipodes.evaluation.maps import planar, turned
-from antipodes.evaluation.pictures import Subject, strongest_flags
+from antipodes.evaluation.pictures import PicturedRun, strongest_flags
 from antipodes.evaluation.run import score
 from antipodes.evaluation.thresholds import dataset_quantiles
 from antipodes.negatives import IFND, GloFND
@@ -25,7 +25,7 @@ from antipodes.runs.opening import open_method
 from antipodes.runs.snapshots import Snapshot, load_snapshots, save_snapshot
 from antipodes.runs.views import build_augmentation
 from tests.cli.command import here, refused
-from tests.reference.contrast import judge
+from tests.reference.contrast import judge_frozen
 
 pytest.importorskip("matplotlib", reason="pictures need the plots extra")
 from matplotlib.colors import to_rgba
@@ -67,12 +67,12 @@ def unlabelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def subject(folder: Path, anchors: int = 5, seed: int = 0) -> Subject:
+def subject(folder: Path, anchors: int = 5, seed: int = 0) -> PicturedRun:
     run = Run.open(folder)
-    return Subject(run, *open_method(run), anchors, seed)
+    return PicturedRun(run, *open_method(run), anchors, seed)
 
 
-def slow_flags(of: Subject) -> list[tuple[int, list[int]]]:
+def slow_flags(of: PicturedRun) -> list[tuple[int, list[int]]]:
     """Anchors and the samples they flag, most similar first, by a loop over pairs."""
     strongest = strongest_flags(of)
     order = torch.randperm(len(of.data), generator=pictures.generator("pictures", of.seed))[: of.config["batch_size"]]
@@ -84,7 +84,7 @@ def slow_flags(of: Subject) -> list[tuple[int, list[int]]]:
         flagged = []
         for k in range(len(order)):
             similarity = (z[i] @ keys[k]).item()
-            if i != k and not all(judge(rule, i, k, (similarity, 0))[0] for rule in rules):
+            if i != k and not all(judge_frozen(rule, i, k, (similarity, 0))[0] for rule in rules):
                 flagged.append((similarity, int(order[k])))
         found.append((int(order[i]), [sample for _, sample in sorted(flagged, reverse=True)]))
     return found
@@ -412,7 +412,7 @@ def test_a_few_far_points_do_not_shrink_a_map() -> None:
     points = torch.randn(500, 2, generator=torch.Generator().manual_seed(0))
     points[0] = 1000.0
     panel = map_figures.Panel("all", torch.zeros(500, dtype=torch.int64), {})
-    axes = map_figures.map_figure(points, "far", [panel]).axes[0]
+    axes = map_figures.coloured_map_figure(points, "far", [panel]).axes[0]
     assert axes.get_xlim()[1] < 10
 
 

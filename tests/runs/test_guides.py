@@ -16,7 +16,7 @@ from antipodes import DatasetNeighbours, Guided, InfoNCE, TableGuide
 from antipodes.cli.train import parse
 from antipodes.encoders.loading import LoadedEncoder
 from antipodes.encoders.patches import PatchEncoder
-from antipodes.evaluation.judged import judged_embeddings
+from antipodes.evaluation.compared import compared_embeddings
 from antipodes.guides import GuideSource, HistoryGuide, RunGuide
 from antipodes.methods import Batch, Method
 from antipodes.pairs import Pairs, normalise
@@ -423,7 +423,7 @@ def test_judging_a_run_looks_through_its_guide(name: str, tmp_path: Path) -> Non
     np.save(tmp_path / "classes.npy", torch.eye(4)[data.labels].numpy())
     method, data, _ = made("--method", name, *GUIDED, "--guide", tmp_path / "classes.npy")
     assert data.labels is not None
-    judged = judged_embeddings(method, data, None, 0)
+    judged = compared_embeddings(method, data, None, 0)
     (loss_fn,) = method.pair_losses().values()
     assert loss_fn.negatives is not None
     flags = loss_fn.negatives.flags(judged.pairs(torch.arange(32)))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from antipodes import InfoNCE
 from antipodes.data import Raw
 from antipodes.data.augment import Plain
-from antipodes.evaluation.judged import judged_embeddings
+from antipodes.evaluation.compared import compared_embeddings
 from antipodes.losses import SoftLabel
 from antipodes.methods import CLIP, SANE, Method, Tower, Towers
 from antipodes.pairs import normalise
@@ -173,6 +173,6 @@ def test_what_a_policy_judges_after_training_comes_from_the_kept_features(cache:
     fresh.load_state_dict(method.state_dict())
     for name in ("image", "vector"):
         fresh.network[name].encoder.register_forward_pre_hook(lambda *_: pytest.fail("embedded once more"))
-    judged = judged_embeddings(fresh, views.data, Plain(views.data.image_size), seed=0)
+    judged = compared_embeddings(fresh, views.data, Plain(views.data.image_size), seed=0)
     torch.testing.assert_close(judged.anchors, expected[0].detach())
     torch.testing.assert_close(judged.candidates, expected[1].detach())

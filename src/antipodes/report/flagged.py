@@ -15,7 +15,7 @@ from antipodes.audit.findings import FALSE_NEGATIVE, find
 from antipodes.audit.photos import Photos, photos_of
 from antipodes.data import Samples
 from antipodes.data.dataset import subset
-from antipodes.evaluation.judged import judge, judged_embeddings
+from antipodes.evaluation.compared import compared_embeddings, judge_frozen
 from antipodes.methods import Method
 from antipodes.negatives.flags import find_flags
 from antipodes.pairs import Pairs
@@ -137,7 +137,7 @@ def _flagged(
             pairs = _pairs(method, part, rows, direction)
             if loss_fn.ask_guide is not None:
                 pairs = pairs.with_guide(loss_fn.ask_guide(pairs))
-            flags = find_flags(pairs, judge(loss_fn.negatives, pairs))
+            flags = find_flags(pairs, judge_frozen(loss_fn.negatives, pairs))
         except ValueError:  # a policy that needs a guide, or more than embeddings
             continue
         judged = True
@@ -158,7 +158,7 @@ def _flagged(
 
 def _pairs(method: Method, part: Samples, rows: Tensor, direction: str) -> Pairs:
     """The samples that are looked at as one batch of a direction, each an anchor among all of them."""
-    seen = judged_embeddings(method, part, None, 0, direction)
+    seen = compared_embeddings(method, part, None, 0, direction)
     candidates = seen.candidates if len(seen.candidates) == len(rows) else seen.candidates[rows]  # a bank of all
     positives, ids = (seen.anchors * candidates).sum(1), part.sample_ids(torch.arange(len(rows)))
     if part.samples is None:

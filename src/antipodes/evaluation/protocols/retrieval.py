@@ -1,4 +1,4 @@
-"""`retrieval`: images by their texts and texts by their images."""
+"""`retrieval`: recall of images by their texts and of texts by their images."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from antipodes.runs.towers import PairedFeatures, paired_features
 
 @dataclass(frozen=True)
 class Retrieval(Protocol):
-    """Recall at a few ranks, both ways. Of an image with several texts any of them counts as found.
+    """Recall at several ranks in both directions; for an image with several texts, any of them counts.
 
     Args:
-        cutoffs: The ranks.
+        cutoffs: The ranks, such as 1, 5 and 10.
     """
 
     name = "retrieval"
@@ -30,7 +30,7 @@ class Retrieval(Protocol):
             raise ValueError(f"cutoffs must be ranks of at least 1, got {list(self.cutoffs)}")
 
     def run(self, subject: Subject) -> dict[str, float]:
-        """Texts found for images, images found for texts, and the mean of all recalls, in percent."""
+        """Return recall of texts by images, of images by texts, and the mean of all recalls, in percent."""
         pairs = subject.paired or _features(subject)
         texts, images, mean = recall_both_ways(pairs.images, pairs.texts, pairs.owners, self.cutoffs)
         scores = {f"image to text R@{cutoff}": recall for cutoff, recall in texts.items()}
@@ -39,7 +39,7 @@ class Retrieval(Protocol):
 
 
 def _features(subject: Subject) -> PairedFeatures:
-    """Embeddings of the test images and their texts under a method with a tower for each."""
+    """Embed the test images and their texts with a method that has a tower for each."""
     assert subject.method is not None
     assert subject.data is not None
     data = subject.data if subject.held_out is None else subject.held_out
