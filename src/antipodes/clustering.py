@@ -138,7 +138,7 @@ class _Rows:
             broken += (~length.isfinite()).sum()
             short = length < torch.finfo(self.dtype).tiny
             self.scale[part] = length.reciprocal().masked_fill(short, 0.0).to(self.dtype)
-        if summed(broken):  # all ranks raise together: if one stopped alone, the others would wait for it
+        if summed(broken):  # all ranks raise at once: if one stopped alone, the others would wait for it
             raise ValueError(f"{int(broken)} rows of features hold NaN or infinite numbers: check the encoder's output")
 
     def unit(self, rows: slice | Tensor) -> Tensor:

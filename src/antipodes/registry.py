@@ -137,7 +137,7 @@ _AUGMENTATIONS: dict[str, RegistryEntry] = {
     "moco-v2": RegistryEntry(_VIEW, {"scale": (0.2, 1.0), **_MOCO_COLOUR, "blur": 0.5}),
     # The same without blur, which at 32 pixels leaves little of an image.
     "moco-small": RegistryEntry(_VIEW, {"scale": (0.2, 1.0), **_MOCO_COLOUR}),
-    # BYOL's two views: the first always blurs; the second hardly ever, and solarises instead. They go together as
+    # BYOL's two views: the first always blurs; the second hardly ever, and solarises instead. They are used as
     # `--augmentation byol --augmentation.second byol-second`. SogCLR, and with it GloFND, has the first one twice.
     "sogclr": RegistryEntry(_VIEW, {**_BYOL, "blur": 1.0}),
     "byol": RegistryEntry(_VIEW, {**_BYOL, "blur": 1.0}),

@@ -359,7 +359,7 @@ def test_support_views_can_be_drawn_and_judged(tmp_path: Path) -> None:
     assert of.judged.supports is not None
     flags = strongest_flags(of)
     assert [len(row.ids) for row in flags] == [3] * 4  # a tenth of 31
-    assert all(picture.file for picture in pictures.draw(of.run, tmp_path / "drawn", anchors=2))
+    assert all(picture.file for picture in pictures.draw_pictures(of.run, tmp_path / "drawn", anchors=2))
     assert "flags pooled precision" in here("evaluate", run, "--protocol", "false-negatives", "--json")[1]
 
 

@@ -104,7 +104,9 @@ class PicturedRun:
         return compared_embeddings(self.method, self.data, recipe, self.seed, direction)
 
 
-def draw(run: Run, folder: Path, anchors: int = 8, file_format: str = "png", seed: int = 0) -> Iterator[DrawnPicture]:
+def draw_pictures(
+    run: Run, folder: Path, anchors: int = 8, file_format: str = "png", seed: int = 0
+) -> Iterator[DrawnPicture]:
     """Draw every picture that applies to a run into a folder; yield each when it is done.
 
     Raises:
@@ -115,13 +117,13 @@ def draw(run: Run, folder: Path, anchors: int = 8, file_format: str = "png", see
     yield from _draw({name: partial(picture, subject) for name, picture in PICTURES.items()}, folder, file_format)
 
 
-def draw_compared(
+def draw_compared_pictures(
     runs: Sequence[Run], folder: Path, anchors: int = 8, file_format: str = "png", seed: int = 0
 ) -> Iterator[DrawnPicture]:
     """Draw several runs of the same data in comparison: maps of their features, and the images that they flag.
 
     Raises:
-        ValueError: as `draw`, or if the runs were trained on different data.
+        ValueError: as `draw_pictures`, or if the runs were trained on different data.
     """
     _check(anchors)
     subjects = [PicturedRun(run, *open_method(run), anchors, seed) for run in runs]

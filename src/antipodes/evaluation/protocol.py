@@ -6,14 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from importlib import import_module
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from antipodes.evaluation.names import LABELS_ARE_NEEDED, PROTOCOLS
 from antipodes.evaluation.subject import Subject
-
-Need = Literal["features", "labels", "network", "policy", "others", "pairs", "classes"]
-"""What a protocol needs: features of train and test; their labels; the network; the run's policy; other datasets; pairs
-of images and texts; images of named classes with a text tower."""
 
 
 class Protocol(ABC):
@@ -22,7 +18,9 @@ class Protocol(ABC):
     Attributes:
         name: The protocol's name in the registry.
         summary: What it measures, in a line for `antipodes evaluate --help`.
-        needs: What it needs; a subject that lacks one of these is refused before anything is computed.
+        needs: What the subject must have, checked before anything is computed: `features` of train and test, their
+            `labels`, the `network`, the run's `policy`, `others` (datasets), `pairs` of images and texts, `classes`
+            (images of named classes and a text tower).
         takes_others: True if it evaluates on other datasets if some are given.
     """
 

@@ -64,7 +64,7 @@ class Run:
     """A run folder: config.yaml, metrics.jsonl, metrics.csv, checkpoints/last.pt and best.pt (with frozen.pt, where
     towers are frozen), encoder.safetensors.
 
-    And snapshots/epoch-NNN.pt, where the run was asked for them.
+    With --snapshot_every also snapshots/epoch-NNN.pt.
 
     Args:
         folder: The path of the folder.

@@ -148,7 +148,7 @@ def build_augmentation(spec: Mapping[str, Any], size: int, normalised: bool = Tr
 
 
 def with_statistics(config: dict[str, Any], data: Samples) -> dict[str, Any]:
-    """Return the configuration with the training data's mean and standard deviation, if it asks for them.
+    """Return the configuration with the training data's mean and standard deviation, if it selects them.
 
     These two numbers per channel are used by training views, smaller crops, evaluation and exported files.
 

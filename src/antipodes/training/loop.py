@@ -31,7 +31,8 @@ from antipodes.runs.records import RunningMeans
 from antipodes.runs.settings import Settings
 from antipodes.runs.snapshots import save_snapshot, take_snapshot
 from antipodes.training.between import fit_policies, online_knn, online_recall, policies_receiving, send
-from antipodes.training.prepare import Training, launch, prepare_training, rate_of
+from antipodes.training.prepare import launch, prepare_training
+from antipodes.training.state import Training, rate_of
 
 ADVICE = "try a lower learning_rate, a longer warmup or a clip_gradient"
 

@@ -129,8 +129,8 @@ def labelled_splits(other: Samples, subject: Subject, protocol: str) -> tuple[Sa
 
     Args:
         other: The training split.
-        subject: Who says how many test images are used.
-        protocol: The name of who asks.
+        subject: The subject, for its limit of test images.
+        protocol: The name of the protocol, for messages.
 
     Raises:
         ValueError: if there are no labels, or several an image.
