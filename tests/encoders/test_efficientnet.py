@@ -91,7 +91,7 @@ def test_convolutions_run_channels_last():
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"in_channels": 1}, "see 3 channels, not 1"), ({"in_channels": 0, "pretrained": False}, "at least 1")],
+    [({"in_channels": 1}, "take 3 channels, not 1"), ({"in_channels": 0, "pretrained": False}, "at least 1")],
 )
 def test_impossible_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):

@@ -285,7 +285,7 @@ def test_evaluate_on_data_without_labels(tmp_path: Path) -> None:
     assert "the data has no labels" in errors
     assert "effective rank" in json.loads(out)["run"]
     assert "needs labels" in refused("evaluate", tmp_path / "run", "--protocol", "fine-tune")
-    assert "needs images and texts" in refused("evaluate", tmp_path / "run", "--protocol", "retrieval")
+    assert "needs pairs of images and texts" in refused("evaluate", tmp_path / "run", "--protocol", "retrieval")
     assert "names of their classes" in refused("evaluate", tmp_path / "run", "--protocol", "zero-shot")
 
 
@@ -457,7 +457,7 @@ def test_zero_shot_from_files(tmp_path: Path) -> None:
     assert "must hold rows of the classes, 0..1" in refused("evaluate", *files, "--labels", tmp_path / "wrong.npy")
     assert "give one" in refused("evaluate", *files, *labels, "--owners", tmp_path / "labels.npy")
     assert "need both files" in refused("evaluate", *labels)
-    assert "needs images and texts" in refused("evaluate", "--protocol", "retrieval", *files, *labels)
+    assert "needs pairs of images and texts" in refused("evaluate", "--protocol", "retrieval", *files, *labels)
     assert "--labels labels.npy" in refused("evaluate", "--protocol", "zero-shot", *files)
 
 

@@ -220,7 +220,7 @@ def test_without_labels_nothing_is_judged_or_framed(unlabelled: Path) -> None:
     assert len(axes.images) > 20  # of 64, those that have a place of their own
     assert not axes.collections
     lines = here("pictures", unlabelled)[1].splitlines()
-    assert lines[2] == "no detection: the data has no labels to judge flags by"
+    assert lines[2] == "no detection: the data has no labels, by which flags are scored"
     assert lines[5:] == [NO_SNAPSHOTS]
 
 

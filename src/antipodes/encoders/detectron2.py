@@ -7,15 +7,11 @@ times 255 and set ``STRIDE_IN_1X1: false``; the file of weights states the same.
 
 import pickle
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 import yaml
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from antipodes.encoders.encoder import Preprocessing
 from antipodes.encoders.resnet import Bottleneck, ResNet
@@ -44,11 +40,6 @@ def to_detectron2(encoder: nn.Module, preprocessing: Preprocessing) -> dict[str,
     }
 
 
-def from_detectron2(model: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-    """Return detectron2's arrays as tensors under the names of torchvision and of `ResNet`."""
-    return {torchvision_name(key): torch.from_numpy(np.array(array)) for key, array in model.items()}
-
-
 def detectron2_name(key: str) -> str:
     """Turn torchvision's name of a tensor into detectron2's.
 
@@ -61,18 +52,6 @@ def detectron2_name(key: str) -> str:
     key = re.sub(r"^layer(\d)", lambda found: f"res{int(found[1]) + 1}", key)
     key = re.sub(r"\bbn(\d)\b", r"conv\1.norm", key)
     return key.replace("downsample.0", "shortcut").replace("downsample.1", "shortcut.norm")
-
-
-def torchvision_name(key: str) -> str:
-    """Turn detectron2's name of a tensor into torchvision's.
-
-    Example:
-        >>> torchvision_name("stem.conv1.norm.running_var")
-        'bn1.running_var'
-    """
-    key = key.removeprefix("stem.").replace("shortcut.norm", "downsample.1").replace("shortcut", "downsample.0")
-    key = re.sub(r"\bconv(\d)\.norm\b", r"bn\1", key)
-    return re.sub(r"^res(\d)", lambda found: f"layer{int(found[1]) - 1}", key)
 
 
 def save_detectron2(encoder: nn.Module, preprocessing: Preprocessing, path: str | Path) -> list[Path]:
