@@ -6,13 +6,17 @@ RELEASE_PIP = .venv-release/bin/pip install --quiet --disable-pip-version-check 
 TOOLS = pytest pytest-xdist pytest-timeout hypothesis
 PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-oracles attack lint bench docs release clean
+.PHONY: demo test research-test test-oracles attack lint bench docs release clean
 
 demo: .venv/ready
 	.venv/bin/antipodes demo
 
 test: .venv/dev
 	.venv/bin/python -m pytest --numprocesses 2
+
+# the papers' studies, their runners, lesions and pages
+research-test: .venv/dev
+	.venv/bin/python -m pytest --numprocesses 2 research
 
 # the tests that compare with other libraries' own code, in an environment of their own
 test-oracles: .venv-oracles/ready
@@ -45,6 +49,18 @@ release:
 	cd .venv-release && rm -rf run && bin/antipodes --version && bin/antipodes train --data shapes --data.count 256 \
 	  --encoder resnet8-slim --batch_size 64 --epochs 1 --out run && bin/antipodes evaluate run --protocol knn
 
+# HASHED=1: the packages of constraints-hashed.txt by their digests, and nothing else but torch; for CI
+ifdef HASHED
+.venv/ready: pyproject.toml constraints.txt constraints-hashed.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) torch
+	.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement constraints-hashed.txt
+	.venv/bin/pip install --quiet --no-index --no-deps --no-build-isolation --editable .
+	touch $@
+
+.venv/dev .venv/docs: .venv/ready
+	touch $@
+else
 # torch by itself first: the constraint then holds for everything that asks for torch;
 # the rest is what the commands of the README need beyond training: figures, pages, tables, a pretrained encoder
 .venv/ready: pyproject.toml constraints.txt
@@ -57,6 +73,11 @@ release:
 	$(PIP) --editable '.[dev]'
 	touch $@
 
+.venv/docs: .venv/ready
+	$(PIP) --editable '.[docs]'
+	touch $@
+endif
+
 .venv/bench: .venv/dev
 	$(PIP) --editable '.[bench]'
 	touch $@
@@ -68,10 +89,6 @@ release:
 	$(ORACLES_PIP) torch
 	$(ORACLES_PIP) --editable '.[text]' $(TOOLS) sentence-transformers
 	$(ORACLES_PIP) --no-deps open_clip_torch
-	touch $@
-
-.venv/docs: .venv/ready
-	$(PIP) --editable '.[docs]'
 	touch $@
 
 clean:

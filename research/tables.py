@@ -19,6 +19,7 @@ from typing import Any
 from records import HERE, best_setting
 from scipy.stats import ttest_rel
 
+PAGES = HERE / "pages"
 Scores = dict[int, dict[str, float]]
 """Metrics by seed."""
 
@@ -167,19 +168,19 @@ def main() -> None:
         return runs
 
     if runs := results("recommender"):
-        page, scores = HERE / "recommender.md", ("recall@20", "ndcg@20")
+        page, scores = PAGES / "recommender.md", ("recall@20", "ndcg@20")
         text = table(scores_of(runs, "recall@20", {}), scores, "plain")
         insert(page, "lastfm", f"{text}\n\n{tried(runs, {})}")
         insert(page, "lastfm at 0.1", table(scores_of(runs, "recall@20", {}, 0.1), scores, "plain"))
     runs = results("text_pairs")
     for dataset in dict.fromkeys(run["key"]["dataset"] for run in runs):
-        page, scores, of = HERE / "text.md", ("ndcg@10", "map@r"), {"dataset": dataset}
+        page, scores, of = PAGES / "text-pairs.md", ("ndcg@10", "map@r"), {"dataset": dataset}
         text = table(scores_of(runs, "map@r", of), scores, "plain")
         insert(page, dataset, f"{text}\n\n{tried(runs, of)}")
         insert(page, f"{dataset} at 0.06", table(scores_of(runs, "map@r", of, 0.06), scores, "plain"))
         insert(page, f"{dataset} precision", precision(runs, dataset))
     if runs := results("glofnd_settling"):
-        insert(HERE / "glofnd-settling.md", "settling", settling(runs))
+        insert(PAGES / "glofnd-settling.md", "settling", settling(runs))
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ def test_the_page_has_the_loops_that_people_ask_for() -> None:
         "Images and texts",
         "Lightning",
         "Gradient accumulation",
+        "A policy of your own",
     ):
         assert title in SECTIONS
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from antipodes.audit.embeddings import Embeddings, read_embeddings, write_embeddings
-from antipodes.audit.outputs import write_table
+from antipodes.auditing.embeddings import Vectors, read_embeddings, write_embeddings
+from antipodes.auditing.outputs import write_table
 from antipodes.data import Folder
 from antipodes.encoders import create, patches
 from antipodes.encoders.export import export_backbone
@@ -82,7 +82,7 @@ def test_tables_of_names_start_no_formula(tmp_path: Path) -> None:
         assert list(csv.reader(first))[1][0] == f"'{FORMULA}/bad.png"
         assert list(csv.reader(second))[1:] == [[f"'{FORMULA}/a.png", "-0.5"], ["b", "2.0"]]
     paths = (f"{FORMULA}/a.png", "b.png")
-    write_embeddings(tmp_path / "v.npy", Embeddings(np.eye(2, dtype=np.float32), paths))
+    write_embeddings(tmp_path / "v.npy", Vectors(np.eye(2, dtype=np.float32), paths))
     assert f"'{FORMULA}" in (tmp_path / "v.paths.csv").read_text()
     assert read_embeddings(tmp_path / "v.npy").paths == paths
 

@@ -12,6 +12,9 @@ TYPE_CHECKING = False  # not from typing: `python -m antipodes` would look for a
 if TYPE_CHECKING:
     from typing import Any
 
+    from antipodes.auditing.audit import audit
+    from antipodes.auditing.embedding import embed
+    from antipodes.auditing.neighbourhood import neighbours
     from antipodes.encoders.loading import load
     from antipodes.guides import HistoryGuide, MomentumGuide, NetworkGuide, TableGuide
     from antipodes.losses import (
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
         estimate_alpha,
     )
     from antipodes.pairs import Bounds, Group, Guide, Listed, Pairs, Ranks, Rule
+    from antipodes.reporting.report import report
     from antipodes.state import SampleTable
 
 _HOMES = {
@@ -85,8 +89,12 @@ _HOMES = {
     "TableGuide": "guides",
     "Temperature": "losses",
     "TwoWay": "losses",
+    "audit": "auditing.audit",
+    "embed": "auditing.embedding",
     "estimate_alpha": "negatives",
     "load": "encoders.loading",
+    "neighbours": "auditing.neighbourhood",
+    "report": "reporting.report",
 }
 
 _RENAMED = {"DCL": "Debiased", "GuideView": "Distillation", "Neighbours": "DatasetNeighbours"}
@@ -129,8 +137,12 @@ __all__ = [
     "TableGuide",
     "Temperature",
     "TwoWay",
+    "audit",
+    "embed",
     "estimate_alpha",
     "load",
+    "neighbours",
+    "report",
 ]
 
 
@@ -144,3 +156,8 @@ def __getattr__(name: str) -> "Any":
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    dunder = [name for name in globals() if name.startswith("__")]
+    return sorted([*dunder, "__version__", *__all__])

@@ -47,7 +47,7 @@ examples:
   antipodes neighbours photos.npz --k 5 --out neighbours.csv
   antipodes report runs/a runs/b --out report.html
   antipodes compare runs/a runs/b --baseline runs/a
-  antipodes study list
+  antipodes study mine.yaml
 
 `antipodes COMMAND --help` explains a command. `antipodes train --method moco --help` shows the options of that method.
 Exit codes: 0 done, 1 the run failed, 2 the call was wrong, 130 stopped by Control-C, 143 by SIGTERM.

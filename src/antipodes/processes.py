@@ -14,7 +14,7 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 def end_with_parent(parent: int) -> None:
     """Ask the kernel to terminate this process when its parent ends, in whatever way; Linux only.
 
-    The child calls it, as `preexec_fn` of `subprocess.Popen`.
+    The child calls it, as `preexec_fn` of `subprocess.Popen` or in its own code.
 
     Args:
         parent: The parent's process id. If the parent has ended already, the child ends at once.

@@ -283,7 +283,7 @@ NAMES: dict[Kind, dict[str, RegistryEntry]] = {
 PRESETS: dict[str, Preset] = {
     "locked-clip": Preset(
         "image and text: CLIP's heads on locked EfficientNet-Lite0 and MiniLM, for ten epochs, as more overfit",
-        "docs/evidence/image-text.md",
+        "research/pages/image-text.md",
         {
             "method": "clip",
             "encoder": "efficientnet-lite0",
@@ -302,7 +302,7 @@ PRESETS: dict[str, Preset] = {
     "guided": Preset(
         "images: SimCLR guided by a frozen EfficientNet-Lite0: its vector is one more view of every sample, and four "
         "fifths of the target go to the tenth of a batch that it finds most alike",
-        "docs/evidence/scratch-search.md",
+        "research/pages/scratch-search.md",
         {
             "method": "simclr",
             "guide": {"name": "network", "encoder": "efficientnet-lite0", "size": 128, "dim": 128},
@@ -319,7 +319,7 @@ PRESETS: dict[str, Preset] = {
     "patches": Preset(
         "images: the same by the small patches that images are made of, with half of the target; no weights from "
         "elsewhere",
-        "docs/evidence/scratch-search.md",
+        "research/pages/scratch-search.md",
         {
             "method": "simclr",
             "guide": "patches",
@@ -335,7 +335,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "ring-bank": Preset(
         "images: instance discrimination on a bank with a centred head, negatives from a ring of useful difficulty",
-        "docs/evidence/ring.md",
+        "research/pages/ring.md",
         {
             "method": {"name": "instance", "samples": 1024},
             "head": {"centred": True},
@@ -394,6 +394,27 @@ def find(kind: Kind, name: str) -> Component:
             raise ValueError(f"{name} cannot be the {kind}: it is not a subclass of {base.__module__}.{base.__name__}")
         return Component(target, run=getattr(target, "run", {}))
     return Component(target, entry.preset, merged(getattr(target, "run", {}), entry.run))
+
+
+def load_class(path: str, what: str) -> Any:
+    """Import a class of the user's own by its dotted path, such as ``my_package.my_module.MyClass``.
+
+    The current folder is searched for it after all installed packages.
+
+    Args:
+        path: The dotted path.
+        what: What the class is for, for the error message.
+
+    Raises:
+        ValueError: if the path is not one of a class, or it cannot be imported.
+    """
+    if not DOTTED_PATH.fullmatch(path):
+        raise ValueError(f"unknown {what} {path!r}: give the dotted path of a class (package.module.Class)")
+    try:
+        with _current_folder_importable():
+            return _attribute(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"unknown {what} {path!r}: it cannot be imported as a class ({error})") from error
 
 
 def find_preset(name: str) -> Preset:

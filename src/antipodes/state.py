@@ -73,6 +73,8 @@ class SampleTable(nn.Module):
         super().__init__()
         num_samples = self.num_samples = sample_count(num_samples)
         self._in_memory = folder is None
+        if isinstance(shape, bytes):
+            raise ValueError(f"shape must be a tuple of whole numbers, got {describe(shape)}")
         shape = tuple(whole("shape", each, 0) for each in shape)
         size = (num_samples, *shape)
         if math.prod(size) >= LARGEST_TABLE:

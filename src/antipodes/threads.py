@@ -7,6 +7,9 @@ from contextlib import contextmanager
 
 import torch
 
+MOST_WORKERS = 1024
+"""Threads or processes that a call may ask for; more than any machine has cores for."""
+
 
 @contextmanager
 def one_thread() -> Iterator[None]:
@@ -17,3 +20,13 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def check_workers(workers: int, least: int = 1) -> None:
+    """Refuse a number of workers that cannot be started.
+
+    Raises:
+        ValueError: if it is too small or too large.
+    """
+    if not least <= workers <= MOST_WORKERS:
+        raise ValueError(f"workers must be at least {least} and at most {MOST_WORKERS}, got {workers}")

@@ -1,7 +1,8 @@
 """Random bad calls of everything public: each must work, or be refused by a sentence of ours that names the argument.
 
 `run(count, seed)` draws a constructor or a call, replaces one or more of its arguments by something odd, and says what
-became of it. `python -m tests.attack.bad_calls 10000 0` prints the counts and every failure.
+became of it. `python -m tests.attack.bad_calls 10000 0` prints the counts and every failure; it ends
+with exit code 1 if there is one.
 """
 
 from __future__ import annotations
@@ -421,3 +422,4 @@ if __name__ == "__main__":
     outcome = run(int(sys.argv[1]), int(sys.argv[2]))
     print("\n".join(outcome.failures))
     print(dict(outcome.counts))
+    sys.exit(int(outcome.failed > 0))

@@ -168,7 +168,7 @@ CONFLICTS = (
     "evaluate --images vectors.npy --texts other.npy",
     "export run",
     "report run run --out new.html",
-    "study false-negatives --data_size 3 --out new",
+    "study grid.yaml --data_size 3 --out new",
     "evalute run",
     "--verbose",
     "-x",

@@ -29,7 +29,7 @@ CALLS = (
     "neighbours vectors.npy --out near.csv",
     "evaluate run --protocol label-free",
     "report run --out page.html",
-    "study list",
+    "study --help",
 )
 
 

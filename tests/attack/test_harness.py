@@ -6,13 +6,18 @@ import os
 import random as random_
 import signal
 import time
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import torch
 
+import antipodes
 from tests.attack import __main__ as driver
+from tests.attack import bad_calls
 from tests.attack.harness import Ended, Failure, Outcome, changes, in_child, run, sentence, snapshot
 
 CASES = {  # of a smoke test; `make attack` has thousands
@@ -119,6 +124,37 @@ def test_a_few_cases_find_nothing(name: str, tmp_path: Path, monkeypatch: pytest
     counts = run(import_module(f"tests.attack.{name}"), CASES[name], seed=1, seconds=120)
     assert counts.tried
     assert counts.failures == []
+
+
+@pytest.mark.parametrize("seed", [11, 12, 13, 14])
+def test_ten_thousand_bad_calls_are_refused_by_name_or_work(seed: int) -> None:
+    found = bad_calls.run(2500, seed)
+    assert found.failures == []
+    assert sum(found.counts.values()) == 2500
+    assert min(found.counts["refused"], found.counts["fine"]) > 50
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (lambda z1: torch.zeros(3)[z1], "foreign"),
+        (lambda z1: torch.tensor(float("nan")), "not finite"),
+        (lambda z1: time.sleep(30), "hang"),
+        (lambda z1: antipodes.InfoNCE()(z1, None), "refused"),
+    ],
+)
+def test_a_bad_call_is_classified(call: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bad_calls, "SECONDS", 0.2)
+    target = bad_calls.Target("made up", call, {})
+    assert bad_calls.classify(target, {"z1": torch.ones(2, 2)}, construct=False)[0] == kind
+
+
+def test_the_driver_counts_bad_calls(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert driver.main(["--part", "bad_calls", "--minutes", "0.02", "--seed", "3"]) == 0
+    assert '{"bad_calls": {"tried": 20, ' in capsys.readouterr().out
+    failing = bad_calls.Result(Counter({"fine": 2, "foreign": 1}), ["foreign: InfoNCE"])
+    monkeypatch.setattr(bad_calls, "run", lambda count, seed: failing)
+    assert driver.main(["--part", "bad_calls"]) == 1
 
 
 def test_every_part_is_run_by_the_driver() -> None:

@@ -54,3 +54,11 @@ def test_commands_refuse_a_cut_configuration(run: Path, tmp_path: Path, command:
     for length in (0, 5, *random.Random(0).sample(range(len(text)), 4), len(text) - 2):
         (cut / "config.yaml").write_text(text[:length])
         assert "config.yaml" in refused(*calls[command])
+
+
+def test_a_run_of_another_version_is_refused_in_one_sentence(run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    text = (run / "config.yaml").read_text()
+    (other / "config.yaml").write_text(text.replace("\nloss:\n", "\nobjective:\n"))
+    assert "names no loss" in refused("evaluate", other, "--protocol", "knn")

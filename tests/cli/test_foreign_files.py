@@ -16,8 +16,9 @@ TINY = ["--data", "shapes", "--data.count", 128, "--batch_size", 64, "--encoder"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("foreign") / "run"
-    for number in ("", "2"):
-        assert here("train", *TINY, "--epochs", 1, "--out", f"{folder}{number}")[0] == 0
+    for seed, number in enumerate(("", "2")):
+        assert here("train", *TINY, "--epochs", 1, "--seed", seed, "--out", f"{folder}{number}")[0] == 0
+        assert here("evaluate", f"{folder}{number}", "--protocol", "knn")[0] == 0
     assert here("embed", folder, "--out", folder.parent / "vectors.npz")[0] == 0
     for number in range(4):
         pixels = np.random.default_rng(number).integers(0, 255, (40, 40, 3), dtype=np.uint8)

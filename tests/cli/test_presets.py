@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from antipodes.cli.study import complete
 from antipodes.cli.train import parse
 from antipodes.registry import PRESETS
-from antipodes.study.definition import load
+from antipodes.studies.definition import load
+from antipodes.studies.resolving import complete
 from tests.cli.command import here, refused
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,8 @@ def test_a_preset_brings_its_method_policy_and_options() -> None:
 
 def test_locked_clip_is_what_was_measured(tmp_path: Path) -> None:
     """Apart from the data it is the variant of the study to which its page points."""
-    (trial,) = [trial for trial in load("image-text").trials(tmp_path) if str(trial) == "clip .03, 10 epochs, seed 0"]
+    study = load(ROOT / "research" / "studies" / "image-text.yaml")
+    (trial,) = [trial for trial in study.trials(tmp_path) if str(trial) == "clip .03, 10 epochs, seed 0"]
     measured, preset = complete(trial), json.loads(json.dumps(asked("--preset", "locked-clip")))
     for config in (measured, preset):
         del config["data"], config["out"]

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from PIL import ImageOps
 
-from antipodes.audit.embeddings import read_embeddings
+from antipodes.auditing.embeddings import read_embeddings
 from antipodes.encoders import create, patches
 from antipodes.encoders.encoder import Preprocessing
 from antipodes.encoders.export import export_backbone
-from tests.audit.scenes import scene
+from tests.auditing.scenes import scene
 from tests.cli.command import antipodes, here, refused
-from tests.report.browser import opened
+from tests.pages.browser import opened
 
 
 @pytest.fixture
@@ -197,9 +197,9 @@ def test_embed_a_folder(folder: Path, ending: str) -> None:
     out = folder.with_name(f"photos.{ending}")
     code, text, errors = here("embed", "patches", folder, "--out", out, "--json")
     assert code == 0, errors
-    assert json.loads(text)["images"] == 15
+    assert json.loads(text)["vectors"] == 15
     read = read_embeddings(out)
-    assert read.vectors.shape == (15, json.loads(text)["dimensions"]) == (15, 14)  # one less than there are images
+    assert read.embeddings.shape == (15, json.loads(text)["dimensions"]) == (15, 14)  # one less than there are images
     assert ("paths" in json.loads(text)) == (ending == "npy")
     assert [Path(path).name for path in read.paths[:2]] == ["0.png", "1.png"]
     assert all(Path(path).is_file() for path in read.paths)
@@ -213,12 +213,12 @@ def test_embed_a_folder(folder: Path, ending: str) -> None:
 def test_patches_are_not_found_in_one_image(folder: Path) -> None:
     (folder / "broken.jpg").unlink()
     one = folder.with_name("one.npz")
-    assert "two pictures or more" in refused("embed", "patches", folder, "--limit", 1, "--out", one)
+    assert "at least two pictures" in refused("embed", "patches", folder, "--limit", 1, "--out", one)
     assert not [file for file in folder.parent.iterdir() if "one" in file.name]
 
 
 def test_embed_continues_where_it_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from antipodes.audit import parts, vectors
+    from antipodes.auditing import parts, vectors
 
     seen: list[int] = []
 
@@ -264,12 +264,12 @@ def test_wrong_calls_of_embed(
 
 
 def test_baseline_of_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from antipodes.audit import vectors
+    from antipodes.auditing import vectors
 
     def colours(images: list) -> np.ndarray:
         return np.stack([np.asarray(image.resize((3, 3)), dtype=np.float32).reshape(-1) for image in images])
 
-    monkeypatch.setattr(vectors.antipodes, "load", lambda name: colours, raising=False)
+    monkeypatch.setattr(vectors, "load", lambda name, tower: colours)
     out = folder.with_name("baseline.csv")
     code, text, errors = here(
         "baseline", folder, "--limit", 12, "--epochs", 0, "--runs", "mine", "--out", out, "--json"
@@ -305,7 +305,7 @@ def test_baseline_trains_simclr_once(folder: Path, tmp_path: Path, monkeypatch: 
 
 def _stopped_in_its_third_part(monkeypatch: pytest.MonkeyPatch, *call: object) -> None:
     """Call embed in parts of four images and stop it in the third."""
-    from antipodes.audit import parts, vectors
+    from antipodes.auditing import parts, vectors
 
     seen: list[int] = []
     real = vectors._encoded
@@ -339,7 +339,7 @@ def test_photos_and_encoders_that_were_replaced_get_new_vectors(
     assert json.loads(text)["taken from an earlier call"] == 0
     whole = folder.with_name("whole.npz")
     assert here("embed", encoder, folder, "--out", whole)[0] == 0
-    np.testing.assert_array_equal(read_embeddings(out).vectors, read_embeddings(whole).vectors)
+    np.testing.assert_array_equal(read_embeddings(out).embeddings, read_embeddings(whole).embeddings)
     if encoder != "patches":
         _stopped_in_its_third_part(monkeypatch, "embed", encoder, folder, "--out", out)
         time = weights.stat()

@@ -212,11 +212,11 @@ def test_a_wrong_study_gets_one_sentence(changes: dict[str, Any], sentence: str,
     assert not (tmp_path / "out").exists()
 
 
-def test_studies_are_listed() -> None:
-    assert "false-negatives" in here("study", "list")[1]
-    assert "choose one of cifar100-gap, detectors, false-negatives" in refused("study", "false-positives")
-    assert "choose one of full, quick" in refused("study", "false-negatives", "--budget", "slow")
-    assert "--parallel" in refused("study", "false-negatives", "--parallel", 0)
+def test_a_wrong_call_gets_one_sentence(tmp_path: Path) -> None:
+    study = write(tmp_path / "tiny.yaml", budgets={"quick": {"seeds": [0]}})
+    assert "choose one of full, quick" in refused("study", study, "--budget", "slow")
+    assert "--parallel" in refused("study", study, "--parallel", 0)
+    assert "--data_size belongs to --data" in refused("study", study, "--data_size", 32)
 
 
 def test_compare_groups_runs_that_differ_only_in_their_seed(finished: Any) -> None:
@@ -296,24 +296,36 @@ def test_another_study_takes_over_what_was_trained_alike(finished: Any, tmp_path
     assert scores[0] == scores[1]
 
 
-def test_a_part_of_a_shipped_grid_stays_out_of_the_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from antipodes.cli.study import _evidence
-    from antipodes.study.definition import load
+def test_the_report_of_a_projects_own_grid_goes_to_the_project(tmp_path: Path) -> None:
+    from antipodes.studies.definition import load
+    from antipodes.studies.places import Places
+    from antipodes.studies.run import places_of
 
-    (tmp_path / "pyproject.toml").write_text('name = "antipodes"')
-    monkeypatch.chdir(tmp_path)
-    assert _evidence(load("false-negatives"), Path("out")) == Path("docs/evidence")
-    assert _evidence(load("false-negatives", seeds=[0]), Path("out")) == Path("out")
-    assert _evidence(load("false-negatives", "quick"), Path("out")) == Path("out")
+    for name in ("studies", "results", "pages"):
+        (tmp_path / name).mkdir()
+    file, out = write(tmp_path / "studies" / "tiny.yaml", budgets={"quick": {"seeds": [0]}}), tmp_path / "out"
+    places = places_of(load(file), out)
+    assert (places.results, places.notes) == (tmp_path / "results", tmp_path / "notes")
+    assert places.link("tiny.png") == "../figures/tiny.png"
+    for part in (load(file, seeds=[0]), load(file, "quick"), load(file, data={"name": "shapes"})):
+        assert places_of(part, out) == Places.of(out)
+    assert places_of(load(file, "quick"), out, tmp_path) == places
+    assert places_of(load(write(tmp_path / "tiny.yaml")), out) == Places.of(out)
 
 
-def test_a_grid_with_failed_runs_stays_out_of_the_evidence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from antipodes.cli.study import _evidence
-    from antipodes.study.definition import load
+def test_a_projects_grid_with_failed_runs_stays_out_of_its_pages(tmp_path: Path) -> None:
+    for name in ("studies", "results", "pages"):
+        (tmp_path / name).mkdir()
+    variants = {"plain": {}, "wild": {"learning_rate": 1e30, "seeds": [1]}}
+    study = write(tmp_path / "studies" / "tiny.yaml", variants=variants, protocols=["knn"], paper=[], seeds=[1])
+    code, out, _ = here("study", study, "--out", tmp_path / "out")
+    assert code == 1
+    assert "not all runs were finished" in " ".join(out.split())
+    assert (tmp_path / "out" / "tiny.md").is_file()
+    assert not list((tmp_path / "pages").iterdir())
 
-    (tmp_path / "pyproject.toml").write_text('name = "antipodes"')
-    monkeypatch.chdir(tmp_path)
-    assert _evidence(load("false-negatives"), Path("out"), failed=True) == Path("out")
-    assert "docs/evidence stays as it is" in capsys.readouterr().err
+
+def test_names_of_earlier_versions_say_what_replaced_them() -> None:
+    assert "python -m research.ledger claims" in refused("study", "claims")
+    for name in ("list", "false-negatives"):
+        assert "give a path that ends in .yaml" in refused("study", name)

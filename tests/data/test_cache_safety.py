@@ -93,7 +93,9 @@ pictures.WORTH_KEEPING = 1
 original = pictures.decode_sources
 def slow(sources, size, keep):
     open(os.path.join(sys.argv[2], f"worker-{os.getpid()}"), "w").close()
-    time.sleep(float(sys.argv[3]))
+    end = time.monotonic() + float(sys.argv[3])
+    while time.monotonic() < end and not os.path.exists(os.path.join(sys.argv[2], "go")):
+        time.sleep(0.05)
     return original(sources, size, keep)
 pictures.decode_sources = slow
 def command(arguments):
@@ -179,12 +181,39 @@ with locked(Path(sys.argv[1]), "x"):
 
 
 def test_who_waits_for_a_lock_says_so_once(many: Path, tmp_path: Path) -> None:
-    first = start(many, tmp_path, 3)
+    first = start(many, tmp_path, 60)
     workers_of(tmp_path, 2)
     second = start(many, tmp_path, 0)
+    assert second.stderr is not None
+    said = second.stderr.readline()
+    (tmp_path / "go").touch()
     answer, errors = second.communicate(timeout=60)
+    errors = said + errors
     assert first.communicate(timeout=60) == ("130\n", "")
     assert answer == "130\n"
     assert errors.count("\n") == 1
     assert "waiting" in errors
     assert str(many) in errors
+
+
+@pytest.mark.parametrize("fresh", [True, False], ids=["just decoded", "from an earlier scan"])
+def test_a_cache_that_is_cut_while_it_is_used_is_an_error_and_no_signal(photos: Path, cache: Path, fresh: bool) -> None:
+    program = """
+import os, sys, torch
+from pathlib import Path
+from antipodes.data import DataError, Folder, pictures
+pictures.WORTH_KEEPING = 1
+data = Folder(sys.argv[1], size=8, decode=8, workers=0)
+os.truncate(next(Path(sys.argv[2]).glob("decoded/*/pixels-*")), 8)
+try:
+    data.fetch(torch.arange(len(data)))
+except DataError as error:
+    print(error)
+"""
+    if not fresh:
+        colours(photos)
+    call = [sys.executable, "-c", program, str(photos), str(cache)]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr  # -7 is SIGBUS
+    assert "pixels-" in done.stdout
+    assert "cut" in done.stdout

@@ -62,7 +62,7 @@ def test_postscript_never_reaches_ghostscript(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "x.jpg").write_bytes(POSTSCRIPT)
     code = (
         "import sys\nfrom antipodes.data.decode import decode_source\nfrom antipodes.data.image_opening import Source\n"
-        "from antipodes.audit.photos import read_image\n"
+        "from antipodes.auditing.photos import read_image\n"
         "assert decode_source(Source(sys.argv[1]), 8).pixels is None\n"
         "try:\n    read_image(sys.argv[1])\nexcept ValueError as error:\n    assert sys.argv[1] in str(error)\n"
     )

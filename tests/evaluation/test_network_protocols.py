@@ -16,7 +16,7 @@ from torch import nn
 from antipodes.cli.train import parse
 from antipodes.data import HuggingFaceCaptions, TensorImages
 from antipodes.evaluation.compared import AnchorCounts, compared_embeddings, count_by_anchor, judge_frozen
-from antipodes.evaluation.protocol import evaluate
+from antipodes.evaluation.protocol import run_protocols
 from antipodes.evaluation.protocols import fine_tune, linear_sgd
 from antipodes.evaluation.protocols.false_negatives import FalseNegatives, cluster_rates, flag_scores
 from antipodes.evaluation.protocols.fine_tune import FineTune
@@ -70,7 +70,7 @@ def test_judging_moves_nothing_and_flags_by_the_thresholds_as_they_stand() -> No
     above = (judged.anchors[:24] @ judged.anchors[:24].T).fill_diagonal_(-1) > 0.9
     counts = count_by_anchor(pairs, judge_frozen(policy, pairs), subject.data.labels)
     assert torch.equal(counts.flagged[0], above.sum(1).double())
-    evaluate([FalseNegatives()], subject)
+    run_protocols([FalseNegatives()], subject)
     policy._table.rows[:, 0].fill_(1.0)
     assert all(torch.equal(value, before[name]) for name, value in policy.state_dict().items())
 
@@ -99,7 +99,7 @@ def test_rates_of_a_clustering_are_those_of_its_rules_on_the_whole_dataset() -> 
     assert labels is not None
     features = tower_features(subject.method, subject.data)
     policy.fit(features, progress=0.5)
-    scores = evaluate([FalseNegatives()], subject)
+    scores = run_protocols([FalseNegatives()], subject)
     judged = compared_embeddings(subject.method, subject.data, None, 0)
     pairs = judged.pairs(torch.arange(48))
     for rule, clusters in zip(judge_frozen(policy, pairs), (3, 7), strict=True):
@@ -115,22 +115,22 @@ def test_fine_tuning_on_another_dataset_is_fine_tuning_with_its_images_and_label
     method, own, other = build("simclr"), images(30), images(90)
     other.name, other.metric = "other", "mean per class"
     options: dict[str, Any] = {"rates": (1e-6, 0.3), "epochs": 3, "min_steps": 30, "batch_size": 32}
-    scores = evaluate([TransferFineTune(**options)], Subject(method, own, others=[other]))
-    expected = evaluate([FineTune(fractions=(1.0,), **options)], Subject(method, other))
+    scores = run_protocols([TransferFineTune(**options)], Subject(method, own, others=[other]))
+    expected = run_protocols([FineTune(fractions=(1.0,), **options)], Subject(method, other))
     assert scores["fine-tune on other top-1"] == expected["fine-tune 100 % labels top-1"]
     assert scores["fine-tune rate, other"] == 0.3
     assert "fine-tune on other mean per class" in scores
     assert "fine-tune on others, mean" not in scores  # there is one
     twin = images(90)
     twin.name = "twin"
-    both = evaluate([TransferFineTune(**options)], Subject(method, own, others=[other, twin]))
+    both = run_protocols([TransferFineTune(**options)], Subject(method, own, others=[other, twin]))
     customs = [both["fine-tune on other mean per class"], both["fine-tune on twin top-1"]]  # each by its own
     assert both["fine-tune on others, mean"] == pytest.approx(sum(customs) / 2)
     twin.labels = torch.eye(3).long().repeat(30, 1)
     with pytest.raises(ValueError, match="transfer-fine-tune needs one label an image, and twin has several"):
-        evaluate([TransferFineTune(**options)], Subject(method, own, others=[twin]))
+        run_protocols([TransferFineTune(**options)], Subject(method, own, others=[twin]))
     with pytest.raises(ValueError, match="transfer-fine-tune needs other datasets"):
-        evaluate([TransferFineTune(**options)], Subject(method, own))
+        run_protocols([TransferFineTune(**options)], Subject(method, own))
 
 
 def test_fine_tuning_and_sgd_on_another_dataset_go_by_its_own_statistics_if_told_so() -> None:
@@ -142,7 +142,7 @@ def test_fine_tuning_and_sgd_on_another_dataset_go_by_its_own_statistics_if_told
     tuned = TransferFineTune(rates=(0.1,), epochs=1, min_steps=10, batch_size=32)
     sgd = TransferLinearSGD(epochs=5, batch_size=16)
     by_run, by_own = (
-        evaluate([tuned, sgd], Subject(resnet, own, others=[other], other_statistics=statistics))
+        run_protocols([tuned, sgd], Subject(resnet, own, others=[other], other_statistics=statistics))
         for statistics in ("run", "own")
     )
     names = {"fine-tune on pale top-1", "linear-sgd on pale top-1", "linear-sgd on pale mean per class"}
@@ -151,7 +151,7 @@ def test_fine_tuning_and_sgd_on_another_dataset_go_by_its_own_statistics_if_told
     mean, std = kept.statistics()  # of the part that is trained on
     normal = copy.copy(resnet)
     normal.pixels = {"mean": mean, "std": std}  # as if the run had been normalised so
-    assert by_own == evaluate([tuned, sgd], Subject(normal, own, others=[other]))
+    assert by_own == run_protocols([tuned, sgd], Subject(normal, own, others=[other]))
     assert by_own != by_run
 
 
@@ -161,15 +161,15 @@ def test_sgd_on_another_dataset_is_sgd_with_its_images_and_labels() -> None:
     twin.metric = "mean per class"
     method = build_method(parse(["--encoder", "resnet8-slim", "--head.hidden", "7"])[0], own)
     options: dict[str, Any] = {"epochs": 5, "batch_size": 16}
-    scores = evaluate([TransferLinearSGD(**options)], Subject(method, own, others=[other, twin]))
-    expected = evaluate([LinearSGD(**options)], Subject(method, other))
+    scores = run_protocols([TransferLinearSGD(**options)], Subject(method, own, others=[other, twin]))
+    expected = run_protocols([LinearSGD(**options)], Subject(method, other))
     assert scores["linear-sgd on other top-1"] == expected["linear-sgd top-1"]
     assert scores["linear-sgd rate, other"] == 0.01
     customs = [scores["linear-sgd on other top-1"], scores["linear-sgd on twin mean per class"]]
     assert scores["linear-sgd on others, mean"] == pytest.approx(sum(customs) / 2)
     twin.labels = torch.eye(3).long().repeat(20, 1)
     with pytest.raises(ValueError, match="transfer-linear-sgd needs one label an image, and twin has several"):
-        evaluate([TransferLinearSGD()], Subject(method, own, others=[twin]))
+        run_protocols([TransferLinearSGD()], Subject(method, own, others=[twin]))
 
 
 def test_networks_of_protocols_run_where_the_subject_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def test_networks_of_protocols_run_where_the_subject_says(monkeypatch: pytest.Mo
     fit = LinearSGD.fit
     monkeypatch.setattr(LinearSGD, "fit", lambda *arguments: (devices.append(arguments[-1]), fit(*arguments))[1])
     protocols = [FineTune(fractions=(1.0,), rates=(0.1,), epochs=1, min_steps=1), LinearSGD(epochs=1)]
-    evaluate(protocols, Subject(method, data, device="cpu:0", workers=3))
+    run_protocols(protocols, Subject(method, data, device="cpu:0", workers=3))
     assert told == [("cpu:0", 3)] * 3
     assert devices == ["cpu:0"]
 
@@ -199,11 +199,11 @@ def test_shares_that_are_not_as_asked_for_are_told() -> None:
     options: dict[str, Any] = {"rates": (0.1,), "epochs": 1, "min_steps": 1}
     tuned = TransferFineTune(fractions=(0.03, 0.2, 0.1, 1.0), **options)
     held_out = Subject(build("simclr"), images(20), others=[other])
-    scores = evaluate([tuned], held_out)
+    scores = run_protocols([tuned], held_out)
     assert scores["fine-tune on other, 3 % labels, used %"] == pytest.approx(100 / 12)  # one of 12 is more
     assert scores["fine-tune on other, 20 % labels, used %"] == pytest.approx(100 * 2 / 12)  # and two are less
     assert "fine-tune on other, used %" not in scores
-    scores = evaluate([FineTune(fractions=(0.2, 0.25), **options)], Subject(build("simclr"), other))
+    scores = run_protocols([FineTune(fractions=(0.2, 0.25), **options)], Subject(build("simclr"), other))
     assert scores["fine-tune 20 % labels, used %"] == pytest.approx(100 * 2 / 12)
     assert "fine-tune 25 % labels, used %" not in scores
 
@@ -212,13 +212,13 @@ def test_fine_tuning_learns_and_leaves_the_run_alone() -> None:
     method, data = build("simclr"), images(90)
     before = copy.deepcopy(method.state_dict())
     protocol = FineTune(fractions=(0.1, 1.0), rates=(1e-6, 0.3), epochs=3, min_steps=30, batch_size=32)
-    scores = evaluate([protocol], Subject(method, data))
+    scores = run_protocols([protocol], Subject(method, data))
     assert all(torch.equal(value, before[name]) for name, value in method.state_dict().items())
     assert scores["fine-tune 100 % labels top-1"] > 60
     assert scores["fine-tune 100 % labels top-1"] <= scores["fine-tune 100 % labels top-5"]
     assert scores["fine-tune rate, 100 % labels"] == 0.3  # the other learns nothing
     assert scores["fine-tune rate, 10 % labels"] == 0.3  # one of each class: none can be held out
-    assert evaluate([protocol], Subject(method, data)) == scores
+    assert run_protocols([protocol], Subject(method, data)) == scores
 
 
 def test_fine_tuning_chooses_its_rate_without_the_test_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +232,7 @@ def test_fine_tuning_chooses_its_rate_without_the_test_set(monkeypatch: pytest.M
         return real(self, subject, task, ids, rate)
 
     monkeypatch.setattr(FineTune, "accuracy_of", spy)
-    evaluate([protocol], Subject(build("simclr"), images(60)))
+    run_protocols([protocol], Subject(build("simclr"), images(60)))
     assert len(seen) == 3
     assert seen[0] == seen[1] < seen[2]
 
@@ -246,11 +246,11 @@ def test_a_linear_layer_by_sgd_on_maps_before_pooling() -> None:
     channels = pooled.shape[1]
     torch.testing.assert_close(maps.view(60, channels, -1).mean(2), pooled, atol=2e-3, rtol=2e-3)
     assert maps_before_pooling(subject, data, side=1).shape == (60, channels)
-    scores = evaluate([LinearSGD(epochs=20, batch_size=16, rates=(1e-7, 0.05))], subject)
+    scores = run_protocols([LinearSGD(epochs=20, batch_size=16, rates=(1e-7, 0.05))], subject)
     assert scores["linear-sgd rate"] == 0.05
     assert scores["linear-sgd top-1"] > 50
     with pytest.raises(ValueError, match="this encoder has none"):
-        evaluate([LinearSGD()], Subject(build("simclr"), data))
+        run_protocols([LinearSGD()], Subject(build("simclr"), data))
 
 
 def test_sgd_reaches_the_minimum_of_a_convex_problem() -> None:
@@ -267,7 +267,7 @@ def test_sgd_reaches_the_minimum_of_a_convex_problem() -> None:
 
 def test_without_labels_something_is_said_all_the_same() -> None:
     subject = Subject(build("simclr"), images(50, labelled=False))
-    scores = evaluate([LabelFree(most=30)], subject)
+    scores = run_protocols([LabelFree(most=30)], subject)
     recalls = {"other view R@1", "other view R@5", "duplicate recall"}
     assert set(scores) == recalls | {"alignment", "uniformity", "effective rank"}
     assert 0 <= scores["other view R@1"] <= scores["other view R@5"] <= 100
@@ -329,7 +329,7 @@ def test_retrieval_from_files_with_five_captions_an_image(tmp_path: Path) -> Non
 def test_images_without_a_text_are_no_queries() -> None:
     eye = torch.eye(3)
     pairs = PairedFeatures(eye, eye[:2], torch.tensor([0, 1]))
-    scores = evaluate([Retrieval()], Subject(paired=pairs))
+    scores = run_protocols([Retrieval()], Subject(paired=pairs))
     assert set(scores.values()) == {100.0}
 
 
@@ -368,7 +368,7 @@ def test_every_caption_counts_whoever_has_the_data() -> None:
     captions = [["a dog", "a cat"], ["photo of a dog"]]
     rows = [{"image": one, "caption": texts} for one, texts in zip(pictures, captions, strict=True)]
     data = HuggingFaceCaptions(Pairs(rows), size=4)
-    scores = evaluate([Retrieval(cutoffs=(1,))], zero_shot_subject(data=data))
+    scores = run_protocols([Retrieval(cutoffs=(1,))], zero_shot_subject(data=data))
     assert scores["image to text R@1"] == pytest.approx(100)  # the cat's first caption alone would give 0
     assert scores["text to image R@1"] == pytest.approx(100 * 2 / 3)
     assert caption_lines(data) > 0
@@ -400,7 +400,7 @@ def test_zero_shot_by_hand() -> None:
     red, green, reddish = (250, 10, 0), (10, 250, 0), (140, 120, 0)
     first = coloured([red, green, reddish, green], [0, 1, 1, 1], "first")  # the third is a dog, and seen as a cat
     second = coloured([red, green], [1, 0], "second")
-    scores = evaluate([ZeroShot()], zero_shot_subject(first, second))
+    scores = run_protocols([ZeroShot()], zero_shot_subject(first, second))
     assert scores == {
         "zero-shot first top-1": 75.0,
         "zero-shot first mean per class": pytest.approx((100 + 100 * 2 / 3) / 2),
@@ -408,25 +408,25 @@ def test_zero_shot_by_hand() -> None:
         "zero-shot second mean per class": 0.0,
         "zero-shot mean": 37.5,
     }
-    alone = evaluate([ZeroShot()], zero_shot_subject(first))
+    alone = run_protocols([ZeroShot()], zero_shot_subject(first))
     assert alone == {name: score for name, score in scores.items() if "first" in name}
-    own = evaluate([ZeroShot()], zero_shot_subject(second, data=first))
+    own = run_protocols([ZeroShot()], zero_shot_subject(second, data=first))
     assert (own["zero-shot top-1"], own["zero-shot second top-1"]) == (75.0, 0.0)
     assert "zero-shot mean" not in own  # the mean is one of other datasets
 
 
 def test_zero_shot_leaves_out_what_has_no_label_and_refuses_what_has_no_names() -> None:
     data = coloured([(250, 10, 0), (10, 250, 0)], [0, -1], "some")
-    assert evaluate([ZeroShot()], zero_shot_subject(data))["zero-shot some top-1"] == 100.0
+    assert run_protocols([ZeroShot()], zero_shot_subject(data))["zero-shot some top-1"] == 100.0
     data.classes = None
     with pytest.raises(ValueError, match="needs the names of the classes, and some has none"):
-        evaluate([ZeroShot()], zero_shot_subject(data))
+        run_protocols([ZeroShot()], zero_shot_subject(data))
     several = coloured([(250, 10, 0)], [0], "several")
     several.labels = torch.tensor([[1, 0]])
     with pytest.raises(ValueError, match="needs one label an image, and several has several"):
-        evaluate([ZeroShot()], zero_shot_subject(several))
+        run_protocols([ZeroShot()], zero_shot_subject(several))
     with pytest.raises(ValueError, match="--transfer FOLDER_OF_CLASSES"):
-        evaluate([ZeroShot()], zero_shot_subject())
+        run_protocols([ZeroShot()], zero_shot_subject())
 
 
 def test_names_of_folders_are_read_as_words() -> None:
@@ -470,7 +470,7 @@ def test_a_dataset_is_judged_by_its_own_custom() -> None:
     several.labels[0, 2] = -1
     one = images(60, 2)
     one.name, one.metric = "one", "mean per class"
-    scores = evaluate([Transfer()], Subject(build("simclr"), images(20), others=[several, one]))
+    scores = run_protocols([Transfer()], Subject(build("simclr"), images(20), others=[several, one]))
     assert {"transfer several mAP", "transfer one mean per class", "transfer one top-5", "transfer mean"} <= set(scores)
     assert scores["transfer several mAP"] > 50
     mean = (scores["transfer several mAP"] + scores["transfer one mean per class"]) / 2

@@ -15,7 +15,7 @@ import antipodes.evaluation.names
 from antipodes.evaluation.features import FeatureSet
 from antipodes.evaluation.linear import linear_probe
 from antipodes.evaluation.names import PROTOCOLS, is_setting
-from antipodes.evaluation.protocol import Protocol, evaluate, find_protocol, make_protocols
+from antipodes.evaluation.protocol import Protocol, find_protocol, make_protocols, run_protocols
 from antipodes.evaluation.subject import Subject
 from antipodes.functional.knn import knn, nearest_neighbour
 
@@ -32,7 +32,7 @@ TRAIN, TEST = feature_set(120, 0), feature_set(60, 1)
 
 
 def run(name: str, train: FeatureSet = TRAIN, test: FeatureSet = TEST, **options: Any) -> dict[str, float]:
-    return evaluate(make_protocols([name], {name: options}), Subject(given=(train, test)))
+    return run_protocols(make_protocols([name], {name: options}), Subject(given=(train, test)))
 
 
 @pytest.mark.parametrize("name", list(PROTOCOLS))

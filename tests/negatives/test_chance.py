@@ -128,3 +128,11 @@ def test_an_oracle_that_errs_has_the_precision_and_recall_it_was_given() -> None
     assert torch.equal(rule.groups[1].candidates, again.groups[1].candidates)  # the same mistakes in every step
     with pytest.raises(ValueError, match="wrong must be in"):
         Oracle(labels, wrong=1.0)
+
+
+@pytest.mark.parametrize("share", [1e-300, 1e-17, 1e-9])
+def test_a_share_of_almost_nothing_flags_nothing(share: float) -> None:
+    z1, z2 = torch.randn(2, 32, 8, generator=torch.Generator().manual_seed(0))
+    loss_fn = InfoNCE(0.1, Chance(share))
+    loss_fn(z1, z2, torch.arange(32), progress=1.0)
+    assert loss_fn.stats["flagged_share"] == 0

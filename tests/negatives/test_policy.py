@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from antipodes import InfoNCE, Oracle
+from antipodes.functional import Ranks as Order
 from antipodes.functional.contrast import contrast
 from antipodes.losses import Treatment
 from antipodes.negatives import Both, Policy
@@ -126,3 +127,23 @@ def test_save_load_continue_is_bit_equal() -> None:
     second.load_state_dict({name: tensor.clone() for name, tensor in first.state_dict().items()})
     for ours, theirs in zip(through, before + steps(0, 1, second, (2,)), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_one_rule_and_one_order_of_ranks_need_no_list() -> None:
+    class Listed(Policy):
+        def judge(self, pairs: Pairs, progress: float) -> Sequence[Rule]:
+            return [Rule(ranks=(Order(1, 3),))]
+
+    class Plain(Policy):
+        def judge(self, pairs: Pairs, progress: float) -> Rule:  # type: ignore[override]
+            return Rule(ranks=Order(1, 3))
+
+    class Nothing(Policy):
+        def judge(self, pairs: Pairs, progress: float) -> None:  # type: ignore[override]
+            return None
+
+    z1, z2 = torch.randn(2, 16, 8, generator=torch.Generator().manual_seed(0))
+    losses = [InfoNCE(0.1, policy())(z1, z2, torch.arange(16)) for policy in (Listed, Plain)]
+    torch.testing.assert_close(*losses)
+    with pytest.raises(TypeError, match=r"Nothing\.judge"):
+        InfoNCE(0.1, Nothing())(z1, z2, torch.arange(16))

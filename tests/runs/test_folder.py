@@ -29,7 +29,22 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["checkpoints/mine.txt", "snapshots/a/b.txt", "wandb/x", "metrics.csv", "skipped.csv"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoints/mine.txt",
+        "snapshots/a/b.txt",
+        "wandb/x",
+        "wandb-id",
+        "metrics.csv",
+        "skipped.csv",
+        "encoder.safetensors",
+        "encoder-text.md",
+        "head.safetensors",
+        "evaluation.json",
+        ".lock",
+    ],
+)
 def test_a_folder_with_files_of_the_user_is_refused_and_stays(tmp_path: Path, name: str) -> None:
     file = tmp_path / "project" / name
     file.parent.mkdir(parents=True)

@@ -13,11 +13,11 @@ from PIL import Image
 
 from antipodes.data import open_dataset
 from antipodes.methods import Method
+from antipodes.runs.calendar import Calendar
 from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint
 from antipodes.runs.growth import growth_since
 from antipodes.runs.opening import open_method
 from antipodes.state import ByRow
-from antipodes.training.calendar import Calendar
 from tests.cli.command import here, refused
 from tests.training.test_in_hands import done
 

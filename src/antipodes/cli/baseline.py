@@ -15,11 +15,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from antipodes.audit.outputs import is_table_of, require_out, write_table
-from antipodes.audit.photos import Photos, open_photos
-from antipodes.audit.vectors import PATCHES, PRETRAINED, Encode, Progress, embed_photos, open_encoder
-from antipodes.audit.views import second_view
-from antipodes.cli.evaluate import progress_bar
+from antipodes.auditing.outputs import is_table_of, require_out, write_table
+from antipodes.auditing.photos import Photos, open_photos
+from antipodes.auditing.vectors import PATCHES, PRETRAINED, Encode, embed_photos, open_encoder
+from antipodes.auditing.views import second_view
 from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.cli.tables import cell
 from antipodes.cli.train import parse
@@ -28,6 +27,7 @@ from antipodes.functional.knn import knn
 from antipodes.functional.measures import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.functional.retrieval import first_ranks, recalls
 from antipodes.plain_text import printable
+from antipodes.progress import Progress, progress_bar
 from antipodes.runs.folder import Run, absolute
 from antipodes.seeding import check_seed
 from antipodes.training.loop import train
@@ -44,6 +44,8 @@ COLUMNS = {
     "duplicate recall": "share of copies that are among five neighbours; higher",
     "knn top-1": "accuracy of 20 neighbours, leave one out, where there are labels; higher",
 }
+COLUMNS_WRITTEN = ("encoder", *(name for name in COLUMNS if name != "knn top-1"))
+"""The columns that every table has; the accuracy of neighbours needs labels."""
 DESCRIPTION = f"""Compare encoders on your own images, with or without labels: random weights, the small patches that
 the images are made of, a pretrained encoder where it is installed, plain SimCLR trained on them for a few epochs, and
 your runs. The SimCLR run is kept: a call that was stopped goes on with it, and later calls have it at once. Measures:
@@ -80,7 +82,7 @@ def main(arguments: list[str]) -> None:
     check_seed(call.seed)
     out = None if call.out is None else require_out(call.out, OUTPUTS)
     if out is not None:
-        refuse_foreign(out, "--out", lambda file: is_table_of(file, ("encoder", *COLUMNS)), call.force)
+        refuse_foreign(out, "--out", lambda file: is_table_of(file, COLUMNS_WRITTEN), call.force)
     simclr = _simclr_options(call.data, call.encoder, call.epochs, call.seed, call.simclr) if call.epochs else []
     encoders = {RANDOM: _random(call.seed), **dict(open_encoder(name) for name in (PATCHES, None))}
     runs = {run: open_encoder(run)[1] for run in call.runs}

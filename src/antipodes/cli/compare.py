@@ -13,16 +13,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from antipodes.cli.evaluate import config_name
 from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.cli.train import MAY_CHANGE
 from antipodes.evaluation.names import is_setting
 from antipodes.evaluation.scores import are_outdated, read_measured, read_scores
 from antipodes.files import is_marked, refuse_foreign
 from antipodes.runs.folder import Run
-from antipodes.study.definition import Options, flatten
-from antipodes.study.report import SINGLE, SINGLE_LEGEND, Cells, differences, overview
-from antipodes.study.statistics import Line, summarise
+from antipodes.studies.definition import Options, flatten
+from antipodes.studies.report import SINGLE, SINGLE_LEGEND, Cells, differences, overview
+from antipodes.studies.statistics import Line, summarise
 
 DESCRIPTION = """Compare runs that antipodes evaluate has scored. Runs that differ only in their seed are one group: its
 mean and spread, and its paired difference, over the seeds both have, to the group of the baseline. Runs that differ in
@@ -163,7 +162,7 @@ def _draw(file: Path, lines: Sequence[Line], results: Mapping[str, Any], referen
         ValueError: if matplotlib is missing.
     """
     from antipodes.evaluation.figures import save
-    from antipodes.study.figure import scores_figure
+    from antipodes.studies.figure import scores_figure
 
     report = {"title": "Every seed", "baseline": reference, "records": [], "results": results}
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -247,7 +246,7 @@ def _group(runs: list[Run]) -> list[Group]:
 def _label(groups: list[Group]) -> dict[str, Group]:
     """Groups by what they trained; those of the same name are told apart by the options in which they differ."""
     labels: dict[str, Group] = {}
-    names = [config_name(next(iter(group.runs.values()))) for group in groups]
+    names = [next(iter(group.runs.values())).title() for group in groups]
     for name in dict.fromkeys(names):
         alike = [group for group, other in zip(groups, names, strict=True) if other == name]
         _, apart = differences({str(place): group.options for place, group in enumerate(alike)})

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from antipodes.cli.evaluate import progress_bar
 from antipodes.cli.parser import ArgumentParser
 from antipodes.cli.train import parse
 from antipodes.data import DataError
@@ -17,6 +16,7 @@ from antipodes.encoders.efficientnet import WEIGHTS
 from antipodes.encoders.packages import find_packaged
 from antipodes.evaluation.report import Row, results_table
 from antipodes.evaluation.run import score
+from antipodes.progress import progress_bar
 from antipodes.runs.build import build_data, build_method
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
@@ -107,15 +107,14 @@ def _say_flags(console: Console, name: str, epoch: dict[str, Any]) -> None:
 def _page(console: Console, runs: list[Run], out: Path) -> None:
     """One page of the runs, if what draws it is installed."""
     try:
-        from antipodes.report.page import require_jinja, write_page
-        from antipodes.report.run_page import run_page
+        from antipodes.pages.page import require_jinja
+        from antipodes.reporting.report import report
 
         require_jinja()
     except (ImportError, ValueError) as error:
         console.print(f"no page: {error}", highlight=False)
         return
-    with progress_bar("the page") as progress:
-        write_page(out, run_page([run.folder for run in runs], 600, 60, progress))
+    report([run.folder for run in runs], out=out, samples=600, shown=60, progress=True)
     console.print(f"The page with curves, scores and flagged pairs: {out}", highlight=False, soft_wrap=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import signal
 import sys
@@ -14,6 +15,12 @@ from antipodes.plain_text import printable
 
 STOPPED = 130  # as shells have it for Control-C
 TERMINATED = 143  # and for SIGTERM
+
+_NO_PATH = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EEXIST)
+"""Errors of paths that cannot be: the call was wrong."""
+
+_CLOSED = re.compile("closed by peer|reset by peer|broken pipe|timed out", re.IGNORECASE)
+"""What gloo says of a connection whose other end is gone."""
 
 
 def exit_code(command: Callable[[list[str]], None], arguments: list[str]) -> int:
@@ -27,14 +34,20 @@ def exit_code(command: Callable[[list[str]], None], arguments: list[str]) -> int
         say(str(error))
         return 2
     except (RuntimeError, OSError, MemoryError) as error:
+        if isinstance(error, OSError) and error.errno in _NO_PATH:
+            say(f"{error.filename} cannot be used as a path: {error.strerror}")
+            return 2
         from antipodes.training.loop import TrainingFailed
 
-        if not isinstance(error, (TrainingFailed, OSError, MemoryError)) and not _lacks_memory(error):
+        lost = _lost_a_process(error)
+        if not isinstance(error, (TrainingFailed, OSError, MemoryError)) and not lost and not _lacks_memory(error):
             raise
-        say(_reason(error))
+        if not (lost and _is_helper()):  # the process that has ended, or the first one, says what happened
+            say("another process of this run has ended, so this one stops as well" if lost else _reason(error))
         return 1
     except KeyboardInterrupt as error:
-        say(str(error) or "stopped")
+        if not _is_helper():
+            say(str(error) or "stopped")
         return TERMINATED if received else STOPPED
     return 0
 
@@ -65,6 +78,19 @@ def _terminated_like_interrupted(received: list[int]) -> Iterator[None]:
 def say(sentence: str) -> None:
     """Say it on standard error, in one line."""
     print(f"antipodes: {printable(' '.join(sentence.split()))}", file=sys.stderr)
+
+
+def _is_helper() -> bool:
+    """Return True in all processes of a run on one machine but the first, which speaks for them."""
+    return os.environ.get("LOCAL_RANK", "0") != "0"
+
+
+def _lost_a_process(error: Exception) -> bool:
+    """Return True if a collective operation failed because another process of the run is gone."""
+    from torch import distributed
+
+    kinds = getattr(distributed, "DistError", ())  # of torch without distributed there is none
+    return isinstance(error, kinds) or ("gloo" in str(error) and _CLOSED.search(str(error)) is not None)
 
 
 def _lacks_memory(error: Exception) -> bool:

@@ -4,35 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Literal
 
-import torch
 from jsonargparse import DefaultHelpFormatter, Namespace
 from rich.console import Console
-from rich.progress import Progress as Bar
 
 from antipodes.cli.parser import ArgumentParser
-from antipodes.data import Samples
-from antipodes.encoders.open_clip import is_open_clip
-from antipodes.evaluation.feature_files import read_classified, read_pairs
 from antipodes.evaluation.names import DEFAULT, DEFAULT_WITHOUT_LABELS, PROTOCOLS
-from antipodes.evaluation.protocol import Protocol, evaluate, find_protocol, make_protocols
-from antipodes.evaluation.protocols.transfer import open_at_size, open_others
-from antipodes.evaluation.report import Row, results_dictionary, scores_table
-from antipodes.evaluation.scores import keep_scores
-from antipodes.evaluation.subject import Subject
-from antipodes.methods import Method
-from antipodes.runs.fingerprint import fingerprint
-from antipodes.runs.folder import CHECKPOINT_KEYS, Run, load_checkpoint
-from antipodes.runs.open_clip import open_clip_method
-from antipodes.runs.opening import open_method
-from antipodes.runs.towers import Progress
-from antipodes.runs.views import build_augmentation
-from antipodes.seeding import check_seed
-from antipodes.training.calendar import Calendar
+from antipodes.evaluation.protocol import find_protocol
+from antipodes.evaluation.report import results_dictionary, scores_table
+from antipodes.evaluation.scoring import evaluate
 
 USAGE = """antipodes evaluate RUN [--protocol NAMES] [options]
        antipodes evaluate FOLDER_OF_OPEN_CLIP [--data CAPTIONS] [--transfer DATA...]
@@ -40,136 +22,36 @@ USAGE = """antipodes evaluate RUN [--protocol NAMES] [options]
 
 
 def main(arguments: list[str]) -> None:
-    """Parse, evaluate, report."""
+    """Parse the call, evaluate, print the scores, add them to those of the run."""
     names = _chosen(arguments)
     call = _parser(names or ()).parse_args(arguments)
-    if (call.images is None) != (call.texts is None) or (call.images is None and (call.owners or call.labels)):
-        raise ValueError(
-            "features of pairs need both files: --images a.npy --texts b.npy, and --owners or --labels with these"
-        )
-    if call.images is not None:
-        if call.run is not None:
-            raise ValueError("give a run or the files of features, not both")
-        _of_files(call, names or ("zero-shot" if call.labels else "retrieval",))
-        return
-    if call.run is None:
-        raise ValueError("which run? antipodes evaluate RUN, the folder that antipodes train wrote")
-    _refuse(call)
-    for name in names or ():
-        find_protocol(name)  # a wrong name is refused before anything is opened
-    if is_open_clip(call.run) and not Run(Path(call.run)).config_file.is_file():
-        _of_open_clip(call, names)
-    else:
-        _of_run(call, names)
-
-
-def _refuse(call: Namespace) -> None:
-    """Refuse numbers and devices that cannot be, before anything is opened."""
-    for name, least in (("test_limit", 1), ("transfer_limit", 1), ("workers", 0)):
-        if call[name] is not None and call[name] < least:
-            raise ValueError(f"{name} must be at least {least}, got {call[name]}")
-    check_seed(call.seed)
-    try:
-        torch.empty(1, device=call.device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"device {call.device} cannot be used here: {str(error).splitlines()[0]}") from error
-
-
-def _of_run(call: Namespace, names: Sequence[str] | None) -> None:
-    run = Run.open(call.run, call.data)
-    needs = {need for name in names or () for need in find_protocol(name).needs}  # refuses a wrong name at once
-    method, data = open_method(run, call.checkpoint, judged="policy" in needs)
-    if names is None:
-        names = DEFAULT if data.labels is not None else DEFAULT_WITHOUT_LABELS
-        if data.labels is None:
-            print("the data has no labels: what can be measured without them", file=sys.stderr)
-    protocols = _protocols(call, names)
-    config = run.config()
-    others = open_others(call.transfer, data.image_size, call.transfer_limit)
-    with progress_bar("features") as progress:
-        recipe = build_augmentation(config["augmentation"], data.image_size, method.normalised)
-        options = {"others": others, "batch_size": config["batch_size"], "recipe": recipe, "progress": progress}
-        subject = _subject(call, method, data, **options)
-        scores = evaluate(protocols, subject)
-    row: Row = {"encoder": run.folder.resolve().name, **scores}
-    _print(row, call.json, f"{config_name(run)}, {data.name}")  # first: the disk may be full
-    measured = _measured_on(run, call.checkpoint, subject)
-    measured |= {"test_limit": call.test_limit, "seed": call.seed, **_settings(protocols)}
-    if others:
-        measured |= {"transfer_limit": call.transfer_limit, "transfer_normalise": call.transfer_normalise}
-    if dropped := keep_scores(run.folder, row, measured):
-        print(dropped, file=sys.stderr)
-
-
-def _subject(call: Namespace, method: Method, data: Samples | None, **options: Any) -> Subject:
-    """What is evaluated, with the options of the call that all protocols share."""
-    return Subject(
-        method,
-        data,
-        other_statistics=call.transfer_normalise,
+    scores = evaluate(
+        call.run,
+        names,
+        options=_options(call, names or ()),
+        data=call.data,
+        checkpoint=call.checkpoint,
         test_limit=call.test_limit,
         seed=call.seed,
         device=call.device,
         workers=call.workers,
-        **options,
+        transfer=call.transfer,
+        transfer_limit=call.transfer_limit,
+        transfer_normalise=call.transfer_normalise,
+        images=call.images,
+        texts=call.texts,
+        owners=call.owners,
+        labels=call.labels,
+        progress=True,
     )
-
-
-def _of_open_clip(call: Namespace, names: Sequence[str] | None) -> None:
-    """Score a model with open_clip's names; nothing is written, since its folder is no run."""
-    if call.checkpoint != "last":
-        raise ValueError(f"{call.run} is a model of open_clip and has no checkpoints: leave --checkpoint out")
-    if call.data is None and not call.transfer:
-        raise ValueError(f"what is {call.run} to be measured on? Give --data CAPTIONS, or --transfer FOLDER_OF_CLASSES")
-    if names is None:
-        names = [*(["retrieval"] if call.data else []), *(["zero-shot"] if call.transfer else [])]
-    protocols = _protocols(call, names)
-    method, preprocessing = open_clip_method(call.run)
-    size = preprocessing.size
-    data = None if call.data is None else open_at_size(call.data, size)
-    others = open_others(call.transfer, size, call.transfer_limit)
-    with progress_bar("features") as progress:
-        subject = _subject(call, method, data, others=others, size=size, progress=progress)
-        scores = evaluate(protocols, subject)
-    shown = ", ".join(each.name for each in (*([] if data is None else [data]), *others))
-    _print({"encoder": Path(call.run).resolve().name, **scores}, call.json, f"{call.run}, {shown}")
-
-
-def _measured_on(run: Run, which: Literal["last", "best"], subject: Subject) -> dict[str, Any]:
-    """What scores are of: weights by their digest and epochs, data by its path, the number of its rows and a digest."""
-    state = load_checkpoint(run.last if which == "last" else run.best, CHECKPOINT_KEYS)
-    parts = {"training": subject.data, "test": subject.held_out}
-    measured = {
-        "checkpoint": which,
-        "weights": fingerprint(state["model"]),
-        "data": ", ".join(
-            f"{len(part)} {name} rows {part.fingerprint}" for name, part in parts.items() if part is not None
-        ),
-        "data_path": run.config()["data"]["name"],
-    }
-    if "calendar" in state:
-        measured["epochs"] = Calendar(**state["calendar"]).epoch(state["step"])
-    return measured
-
-
-def _of_files(call: Namespace, names: Sequence[str]) -> None:
-    if call.owners is not None and call.labels is not None:
-        raise ValueError("texts are captions, with --owners, or descriptions of classes, with --labels: give one")
-    if call.labels is None and "zero-shot" in names:
-        raise ValueError("zero-shot needs the class of every image: add --labels labels.npy")
-    if call.labels is None:
-        subject = Subject(paired=read_pairs(call.images, call.texts, call.owners), seed=call.seed)
+    if scores.note:
+        print(scores.note, file=sys.stderr)
+    if call.json:  # printed before they are kept: the disk may be full
+        print(json.dumps(results_dictionary([scores.row])))
     else:
-        subject = Subject(classified=read_classified(call.images, call.texts, call.labels), seed=call.seed)
-    scores = evaluate(make_protocols(names, _options(call, names)), subject)
-    _print({"encoder": Path(call.images).stem, **scores}, call.json, f"{call.images}, {call.texts}")
-
-
-def _print(row: Row, as_json: bool, title: str) -> None:
-    if as_json:
-        print(json.dumps(results_dictionary([row])))
-    else:
-        Console().print(scores_table(row, title=title))
+        Console().print(scores_table(scores.row, title=scores.measured_on))
+    if dropped := scores.add_to_run():
+        print(dropped, file=sys.stderr)
 
 
 def _chosen(arguments: Sequence[str]) -> list[str] | None:
@@ -182,20 +64,10 @@ def _chosen(arguments: Sequence[str]) -> list[str] | None:
     return None
 
 
-def _protocols(call: Namespace, names: Sequence[str]) -> list[Protocol]:
-    """The protocols of these names with their options; datasets to transfer to are reason enough for `transfer`."""
-    implied = call.transfer and not any(find_protocol(name).takes_others for name in names)
-    return make_protocols([*names, *(["transfer"] if implied else [])], _options(call, names))
-
-
 def _options(call: Namespace, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    given = {name: call.get(_key(name)) for name in names}  # --transfer is a list of datasets and no options
+    """The options of protocols; `--transfer` is a list of datasets and holds none."""
+    given = {name: call.get(_key(name)) for name in names}
     return {name: options.as_dict() for name, options in given.items() if isinstance(options, Namespace)}
-
-
-def _settings(protocols: Sequence[Protocol]) -> dict[str, Any]:
-    """The options of protocols under dotted names, by which kept scores are told apart."""
-    return {f"{one.name}.{option}": value for one in protocols for option, value in one.options().items()}
 
 
 def _key(name: str) -> str:
@@ -287,18 +159,3 @@ class _Plain(DefaultHelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(indent + line for line in text.splitlines())
-
-
-def config_name(run: Run) -> str:
-    """What a run trained, in a few words: its method, and its policy when it has one."""
-    config = run.config()
-    policy = config["negatives"]["name"]
-    return str(config["method"]["name"]) + ("" if policy == "none" else f" + {policy} ({config['treatment']})")
-
-
-@contextmanager
-def progress_bar(title: str) -> Iterator[Progress]:
-    """A bar on a terminal's standard error that goes away when the work is done."""
-    with Bar(console=Console(file=sys.stderr), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from antipodes.data.problems import DataError
-from antipodes.data.tables import MORE, Row, find_column, has_column, plain_name, read_json, read_table
+from antipodes.data.tables import MORE, Row, find_column, has_column, plain_name, read_json, read_table, unused_columns
 
 CaptionSplit = Literal["train", "val", "test"]
 
@@ -61,6 +61,7 @@ class CaptionTables(NamedTuple):
     captions: list[Caption]
     unlisted: list[Caption]
     skipped: list[tuple[str, str]]
+    unused: tuple[str, ...] = ()
 
 
 def find_tables(folder: Path) -> list[Path]:
@@ -95,8 +96,9 @@ def read_captions(tables: Iterable[Path], root: Path) -> CaptionTables:
     captions: list[Caption] = []
     unlisted: list[Caption] = []
     skipped: list[tuple[str, str]] = []
+    unused: dict[str, None] = {}
     for table in tables:
-        found = _read(table, root, skipped)
+        found = _read(table, root, skipped, unused)
         if not found:
             raise DataError(f"{table} holds no captions: it needs an image and a caption in every row")
         inside = table.parent.relative_to(root).as_posix() if table.parent != root else ""
@@ -108,20 +110,22 @@ def read_captions(tables: Iterable[Path], root: Path) -> CaptionTables:
         captions, unlisted = _by_files(captions, [root, root / "Flickr8k_text"])
     if not any(caption.split for caption in captions):
         captions = _by_folders(captions)
-    return CaptionTables(captions, unlisted, skipped)
+    return CaptionTables(captions, unlisted, skipped, tuple(unused))
 
 
-def _read(table: Path, root: Path, skipped: list[tuple[str, str]]) -> list[Caption]:
+def _read(table: Path, root: Path, skipped: list[tuple[str, str]], unused: dict[str, None]) -> list[Caption]:
     if table.name in _TOKENS:
         return _tokens(table)
     if table.suffix == ".json":
         content = read_json(table)
         if isinstance(content, dict):
             return _from_object(content, table, root)
-    return _from_rows(read_table(table), table, root, skipped)
+    return _from_rows(read_table(table), table, root, skipped, unused)
 
 
-def _from_rows(rows: list[Row], table: Path, root: Path, skipped: list[tuple[str, str]]) -> list[Caption]:
+def _from_rows(
+    rows: list[Row], table: Path, root: Path, skipped: list[tuple[str, str]], unused: dict[str, None]
+) -> list[Caption]:
     if not rows:
         return []
     if rows[0].keys() >= {"filename", "sentences"}:  # Karpathy's
@@ -129,6 +133,7 @@ def _from_rows(rows: list[Row], table: Path, root: Path, skipped: list[tuple[str
     image = find_column(rows, IMAGE_COLUMNS, table, "images")
     text = find_column(rows, TEXT_COLUMNS, table, "captions")
     split = find_column(rows, ("split",), table, "splits") if has_column(rows, ("split",)) else None
+    unused |= dict.fromkeys(unused_columns(rows, (image, text, split)))
     whole = _whole_rows(rows, image, text, skipped)
     splits = _known_splits([row.get(split) for row in whole] if split else [None] * len(whole), table)
     return [

@@ -60,6 +60,7 @@ class Captions(CaptionedImages):
         root, tables = _find(path)
         tables_say = read_captions(tables, root)
         everything = tables_say.captions
+        self.unused_columns = tables_say.unused
         self.path, self.split = path, split
         self.name = printable(Path(path).expanduser().resolve().name)
         self._splits = {caption.split or "train" for caption in everything}

@@ -27,11 +27,13 @@ class Described:
 
     Attributes:
         skipped: (path, reason) of everything that was left out.
+        unused_columns: those of its table that nothing reads.
         metric: by which a classifier on this dataset is customarily judged: the share of right answers, its mean over
             classes, or the mean average precision of several labels a row.
     """
 
     skipped: Sequence[tuple[str, str]] = ()
+    unused_columns: Sequence[str] = ()
     metric: Literal["top-1", "mean per class", "mAP"] = "top-1"
 
     def describe(self) -> list[str]:
@@ -74,8 +76,13 @@ class Described:
             writer.writerows(map(csv_cell, row) for row in self.skipped)
 
     def _closing_lines(self) -> list[str]:
-        """What the description of every dataset ends with: exact duplicates, and what was left out."""
-        return [*self._duplicate_lines(), *self._skipped_lines()]
+        """What the description of every dataset ends with: exact duplicates, what was left out, and unused columns."""
+        return [*self._duplicate_lines(), *self._skipped_lines(), *self._column_lines()]
+
+    def _column_lines(self) -> list[str]:
+        """One line that names the columns of the table that nothing reads."""
+        names = ", ".join(map(printable, self.unused_columns))
+        return [f"columns that are not used: {names}"] if names else []
 
     def _duplicate_lines(self) -> list[str]:
         data = cast("Samples", self)

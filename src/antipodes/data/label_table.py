@@ -12,7 +12,7 @@ from antipodes.data.dataset import DataError, ImageDataset, Split, check_split
 from antipodes.data.describe import printable
 from antipodes.data.listed import Listed, ListedImages
 from antipodes.data.listing import NamedFiles, list_images, natural
-from antipodes.data.tables import LABEL_COLUMNS, LABEL_TABLES, find_column, has_column, read_table
+from antipodes.data.tables import LABEL_COLUMNS, LABEL_TABLES, find_column, has_column, read_table, unused_columns
 
 _SPLITS: dict[str, Split] = {"train": "train", "trainval": "train", "test": "test", "val": "test", "validation": "test"}
 
@@ -61,6 +61,7 @@ class LabelTable(ListedImages):
         image = find_column(rows, IMAGE_COLUMNS, table, "images")
         label = find_column(rows, LABEL_COLUMNS, table, "labels")
         part = find_column(rows, ("split",), table, "splits") if has_column(rows, ("split",)) else None
+        self.unused_columns = unused_columns(rows, (image, label, part))
         splits = ["train" if part is None else _SPLITS.get(str(row.get(part)).strip().lower(), "") for row in rows]
         self._splits = set(splits)
         everything = [_names(row.get(label)) for row in rows]

@@ -22,7 +22,7 @@ from antipodes.data.dataset import DataError
 from antipodes.data.decode import decode_source, decode_sources, shorter_side
 from antipodes.data.decoding_pool import decode_in_workers
 from antipodes.data.image_opening import Source
-from antipodes.data.pixel_cache import Entry, PixelCache
+from antipodes.data.pixel_cache import Entry, PixelCache, PixelFile
 from antipodes.plain_text import printable
 
 WORTH_KEEPING = 200
@@ -40,11 +40,15 @@ class Pictures:
         digests: of the bytes of the readable ones, in their order.
         pixel_digests: of their decoded pixels.
         sizes: (m, 2) their own widths and heights.
-        in_memory: True when ``fetch`` is an index into memory (or a memory-mapped file), False when it decodes.
+        in_memory: True when ``fetch`` is an index into memory or into a file of pixels, False when it decodes.
     """
 
     def __init__(
-        self, sources: Sequence[Source], size: int, entries: Sequence[Entry], pixels: NDArray[np.uint8] | None
+        self,
+        sources: Sequence[Source],
+        size: int,
+        entries: Sequence[Entry],
+        pixels: NDArray[np.uint8] | PixelFile | None,
     ) -> None:
         self.readable = [i for i, entry in enumerate(entries) if entry.problem is None]
         self.problems = {i: entry.problem for i, entry in enumerate(entries) if entry.problem is not None}
@@ -53,7 +57,7 @@ class Pictures:
         self.sizes = torch.tensor([(entries[i].width, entries[i].height) for i in self.readable]).view(-1, 2)
         self.in_memory = pixels is not None
         self._sources, self._size = [sources[i] for i in self.readable], size
-        self._pixels = None if pixels is None else torch.from_numpy(pixels)
+        self._pixels = torch.from_numpy(pixels) if isinstance(pixels, np.ndarray) else pixels
         self._rows = torch.tensor([entries[i].row for i in self.readable], dtype=torch.int64)
 
     def __len__(self) -> int:
@@ -65,9 +69,23 @@ class Pictures:
         Raises:
             DataError: if a file has been lost or damaged since it was scanned.
         """
+        if isinstance(self._pixels, PixelFile):
+            return self._read(self._pixels, self._rows[ids].tolist())
         if self._pixels is not None:
             return self._pixels[self._rows[ids]]
         return torch.stack([self._decode(self._sources[i]) for i in ids.tolist()])
+
+    def _read(self, file: PixelFile, rows: list[int]) -> Tensor:
+        pixels = np.empty((len(rows), 3, self._size, self._size), np.uint8)
+        try:
+            for place, row in enumerate(rows):
+                file.read_into(row, pixels[place])
+        except OSError as error:
+            raise DataError(
+                f"{file.path}, the cache of decoded images, cannot be read any more ({error.strerror}): start again, "
+                "then its images are decoded anew"
+            ) from error
+        return torch.from_numpy(pixels)
 
     def fingerprint(self, names: Sequence[str], *facts: object) -> str:
         """Return a short hex digest of the readable images' content and size, of their names, and of other facts."""
@@ -157,6 +175,8 @@ def _decode_all(
         if kept is not None and pixels is not None:
             kept.discard(pixels)
         raise
+    if kept is not None and isinstance(pixels, np.memmap):
+        return Pictures(sources, size, entries, kept.reopened(pixels))
     return Pictures(sources, size, entries, pixels)
 
 
@@ -176,7 +196,7 @@ def _fill(
     sources: Sequence[Source],
     states: list[tuple[int, int]],
     known: list[Entry | None],
-    old: NDArray[np.uint8] | None,
+    old: PixelFile | None,
     size: int,
     workers: int | None,
 ) -> list[Entry]:

@@ -6,6 +6,9 @@ longest ago make room. A cache that cannot be read or written is as good as none
 may read it, and what was damaged there is found by digests: of every image's pixels, and of the index.
 """
 
+from __future__ import annotations
+
+import errno
 import hashlib
 import json
 import os
@@ -47,6 +50,52 @@ class Entry(NamedTuple):
     problem: str | None
 
 
+class PixelFile:
+    """Decoded images in a file, which is read and not mapped: a file that is cut in the meantime gives an error.
+
+    To read a mapped file past its end would end the process by SIGBUS.
+
+    Args:
+        path: the file. It is opened at once, so that it can be read after it was removed or replaced.
+        rows: images in it.
+        size: side of these.
+    """
+
+    def __init__(self, path: Path, rows: int, size: int) -> None:
+        self.path, self.rows, self.size = path, rows, size
+        self._file = path.open("rb", buffering=0)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, row: int) -> NDArray[np.uint8]:
+        """Read one image, (3, size, size).
+
+        Raises:
+            OSError: if the file has been cut, or cannot be read.
+        """
+        pixels = np.empty((3, self.size, self.size), np.uint8)
+        self.read_into(row, pixels)
+        return pixels
+
+    def read_into(self, row: int, pixels: NDArray[np.uint8]) -> None:
+        """Read one image into an array (3, size, size).
+
+        Raises:
+            OSError: as above.
+        """
+        view, start = pixels.reshape(-1).data.cast("B"), row * pixels.nbytes
+        while len(view):
+            read = os.preadv(self._file.fileno(), [view], start)
+            if not read:
+                raise OSError(errno.EIO, "the file of decoded images has been cut", str(self.path))
+            view, start = view[read:], start + read
+
+    def __reduce__(self) -> tuple[type[PixelFile], tuple[Path, int, int]]:
+        """Open the file anew in a copy."""
+        return PixelFile, (self.path, self.rows, self.size)
+
+
 class PixelCache:
     """The cache of one folder or archive at one size.
 
@@ -57,7 +106,7 @@ class PixelCache:
 
     Attributes:
         entries: the images that an earlier scan has seen, by their names.
-        pixels: (rows, 3, size, size) uint8, mapped into memory; None when only the entries were kept.
+        pixels: (rows, 3, size, size) uint8 in a file; None when only the entries were kept.
     """
 
     def __init__(self, base: Path, size: int, part: str = "") -> None:
@@ -65,7 +114,7 @@ class PixelCache:
         digest = hashlib.blake2b(identity, digest_size=6).hexdigest()
         self.folder, self.size = cache_root() / "decoded" / f"{digest}-{size}", size
         self.entries: dict[str, Entry] = {}
-        self.pixels: NDArray[np.uint8] | None = None
+        self.pixels: PixelFile | None = None
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             self._read()
 
@@ -84,8 +133,7 @@ class PixelCache:
             rows = int(content["rows"])
             if path.stat().st_size != rows * 3 * self.size**2:
                 return  # cut short: to read past its end would end the process
-            # Copy on write: torch wants memory that it may write to, and the file stays as it is.
-            self.pixels = np.memmap(path, np.uint8, "c", shape=(rows, 3, self.size, self.size))
+            self.pixels = PixelFile(path, rows, self.size)
         self.entries = entries
         os.utime(index)  # used just now
 
@@ -100,7 +148,12 @@ class PixelCache:
 
         def is_damaged(name: str) -> bool:
             entry = self.entries[name]
-            return entry.row >= len(pixels) or pixel_digest(pixels[entry.row]) != entry.pixel_digest
+            if entry.row >= len(pixels):
+                return True
+            try:
+                return pixel_digest(pixels[entry.row]) != entry.pixel_digest
+            except OSError:  # cut since it was opened
+                return True
 
         def damaged_of(part: Sequence[str]) -> list[str]:
             return [name for name in part if is_damaged(name)]
@@ -160,6 +213,10 @@ class PixelCache:
             for path in self.folder.glob("pixels-*"):
                 if path.name != name:
                     path.unlink(missing_ok=True)
+
+    def reopened(self, pixels: np.memmap[Any, np.dtype[np.uint8]]) -> PixelFile:
+        """Return the file of pixels that were written, to be read from now on instead of mapped."""
+        return PixelFile(Path(str(pixels.filename)), len(pixels), self.size)
 
     def discard(self, pixels: NDArray[np.uint8]) -> None:
         """Remove a new file of pixels that was not finished."""

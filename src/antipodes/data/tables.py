@@ -87,6 +87,21 @@ def has_column(rows: Sequence[Row], names: Iterable[str]) -> bool:
     return bool(rows) and bool({column.lower() for column in rows[0]} & set(names))
 
 
+def unused_columns(rows: Sequence[Row], used: Iterable[str | None]) -> tuple[str, ...]:
+    """Return the columns of a table that nothing reads, in their order.
+
+    Args:
+        rows: The table.
+        used: The columns that are read.
+
+    Example:
+        >>> unused_columns([{"text": "a", "split": "test"}], ["text"])
+        ('split',)
+    """
+    known = {*used, MORE}
+    return tuple(column for column in (rows[0] if rows else ()) if column not in known)
+
+
 def plain_name(name: str) -> str:
     """Return a path as tables write it with slashes, and without what leads nowhere: ./a//b is a/b."""
     return posixpath.normpath(name.strip().replace("\\", "/")) if name.strip() else ""

@@ -15,7 +15,7 @@ from antipodes.data.dataset import DataError, Raw, Samples, Split, _check_ids, c
 from antipodes.data.describe import printable
 from antipodes.data.keys import row_keys
 from antipodes.data.listing import natural
-from antipodes.data.tables import LABEL_COLUMNS, TABLES, Row, find_column, has_column, read_table
+from antipodes.data.tables import LABEL_COLUMNS, TABLES, Row, find_column, has_column, read_table, unused_columns
 
 PAIRS = (
     ("query", "document"),
@@ -37,6 +37,8 @@ class Texts(Samples):
     - A ``.txt`` file has one text a line.
     - A table (csv, tsv, jsonl, json, parquet) has a column ``text``, or two columns of a pair (see ``PAIRS``), and
       optionally ``label`` and ``group``: rows of one group are never negatives of each other.
+    - All other columns are not used, and ``describe`` names them: rows go to no split by a column, and a column of
+      negatives is not read.
     - In a folder, ``train.*`` and ``test.*`` are the splits.
 
     Empty texts and those that are too long are left out and listed in ``skipped``.
@@ -81,6 +83,8 @@ class Texts(Samples):
             raise DataError(f"{file} holds no text that can be used: it needs one in every row")
         labels, names = _labels(rows, keep, file)
         groups = _groups(rows, file)
+        read = [find_column(rows, names, file, "") for names in (LABEL_COLUMNS, _SAMPLE) if has_column(rows, names)]
+        self.unused_columns = unused_columns(rows, [*columns.values(), *read])
         if classes is not None:
             chosen, labels, names = choose_classes(labels, names, classes, path)
             keep = [keep[i] for i in chosen]

@@ -13,6 +13,7 @@ from antipodes.data.dataset import subset
 from antipodes.evaluation import map_figures
 from antipodes.evaluation.map_figures import Column, Panel
 from antipodes.methods import Method
+from antipodes.pages.plane import have_spread
 from antipodes.pairs import normalise
 from antipodes.runs.folder import Run
 from antipodes.runs.snapshots import Snapshot, load_snapshots, pseudo_labels, sample
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 MAP_SAMPLES = 2000
 MAPS_SHOWN = 4  # epochs in a figure
-SPREAD = 1e-6  # least difference of features, relative to the largest number: about the rounding of float32
 
 
 def feature_map_figure(method: Method, data: Samples, progress: float, seed: int) -> Figure:
@@ -130,16 +130,6 @@ def planar(features: Tensor, seed: int, start: Tensor | None = None) -> tuple[Te
         options |= {"init": start.float().numpy(), "early_exaggeration": 1.0}
     points = torch.from_numpy(TSNE(**options).fit_transform(reduced))
     return points if start is None else turned(points, start), "t-SNE after PCA"
-
-
-def have_spread(features: Tensor) -> bool:
-    """Return True if features (n, F) differ by more than rounding; t-SNE of equal features ends the process.
-
-    Example:
-        >>> have_spread(torch.ones(30, 8)), have_spread(torch.eye(8))
-        (False, True)
-    """
-    return bool((features - features.mean(0)).abs().max() > SPREAD * features.abs().max())
 
 
 def turned(points: Tensor, others: Tensor) -> Tensor:

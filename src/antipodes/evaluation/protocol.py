@@ -75,7 +75,7 @@ def make_protocols(names: Iterable[str], options: Mapping[str, Mapping[str, Any]
     return [found(**(options or {}).get(name, {})) for name, found in classes.items()]
 
 
-def evaluate(protocols: Iterable[Protocol], subject: Subject) -> dict[str, float]:
+def run_protocols(protocols: Iterable[Protocol], subject: Subject) -> dict[str, float]:
     """Run protocols and join their scores; nothing runs before all needs are checked.
 
     Raises:
@@ -119,7 +119,7 @@ def _lacks_pairs(subject: Subject) -> str | None:
     if subject.can_pair:
         return None
     return (
-        "the {protocol} protocol needs pairs of images and texts: a run with a tower for each, "
+        "the {protocol} protocol needs pairs of images and texts, or of two texts: a run with a tower for each, "
         "or --images a.npy --texts b.npy"
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from antipodes.data import Samples
 from antipodes.data.augment import Augmentation
-from antipodes.evaluation.protocol import Protocol, evaluate, make_protocols
+from antipodes.evaluation.protocol import Protocol, make_protocols, run_protocols
 from antipodes.evaluation.subject import Subject
 from antipodes.methods import Method
 from antipodes.runs.towers import Progress
@@ -49,4 +49,4 @@ def score(
         seed=seed,
         progress=progress,
     )
-    return evaluate(chosen, subject)
+    return run_protocols(chosen, subject)

@@ -16,7 +16,7 @@ from antipodes.evaluation.features import FeatureSet, split_features
 from antipodes.evaluation.splits import stratified_split
 from antipodes.methods import Method
 from antipodes.negatives import Policy
-from antipodes.runs.towers import PairedFeatures, Progress, Space, text_tower, tower_features
+from antipodes.runs.towers import PairedFeatures, Progress, Space, paired_towers, text_tower, tower_features
 from antipodes.runs.views import build_augmentation
 
 Result = TypeVar("Result")
@@ -131,10 +131,20 @@ class Subject:
 
     @property
     def can_pair(self) -> bool:
-        """True if there are pairs of images and texts."""
-        return self.paired is not None or (
-            self.reads_text and self.data is not None and "text" in self.data.modalities.values()
+        """True if there are pairs of images and texts, or of two texts."""
+        if self.paired is not None or self.method is None or self.data is None:
+            return self.paired is not None
+        towers = paired_towers(self.method)
+        return towers is not None and all(
+            self.method.network.plans[tower].input in self.data.modalities for tower in towers
         )
+
+    @property
+    def pairs_texts(self) -> bool:
+        """Whether the pairs are of two texts."""
+        if self.paired is not None or self.method is None or (towers := paired_towers(self.method)) is None:
+            return False
+        return self.method.network.plans[towers[0]].modality == "text"
 
     @property
     def has_classes(self) -> bool:

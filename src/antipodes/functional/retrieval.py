@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean
 
 import torch
@@ -28,18 +28,58 @@ def first_ranks(queries: Tensor, keys: Tensor, query_groups: Tensor, key_groups:
     Raises:
         ValueError: if a query has no right key at all.
     """
-    queries, keys = normalise(queries), normalise(keys)
-    alone = ~torch.isin(query_groups, key_groups)
+    _refuse_alone(~torch.isin(query_groups, key_groups))
+    return _ranks(queries, keys, lambda part: query_groups[part, None] == key_groups)
+
+
+def first_ranks_of_pairs(queries: Tensor, keys: Tensor, relevant: Tensor) -> Tensor:
+    """The rank of every query's most similar right key, (n,) int64, as `first_ranks`, where pairs say what is right.
+
+    Args:
+        queries: (n, D); need not be normalised.
+        keys: (m, D).
+        relevant: (p, 2) int64, the numbers of a query and of a key that is right for it; every query is in a pair.
+
+    Raises:
+        ValueError: if a query has no right key at all.
+
+    Example:
+        >>> first_ranks_of_pairs(torch.eye(2), torch.eye(2), torch.tensor([[0, 1], [1, 0], [1, 1]]))
+        tensor([1, 0])
+    """
+    alone = torch.ones(len(queries), dtype=torch.bool)
+    alone[relevant[:, 0]] = False
+    _refuse_alone(alone)
+    relevant = relevant[relevant[:, 0].argsort()]
+    query, key = relevant[:, 0].contiguous(), relevant[:, 1]
+
+    def right(part: slice) -> Tensor:
+        start, stop, _ = part.indices(len(queries))
+        low, high = torch.searchsorted(query, torch.tensor([start, stop])).tolist()
+        mask = torch.zeros(stop - start, len(keys), dtype=torch.bool)
+        mask[query[low:high] - start, key[low:high]] = True
+        return mask
+
+    return _ranks(queries, keys, right)
+
+
+def _refuse_alone(alone: Tensor) -> None:
+    """Refuse queries without a right key, (n,) bool."""
     if bool(alone.any()):
         raise ValueError(
-            f"{int(alone.sum())} of {len(queries)} queries have nothing to find, first number {int(alone.nonzero()[0])}"
+            f"{int(alone.sum())} of {len(alone)} queries have nothing to find, first number {int(alone.nonzero()[0])}"
         )
+
+
+def _ranks(queries: Tensor, keys: Tensor, right_of: Callable[[slice], Tensor]) -> Tensor:
+    """Ranks (n,), block by block of queries, given which keys are right for the queries of a block."""
+    queries, keys = normalise(queries), normalise(keys)
     ranks = []
     rows = max(1, BLOCK_ELEMENTS // len(keys))
     for start in range(0, len(queries), rows):
         part = slice(start, start + rows)
         similarity = queries[part] @ keys.T
-        right = query_groups[part, None] == key_groups
+        right = right_of(part)
         best = similarity.masked_fill(~right, -torch.inf).amax(1, keepdim=True)
         ranks.append(((similarity >= best) & ~right).sum(1))
     return torch.cat(ranks)

@@ -25,7 +25,7 @@ class HNSSL(Method):
     paper's 24.0 % on ImageNet), 0.999 moves it slowly (73.4 %), 0.5 is the default (77.1 %), 0 copies the online
     encoder (49.1 %). Its lesions: `quantile` 1 takes all negatives, `target_gradient` trains the target too.
 
-    What it reaches in short runs, its lesions included, is in docs/evidence/hnssl.md. The paper trains with Adam and
+    What it reaches in short runs, its lesions included, is in research/pages/hnssl.md. The paper trains with Adam and
     batches of 160: `hnssl-paper` has its settings.
 
     Args:

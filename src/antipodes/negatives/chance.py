@@ -12,6 +12,7 @@ from antipodes.pairs import Group, Pairs, Rule
 from antipodes.seeding import generator
 
 # of the finaliser of SplitMix64, as signed numbers
+_MOST_GROUPS = 2**40  # so that their numbers are exact; a share below its inverse is as good as none
 _MIX = (-0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)
 
 
@@ -70,10 +71,10 @@ def random_group(pairs: Pairs, share: float, *seeds: int) -> Group:
         share: In (0, 1).
         *seeds: The draws follow from them and the rows.
     """
-    count = int(1 / share)
+    count = int(min(1 / share, _MOST_GROUPS))
     anchor_rows, candidate_rows = pairs.rows()
     anchors = (count * uniform_by_row(anchor_rows, 0, *seeds)).long()
-    candidates = (uniform_by_row(candidate_rows, 1, *seeds) / share).long()
+    candidates = (uniform_by_row(candidate_rows, 1, *seeds) / share).clamp(max=count).long()
     none = (candidates >= count) | (candidate_rows < 0)
     return Group(anchors, candidates.masked_fill(none, -1), "drop")
 

@@ -19,7 +19,7 @@ from antipodes.pairs import Pairs, Rule
 from antipodes.state import ByRow, SampleTable, check_span, sample_count
 
 SETTLED = 20
-"""Visits of a sample before the paper's start flags about the right share (research/glofnd-settling.md)."""
+"""Visits of a sample before the paper's start flags about the right share (research/pages/glofnd-settling.md)."""
 
 
 class GloFND(Policy):

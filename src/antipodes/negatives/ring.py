@@ -41,7 +41,7 @@ class Ring(Policy):
 
     Where there are few classes the final ring sits on the false negatives: try it on a queue, with many classes and
     long training, and join it with a policy that finds false negatives, as in `Ring() & GloFND(n, alpha=0.1)`. What
-    came of it in short runs is in docs/evidence/hard-negatives.md.
+    came of it in short runs is in research/pages/hard-negatives.md.
 
     The adaptive anneals shrink the ball when they hear of an improvement and widen it again when they do not, each time
     by what the linear one would have shrunk it since the last time. `validation` compares a score with the one before

@@ -35,8 +35,11 @@ WRITTEN = (
     "snapshots",
     "tensorboard",
     "wandb",
+    "wandb-id",
 )
-"""What a run may write before its first checkpoint. In a folder without a run, such files belong to the user."""
+"""What a run may write before its first checkpoint; it is removed if the run ends before that."""
+LATER = ("encoder*.safetensors", "encoder*.md", "head*.safetensors", "evaluation.json")
+"""Patterns of the files that are written into the folder of a run after its last step."""
 CHECKPOINT_KEYS = (
     "identity",
     "data",
@@ -100,7 +103,10 @@ class Run:
                 f"{self.folder} holds a run already: continue it with --resume {self.folder}, or choose another --out"
             )
         names = [name for name in WRITTEN if os.path.lexists(self.folder / name)]
-        names += sorted(path.name for path in self.folder.glob("encoder*.safetensors"))
+        names += sorted(path.name for pattern in LATER for path in self.folder.glob(pattern))
+        lock = self.folder / LOCK
+        if os.path.lexists(lock) and (not lock.is_file() or lock.stat().st_size):  # ours is an empty file
+            names.append(LOCK)
         if names:
             raise ValueError(
                 f"--out {self.folder} holds {', '.join(names)} and no run: a run would write over it, "
@@ -126,6 +132,12 @@ class Run:
         if not run.config_file.is_file():
             raise ValueError(f"{folder} is not a run: it has no config.yaml, which antipodes train writes")
         return run
+
+    def title(self) -> str:
+        """What the run trained, in a few words: its method, and its policy if it has one."""
+        config = self.config()
+        policy = config["negatives"]["name"]
+        return str(config["method"]["name"]) + ("" if policy == "none" else f" + {policy} ({config['treatment']})")
 
     def config(self) -> dict[str, Any]:
         """Return the configuration that the run was started with, with the current path of its data."""

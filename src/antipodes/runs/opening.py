@@ -19,6 +19,9 @@ from antipodes.runs.groups import without_groups
 from antipodes.runs.growth import Growth, grown_model, growth_since, open_data
 from antipodes.state import SampleTable
 
+PARTS = ("method", "loss", "head", "data", "encoder", "negatives", "augmentation")
+"""What the configuration of a run has for every part that its method is built from."""
+
 
 def open_method(run: Run, which: Literal["last", "best"] = "last", judged: bool = True) -> tuple[Method, Samples]:
     """Open the method of a run with the weights of a checkpoint, and the data it was trained on.
@@ -35,6 +38,11 @@ def open_method(run: Run, which: Literal["last", "best"] = "last", judged: bool 
         ValueError: if the checkpoint is missing or damaged, or the method has tables of other data.
     """
     config = run.config()
+    if absent := [part for part in PARTS if part not in config]:
+        raise ValueError(
+            f"{run.config_file} names no {', '.join(absent)}: another version of antipodes has trained this run, "
+            "so use that version, or train it anew"
+        )
     state = load_checkpoint(run.last if which == "last" else run.best, CHECKPOINT_KEYS)
     data = open_data(config["data"], state)
     if not judged:

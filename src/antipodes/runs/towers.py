@@ -5,9 +5,9 @@ Outside methods, only this module knows where a method keeps its encoders.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,15 @@ class PairedFeatures:
     owners: Tensor
 
 
+@dataclass(frozen=True)
+class TextPairs:
+    """Different queries (n, D) and documents (m, D) in one space, and the pairs (p, 2) of them that belong together."""
+
+    queries: Tensor
+    documents: Tensor
+    relevant: Tensor
+
+
 def first_input(method: Method) -> str:
     """Return the name of the input on which a method is evaluated by default."""
     return method.network.plans[method.network.names()[0]].input
@@ -42,6 +51,14 @@ def text_tower(method: Method) -> str | None:
     """Return the name of the tower for texts, or None."""
     names = [name for name, plan in method.network.plans.items() if plan.modality == "text"]
     return names[0] if names else None
+
+
+def paired_towers(method: Method) -> tuple[str, str] | None:
+    """The names of the first tower and of another one that reads texts from another input, if there are two such."""
+    plans = method.network.plans
+    first = method.network.names()[0]
+    others = [name for name, plan in plans.items() if plan.modality == "text" and plan.input != plans[first].input]
+    return (first, others[0]) if others and plans[first].modality in ("image", "text") else None
 
 
 def tower_network(method: Method, tower: str | None = None, space: Space = "features") -> nn.Module:
@@ -158,6 +175,42 @@ def paired_features(
     counts = torch.tensor([len(some) for some in captions])
     texts = text_features(method, tower, [text for some in captions for text in some], device=device)
     return PairedFeatures(images[first], texts, torch.arange(len(first)).repeat_interleave(counts))
+
+
+def text_pairs(method: Method, data: Samples, device: torch.device | str = "cpu") -> TextPairs:
+    """Embeddings of the different texts of both inputs of a dataset, under a method with a tower for each.
+
+    A query and a document belong together if they stand in one row, or in rows of one sample. Equal texts are one text,
+    so that no copy of the right document is counted as a wrong one.
+
+    Args:
+        method: The method.
+        data: Rows of two texts.
+        device: Where to run.
+    """
+    towers = paired_towers(method)
+    assert towers is not None
+    different: list[list[str]] = []
+    places: list[list[int]] = []
+    for tower in towers:
+        name = method.network.plans[tower].input
+        number: dict[str, int] = {}
+        places.append([number.setdefault(text, len(number)) for text in _texts_of(data, name)])
+        different.append(list(number))
+    members: dict[int, list[int]] = {}
+    for row, sample in enumerate(data.sample_ids(torch.arange(len(data))).tolist()):
+        members.setdefault(sample, []).append(row)
+    pairs = {(places[0][a], places[1][b]) for rows in members.values() for a in rows for b in rows}
+    queries, documents = (
+        text_features(method, tower, texts, device=device) for tower, texts in zip(towers, different, strict=True)
+    )
+    return TextPairs(queries, documents, torch.tensor(sorted(pairs)))
+
+
+def _texts_of(data: Samples, name: str) -> Iterator[str]:
+    """The text of every row of a dataset, of one input."""
+    for rows in torch.arange(len(data)).split(4096):
+        yield from cast(list[str], data.inputs(rows)[name])
 
 
 def _firsts(samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from antipodes.data import Samples
 from antipodes.guides import RunGuide
@@ -89,3 +91,27 @@ def check_encoders(method: Method, data: Samples) -> None:
                 f"the encoder {type(encoder).__name__} must turn 2 images into features (2, {encoder.num_features}), "
                 f"got {tuple(features.shape)}: pool and flatten its output"
             )
+
+
+def warn_of_equal_views(method: Method) -> None:
+    """Warn if a method compares two equal views: texts and vectors have no augmentation."""
+    if method.views < 2:
+        return
+    for tower, plan in method.network.plans.items():
+        if plan.modality != "image" and not _has_dropout(method.network[tower]):
+            warnings.warn(
+                f"both views of every {plan.modality} are equal, so their similarity is always 1 and the positives "
+                f"teach nothing: {plan.modality}s have no augmentation, and the encoder has no dropout; train on "
+                "pairs (--method clip) or with an encoder that has dropout",
+                stacklevel=2,
+            )
+
+
+def _has_dropout(network: nn.Module) -> bool:
+    """Return True if a module of a network applies dropout in training."""
+    dropouts = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+    return any(
+        module.p > 0 if isinstance(module, dropouts) else float(getattr(module, "dropout", 0.0) or 0.0) > 0
+        for module in network.modules()
+        if isinstance(module, (*dropouts, nn.MultiheadAttention, nn.RNNBase))
+    )

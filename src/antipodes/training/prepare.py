@@ -25,8 +25,11 @@ from antipodes.encoders.patches import PatchEncoder, rows_to_fit
 from antipodes.guides import RunGuide
 from antipodes.methods import Method
 from antipodes.negatives import DatasetNeighbours
+from antipodes.processes import end_with_parent
+from antipodes.progress import TrainingProgress
 from antipodes.runs.boards import BOARDS, require_boards
 from antipodes.runs.build import build_method
+from antipodes.runs.calendar import Calendar
 from antipodes.runs.folder import CHECKPOINT_KEYS, Run, load_checkpoint
 from antipodes.runs.growth import Growth, grown_optimizer, growth_since, open_data
 from antipodes.runs.locked import use_cached_features
@@ -36,11 +39,15 @@ from antipodes.runs.settings import Settings
 from antipodes.runs.snapshots import discard_snapshots
 from antipodes.runs.towers import text_tower
 from antipodes.runs.views import BatchMaker, plain_view, with_statistics
-from antipodes.training.calendar import Calendar
-from antipodes.training.checks import check_checkpoints_exist, check_encoders, check_settings, check_unchanged
+from antipodes.training.checks import (
+    check_checkpoints_exist,
+    check_encoders,
+    check_settings,
+    check_unchanged,
+    warn_of_equal_views,
+)
 from antipodes.training.observer import LabelObserver
 from antipodes.training.optimizers import optimizer as build_optimizer
-from antipodes.training.progress import TrainingProgress
 from antipodes.training.starting import start_from
 from antipodes.training.state import Training, rate_of
 
@@ -94,6 +101,8 @@ def prepare_training(
     data = open_data(config["data"], saved)
     config = config if resume is not None else with_statistics(config, data)
     method = _build_method(config, settings, data, saved, notify)
+    if fabric.is_global_zero and settings.epochs:
+        warn_of_equal_views(method)
     views = BatchMaker(config, data, method, fabric.device, fabric.global_rank, fabric.world_size)
     loader = _build_loader(settings, fabric, method, data)
     validation = _validation(method, data, notify) if settings.knn_every else None
@@ -269,7 +278,10 @@ def launch(settings: Settings) -> Fabric:
         )
     except (RuntimeError, MisconfigurationException) as error:
         raise ValueError(f"accelerator {settings.accelerator} cannot be used here: {error}") from error
+    parent = os.getppid()
     fabric.launch()
+    if fabric.local_rank > 0:  # a process that Fabric or torchrun has started
+        end_with_parent(parent)
     return fabric
 
 

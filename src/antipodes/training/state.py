@@ -16,15 +16,15 @@ from torch.optim import Optimizer
 from antipodes.data import Loader, Samples
 from antipodes.losses import Temperature
 from antipodes.methods import Method
+from antipodes.progress import TrainingProgress
+from antipodes.runs.calendar import Calendar
 from antipodes.runs.folder import FrozenWeights, Run, save_checkpoint, save_frozen
 from antipodes.runs.growth import describe_rows
 from antipodes.runs.records import Records, RunningMeans
 from antipodes.runs.settings import Settings
 from antipodes.runs.views import BatchMaker
 from antipodes.schedules import learning_rate
-from antipodes.training.calendar import Calendar
 from antipodes.training.observer import LabelObserver
-from antipodes.training.progress import TrainingProgress
 
 
 @dataclass

@@ -40,6 +40,18 @@ class LabelFree(Protocol):
         if self.most < 3:
             raise ValueError(f"most must be at least 3, got {self.most}: it is a number of images")
 
+    def check(self, subject: Subject) -> None:
+        """Refuse a run that looks at no images: texts and vectors have no second view.
+
+        Raises:
+            ValueError: the first tower of the run sees something else.
+        """
+        super().check(subject)
+        assert subject.method is not None
+        network = subject.method.network
+        if (modality := network.plans[network.names()[0]].modality) != "image":
+            raise ValueError(f"the label-free protocol compares random views of images, and this run sees {modality}s")
+
     def run(self, subject: Subject) -> dict[str, float]:
         """Return recalls in percent, and alignment and uniformity (the lower the better) and effective rank as they
         are.

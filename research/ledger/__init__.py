@@ -1,0 +1,1 @@
+"""Pages about all studies: the papers' claims, their tables as commands, the map of regimes, does it help, README."""

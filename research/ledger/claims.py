@@ -1,0 +1,225 @@
+"""`docs/claims.md`: every ordering that the five papers claim, and what the runs here say about it.
+
+The claims are in claims.yaml; verdicts follow from the results of the studies, research/results/LABEL.json, alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+
+from antipodes.studies.claims import Verdict, decide
+from antipodes.studies.statistics import Results, detectable, one_sided, paired_p
+from research.ledger.reports import FROM_DOCS, command, studies
+
+CATALOGUE = Path(__file__).parent / "claims.yaml"
+NOT_RUN, CANNOT, UNKNOWN = "not run yet", "cannot be tested here", "reason unknown"
+
+HEAD = """# What the papers claim, and what was seen here
+
+Every ordering that the five papers claim. A row is a test of it: a study, the score, and the difference in it between
+the variant that should have more and the one that should have less, paired over seeds. *held* and *not held* are
+decided by a one-sided paired t-test at 5 %; *undecided* is neither, or a single seed. *could see* is the difference
+that so many seeds would have found in four of five cases, at the spread that they had: a smaller one cannot be decided
+by them. Settings are small (thousands of images, minutes a run): *not held* speaks about them, not about
+ImageNet. Written by `python -m research.ledger claims`.
+"""
+SAME = ("test_limit", "data.", "encoder.", "batch_size", "epochs")  # options, or their beginnings, of two studies
+COLUMNS = ["claim", "where", "tested by", "seeds", "difference", "could see", "p >", "here"]
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A claim with what one study says about it.
+
+    Args:
+        claim: In words.
+        where: In the paper.
+        test: Which study, score and order; empty where there is none.
+        verdict: Of the runs, or `not run yet`, or `cannot be tested here`.
+        why: A reason, where there is one.
+        seeds: How many both sides have.
+        difference: Mean over them.
+        could_see: The difference that a test with so many seeds finds with 80 % power.
+        p: One-sided, that the claim is right.
+    """
+
+    claim: str
+    where: str
+    test: str
+    verdict: str
+    why: str = ""
+    seeds: int = 0
+    difference: float | None = None
+    could_see: float | None = None
+    p: float | None = None
+
+
+def ledger_page(results: Path, catalogue: Path = CATALOGUE) -> str:
+    """The page, from the results of the studies."""
+    papers = read_catalogue(catalogue)
+    tested = {name: ledger_rows(paper["claims"], results) for name, paper in papers.items()}
+    blocks = [HEAD.rstrip(), _counts(papers, [row for rows in tested.values() for row in rows])]
+    for name, paper in papers.items():
+        lines = [COLUMNS, ["---"] * 3 + ["---:"] * 4 + ["---"], *map(_cells, tested[name])]
+        blocks += [f"## {paper['title']}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def read_catalogue(catalogue: Path = CATALOGUE) -> dict[str, Any]:
+    """The papers with their claims.
+
+    Raises:
+        ValueError: for a claim that has neither tests nor a reason why there are none, or a test that makes no sense.
+    """
+    papers: dict[str, Any] = yaml.safe_load(catalogue.read_text())
+    for paper in papers.values():
+        for claim in paper["claims"]:
+            if ("cannot" in claim) == ("tests" in claim):
+                raise ValueError(f"claim {claim['claim']!r} needs either tests or cannot")
+            for test in claim.get("tests", []):
+                _sides(test)
+    return papers
+
+
+def ledger_rows(claims: Sequence[Mapping[str, Any]], results: Path) -> list[Tested]:
+    """A row for every test of a claim that has results; a claim without any has one that says so."""
+    rows = []
+    for claim in claims:
+        words, where = claim["claim"], claim["where"]
+        if "cannot" in claim:
+            rows.append(Tested(words, where, "", CANNOT, claim["cannot"]))
+            continue
+        found = [row for test in claim["tests"] if (row := _run(claim, test, results)) is not None]
+        if not found:
+            named = [
+                name for test in claim["tests"] for name in _studies(test) if not (results / f"{name}.json").is_file()
+            ] or [_studies(claim["tests"][0])[-1]]
+            missing = next((name for name in named if name in studies()), named[0])
+            found = [Tested(words, where, f"`{command(missing)}`", NOT_RUN)]
+        rows += found
+    return rows
+
+
+def _run(claim: Mapping[str, Any], test: Mapping[str, Any], results: Path) -> Tested | None:
+    """What the report of a test's study says; None where there is none or it lacks a variant."""
+    names = _studies(test)
+    files = [results / f"{name}.json" for name in names]
+    if not all(file.is_file() for file in files):
+        return None
+    reports = [json.loads(file.read_text()) for file in files]
+    (less, less_score), (more, more_score) = _sides(test)
+    _refuse_other_settings(names, reports, (less, more))
+    smaller, larger = (
+        _values(
+            {name: {int(seed): each for seed, each in seeds.items()} for name, seeds in report["results"].items()},
+            *side,
+        )
+        for report, side in zip((reports[0], reports[-1]), ((less, less_score), (more, more_score)), strict=True)
+    )
+    common = sorted(set(smaller) & set(larger))
+    if not common:
+        return None
+    ours, theirs = [larger[seed] for seed in common], [smaller[seed] for seed in common]
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    difference, two_sided = fmean(differences), paired_p(ours, theirs)
+    p = None if two_sided is None else one_sided(two_sided, difference)
+    verdict: Verdict = decide(p)
+    why = " ".join(claim.get("reason", UNKNOWN).split()) if verdict == "not held" else ""
+    reading = f", {test['reading']}" if "reading" in test else ""
+    links = " and ".join(f"[{name}]({FROM_DOCS}/{name}.md)" for name in names)
+    name = f"{links}{reading}: {less_score}, {test['order']}"
+    see = detectable(differences)
+    return Tested(claim["claim"], claim["where"], name, verdict, why, len(common), difference, see, p)
+
+
+def _studies(test: Mapping[str, Any]) -> list[str]:
+    """The study of a test, or the two that its sides are from.
+
+    Raises:
+        ValueError: for another number of them.
+    """
+    names = [test["study"]] if isinstance(test["study"], str) else list(test["study"])
+    if len(names) not in (1, 2):
+        raise ValueError(f"a test is of one study, or of one for each of its two sides, got {names}")
+    return names
+
+
+def _refuse_other_settings(
+    names: Sequence[str], reports: Sequence[Mapping[str, Any]], sides: Sequence[Sequence[str]]
+) -> None:
+    """Check that two studies have trained on the same data, as long and as large, and scored alike.
+
+    Where a gain is compared with a gain, these may be on different data.
+
+    Raises:
+        ValueError: for the first thing that differs.
+    """
+    if len(reports) < 2:
+        return
+    gains = all(len(side) == 2 for side in sides)
+    same = tuple(name for name in SAME if not (gains and name == "data."))
+    first, *others = [
+        {"test_limit": report["test_limit"], **report["common"], **report["variants"].get(variant, {})}
+        for report, side in zip(reports, sides, strict=True)
+        for variant in side
+    ]
+    for other in others:
+        for name in sorted(name for name in {*first, *other} if name.startswith(same)):
+            if first.get(name) != other.get(name):
+                what = f"{name} is {first.get(name)} and {other.get(name)}"
+                raise ValueError(f"{names[0]} and {names[-1]} cannot be compared: {what}")
+
+
+def _sides(test: Mapping[str, Any]) -> tuple[tuple[list[str], str], tuple[list[str], str]]:
+    """The variants and the score of the side that should have less, and of that which should have more."""
+    less, sign, more = str(test["order"]).partition(" < ")
+    score = test["score"]
+    scores = (score, score) if isinstance(score, str) else tuple(score)
+    sides = [side.split(" - ") for side in (less, more)]
+    if not sign or len(scores) != 2 or any(len(side) > 2 for side in sides):
+        raise ValueError(f"a test should have an order LESS < MORE and one or two scores, got {dict(test)}")
+    return (sides[0], scores[0]), (sides[1], scores[1])
+
+
+def _values(results: Results, side: Sequence[str], score: str) -> dict[int, float]:
+    """Seed -> the score of a variant, or the difference of two."""
+    parts = [
+        {seed: scores[score] for seed, scores in results.get(name, {}).items() if scores.get(score) is not None}
+        for name in side
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return {seed: value - parts[1][seed] for seed, value in parts[0].items() if seed in parts[1]}
+
+
+def _counts(papers: Mapping[str, Any], rows: Sequence[Tested]) -> str:
+    """How many claims there are, and how their tests ended."""
+    claims = sum(len(paper["claims"]) for paper in papers.values())
+    ended = Counter(row.verdict for row in rows)
+    tested = sum(ended[verdict] for verdict in ("held", "not held", "undecided"))
+    return (
+        f"**{claims} claims. Of {tested} tests {ended['held']} held, {ended['not held']} did not, and "
+        f"{ended['undecided']} are undecided; claims without a run yet: {ended[NOT_RUN]}, that cannot be tested "
+        f"here: {ended[CANNOT]}.**"
+    )
+
+
+def _cells(row: Tested) -> list[str]:
+    def number(value: float | None, sign: str = "") -> str:
+        if value is None:
+            return "-"
+        return format(value, f"{sign}.2f" if abs(value) >= 0.1 or value == 0 else f"{sign}.2g")
+
+    p = "-" if row.p is None else "<0.001" if row.p < 0.001 else f"{row.p:.3f}"
+    verdict = f"**{row.verdict}**" if row.verdict in ("held", "not held") else row.verdict
+    outcome = f"{verdict}: {row.why}" if row.why else verdict
+    numbers = [str(row.seeds or "-"), number(row.difference, "+"), number(row.could_see), p]
+    return [row.claim, row.where, row.test or "-", *numbers, outcome]

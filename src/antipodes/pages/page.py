@@ -1,0 +1,179 @@
+"""The page: sections of facts, curves, tables, pictures and maps, rendered to one file that needs no network.
+
+A section is plain data with a `template`; `templates/page.html` has one macro for each. Every string is escaped by
+jinja2, also inside the JSON that the page's script reads: a file name is text, whatever it contains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from antipodes.files import MARK, replacing
+
+Cell = str | float | int | None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names with values, such as the numbers of a summary, and a note below them."""
+
+    title: str
+    items: Sequence[tuple[str, Cell]]
+    note: str = ""
+    template: ClassVar[str] = "facts"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that can be sorted by any column and filtered by words."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+    template: ClassVar[str] = "table"
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Drawings, each an SVG made by `curves.draw`, with a legend of names."""
+
+    title: str
+    drawings: Sequence[Any]
+    legend: Sequence[str]
+    note: str = ""
+    template: ClassVar[str] = "curves"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture by its number among the pictures of the page (-1 for none), with its name and a caption."""
+
+    image: int
+    name: str
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One or two pictures with a kind, a number to sort by, a line of text, and whether labels say it is right."""
+
+    kind: str
+    pictures: Sequence[Picture]
+    score: float
+    text: str
+    right: bool | None = None
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Cards that can be filtered by kind and by words."""
+
+    title: str
+    cards: Sequence[Card]
+    note: str = ""
+    template: ClassVar[str] = "gallery"
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of the cards, in their order."""
+        return list(dict.fromkeys(card.kind for card in self.cards))
+
+
+@dataclass(frozen=True)
+class Point:
+    """A sample on a map: its place in [0, 1] x [0, 1], its class (-1 for none), its picture and its name."""
+
+    x: float
+    y: float
+    group: int
+    image: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Map:
+    """Samples on a plane, shown with their picture when pointed at."""
+
+    title: str
+    points: Sequence[Point]
+    groups: Sequence[str]
+    note: str = ""
+    template: ClassVar[str] = "map"
+
+    def data(self) -> dict[str, Any]:
+        """What the page's script draws."""
+        points = [[round(p.x, 4), round(p.y, 4), p.group, p.image, p.name] for p in self.points]
+        return {"points": points, "groups": list(self.groups)}
+
+
+Section = Facts | Table | Curves | Gallery | Map
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: sections, and the pictures (data URIs) that they refer to by number."""
+
+    title: str
+    subtitle: str
+    sections: Sequence[Section]
+    pictures: Sequence[str] = field(default=())
+
+    @cached_property
+    def html(self) -> str:
+        """The page as one HTML text that needs no other file and no network."""
+        return render(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the page, whole or not at all. Bytes of a file name that are not UTF-8 are shown as escapes."""
+        text = self.html
+        with replacing(Path(path)) as temporary:
+            temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
+
+
+def require_jinja() -> Any:
+    """Import jinja2.
+
+    Raises:
+        ValueError: if it is not installed.
+    """
+    try:
+        import jinja2
+    except ImportError as error:
+        raise ValueError("the page needs jinja2: pip install antipodes[report]") from error
+    return jinja2
+
+
+def render(page: Page) -> str:
+    """The page as HTML."""
+    jinja2 = require_jinja()
+    folder = Path(__file__).parent / "templates"
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["cell"] = show
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
+    html: str = environment.get_template("page.html").render(
+        page=page, mark=MARK, style=(folder / "page.css").read_text(), script=(folder / "page.js").read_text()
+    )
+    return html
+
+
+def show(value: Cell) -> str:
+    """A cell as text: thousands apart, four digits of a fraction, a dash for nothing.
+
+    Example:
+        >>> show(12345), show(0.123456), show(None)
+        ('12,345', '0.1235', '-')
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, bool | str):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"

@@ -1,0 +1,334 @@
+"""What a study is: a YAML file that names the training runs to compare.
+
+A short one:
+
+    common: {data: path/to/photos, epochs: 40}
+    variants:
+      simclr: {}
+      guided: {preset: guided}
+    seeds: [0, 1, 2]
+
+Everything that a file may hold:
+
+    title: one line              # optional: by default the name of the file
+    question: what it asks, in a sentence or two    # optional
+    common:                      # optional: options of every run, as antipodes train takes them in a configuration
+      data: {name: cifar10, limit: 10000}
+      epochs: 40
+    variants:                    # name -> the options that differ
+      plain: {}
+      glofnd: {negatives: {name: glofnd, alpha: 0.1}}
+      glofnd attract: {negatives: {name: glofnd, alpha: 0.1}, treatment: attract, seeds: [0]}   # fewer seeds
+      guided: {preset: guided}   # the options of a preset; options given here or in `common` win
+    seeds: [0, 1, 2]             # optional: these three by default
+    baseline: plain              # optional: the variant that the others are compared with, unless they have
+                                 # `against: OTHER`; by default the first
+    protocols: [linear, knn]     # optional, these by default: of antipodes evaluate; protocols that judge a policy
+                                 # skip variants without one
+    test_limit: 4000             # optional: use only so many test images
+    transfer: [fashion-mnist]    # optional: other datasets to score the encoders on, by name or path
+    transfer_limit: 5000         # optional: use only so many training images of these
+    transfer_normalise: own      # optional: normalise their images by their own statistics, not as the run's
+    scores: [linear top-1]       # optional: what the tables show; by default every score
+    records: [flagged_share]     # optional: numbers of the last epoch, from metrics.jsonl, as further scores
+    curves: [knn, loss]          # optional: numbers of metrics.jsonl that are drawn over epochs
+    paper:                       # optional: published figures
+      - {source: "Table 1 of ...", measured: "ImageNet, ResNet-50", scores: {glofnd: {linear top-1: 77.1}}}
+    claims:                      # optional: orderings that a paper claims, by score
+      linear top-1: [plain < glofnd]
+      threshold MAE < batch MAE: [glofnd < fnc]   # of two scores, the left one that of the variant on the left
+    budgets:                     # optional: what replaces the above for antipodes study FILE --budget quick
+      quick: {seeds: [0], test_limit: 1000, common: {epochs: 3, data: {limit: 2000}}}
+      paper: {common: {epochs: 200}, variants: {glofnd: {negatives: {alpha: 0.01}}}}   # variants: of single ones
+
+What was found belongs into a note, not into the definition: notes/NAME.md next to the report is included where the grid
+is the definition's own. What follows a line `<!-- more -->` of it is folded away.
+
+Options of a component are merged with those of the same component in `common`; one of another name replaces it whole.
+
+A study that is not a grid of training runs names its `runner`, the dotted path of a `studies.runner.Runner`, instead of
+protocols, test_limit and records; common and variants then hold the runner's options.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from antipodes.files import replacing
+from antipodes.runs.yaml_files import read_options
+from antipodes.studies.checks import (
+    Options,
+    Paper,
+    check_keys,
+    read_limit,
+    read_mapping,
+    read_name,
+    read_names,
+    read_options_of,
+    read_papers,
+    read_seeds,
+)
+from antipodes.studies.claims import Claim, read_claims
+
+__all__ = ["FULL", "Options", "Paper", "Study", "Trial", "flatten", "load", "merge"]
+
+FULL = "full"
+REQUIRED = ("variants",)
+OPTIONAL = ("title", "question", "common", "seeds", "baseline", "scores", "paper", "claims", "budgets")
+SEEDS = (0, 1, 2)
+PROTOCOLS = ("linear", "knn")
+BUDGETED = ("common", "variants", "seeds", "claims")
+# where trials are training runs
+TRAINED = ("protocols", "test_limit", "transfer", "transfer_limit", "transfer_normalise")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a study: a variant with a seed.
+
+    Args:
+        variant: Its name.
+        seed: The run's seed.
+        options: What antipodes train is called with, without seed and out.
+        folder: Of the run.
+    """
+
+    variant: str
+    seed: int
+    options: Options = field(compare=False)
+    folder: Path
+
+    def __str__(self) -> str:
+        return f"{self.variant}, seed {self.seed}"
+
+    @property
+    def log(self) -> Path:
+        """The output of its processes."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    @property
+    def file(self) -> Path:
+        """The options as antipodes train takes them, written before the run is started."""
+        return self.folder.with_name(f"{self.folder.name}.yaml")
+
+    @property
+    def code_file(self) -> Path:
+        """The digests of the code that the run was started with."""
+        return self.folder.with_name(f"{self.folder.name}.code.json")
+
+    def write(self, file: Path | None = None) -> Path:
+        """Write the options to their file, or to another one, whole or not at all."""
+        path = file or self.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            temporary.write_text(yaml.safe_dump(self.options | {"seed": self.seed}, sort_keys=False))
+        return path
+
+    def arguments(self, file: Path | None = None) -> list[str]:
+        """The call of antipodes train, which reads the options from their file."""
+        return ["--config", str(file or self.file), "--out", str(self.folder)]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study with a budget applied; the module's docstring explains the fields.
+
+    `path` is the YAML file. `is_own` says that the grid is the definition's: no other budget, seeds or data.
+    """
+
+    name: str
+    path: Path
+    budget: str
+    title: str
+    question: str
+    variants: dict[str, Options]
+    seeds: dict[str, list[int]]
+    baseline: str
+    against: dict[str, str]
+    protocols: list[str]
+    test_limit: int | None
+    transfer: list[str]
+    transfer_limit: int | None
+    transfer_normalise: str
+    scores: list[str] | None
+    records: list[str]
+    curves: list[str]
+    paper: list[Paper]
+    claims: list[Claim]
+    runner: str | None
+    is_own: bool
+
+    @property
+    def label(self) -> str:
+        """The name of its folder and files: a budget other than the full one is part of it."""
+        return self.name if self.budget == FULL else f"{self.name}-{self.budget}"
+
+    def trials(self, out: Path) -> list[Trial]:
+        """Every run, seed by seed, so that a study which is stopped early has compared all variants."""
+        every = sorted({seed for seeds in self.seeds.values() for seed in seeds})
+        return [
+            Trial(variant, seed, options, out / _folder_name(variant) / f"seed-{seed}")
+            for seed in every
+            for variant, options in self.variants.items()
+            if seed in self.seeds[variant]
+        ]
+
+
+def load(path: str | Path, budget: str = FULL, seeds: list[int] | None = None, data: Options | None = None) -> Study:
+    """Read a study.
+
+    Args:
+        path: Of its YAML file.
+        budget: Which of its budgets; `full` is the study as it stands.
+        seeds: Instead of its own.
+        data: Instead of its own: a name or path with options, for all variants. Options of the study's data stay, as
+            far as the new data takes them, and those of a variant's own win.
+
+    Raises:
+        ValueError: if there is no such file or budget, or the file is not a study.
+    """
+    path = Path(path)
+    if path.suffix not in (".yaml", ".yml"):
+        raise ValueError(f"a study is a YAML file, got {str(path)!r}: give the path of a file that ends in .yaml")
+    content = read_options(path)
+    try:
+        return _study(path, content, budget, seeds, data)
+    except ValueError as error:
+        raise ValueError(f"study {path}: {error}") from error
+
+
+def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data: Options | None) -> Study:
+    if isinstance(content, dict) and "runner" in content:
+        check_keys("it", content, (*REQUIRED, "runner"), OPTIONAL)
+    else:
+        check_keys("it", content, REQUIRED, (*OPTIONAL, *TRAINED, "records", "curves"))
+    budgets = {FULL: {}, **read_mapping(content.get("budgets", {}), "budgets")}
+    if budget not in budgets:
+        raise ValueError(f"there is no budget {budget!r}: choose one of {', '.join(budgets)}")
+    check_keys(
+        f"budget {budget}",
+        budgets[budget],
+        (),
+        BUDGETED if "runner" in content else (*BUDGETED, *TRAINED),
+    )
+    cut = read_options_of(budgets[budget].get("common", {}), f"budget {budget}")
+    single = read_mapping(budgets[budget].get("variants", {}), f"variants of budget {budget}")
+    if unknown := set(single) - set(read_mapping(content["variants"], "variants")):
+        raise ValueError(f"budget {budget} has options of {unknown.pop()!r}, which is not a variant")
+    content = content | {key: value for key, value in budgets[budget].items() if key not in ("common", "variants")}
+    common = read_options_of(content.get("common", {}), "common")
+    variants = read_mapping(content["variants"], "variants")
+    if not variants:
+        raise ValueError("variants names no run: give each a name and the options in which it differs")
+    baseline = read_name(content.get("baseline", next(iter(variants))), "baseline")
+    if baseline not in variants:
+        raise ValueError(f"the baseline {baseline!r} is not a variant: there are {', '.join(variants)}")
+    if len({_folder_name(variant) for variant in variants}) < len(variants):
+        raise ValueError(f"variants need names that differ in letters and digits, got {', '.join(variants)}")
+    options: dict[str, Options] = {}
+    seeds: dict[str, list[int]] = {}
+    against: dict[str, str] = {}
+    for variant, given in variants.items():
+        its_options = read_options_of({} if given is None else given, f"variant {variant}")
+        every = read_seeds(content.get("seeds", list(SEEDS)) if chosen is None else chosen, "seeds")
+        few = read_seeds(its_options.pop("seeds", every), f"seeds of variant {variant}")
+        seeds[variant] = [seed for seed in every if seed in few]
+        against[variant] = read_name(its_options.pop("against", baseline), f"against of variant {variant}")
+        if against[variant] not in variants:
+            raise ValueError(f"{variant} is to be compared with {against[variant]!r}, which is not a variant")
+        further = read_options_of(single.get(variant, {}), variant)
+        options[variant] = merge(merge(merge(common, its_options), cut), further)
+        if data is not None:
+            own = {*_component(its_options.get("data")), *_component(further.get("data"))}
+            options[variant] = options[variant] | {"data": _on(data, options[variant].get("data"), own)}
+    if not seeds[baseline]:
+        raise ValueError(f"the baseline {baseline!r} runs with none of the seeds")
+    transfer = read_names(content.get("transfer", []), "transfer")
+    protocols = [] if "runner" in content else read_names(content.get("protocols", list(PROTOCOLS)), "protocols")
+    if not transfer and (named := [name for name in protocols if name.startswith("transfer")]):
+        raise ValueError(f"protocol {named[0]} needs datasets: name them in a list under the key transfer")
+    return Study(
+        name=path.stem,
+        path=path,
+        budget=budget,
+        title=str(content.get("title", path.stem)),
+        question=" ".join(str(content.get("question", "")).split()),
+        variants={variant: options[variant] for variant in variants if seeds[variant]},
+        seeds={variant: seeds[variant] for variant in variants if seeds[variant]},
+        baseline=baseline,
+        against=against,
+        protocols=protocols,
+        test_limit=read_limit(content.get("test_limit"), "test_limit"),
+        transfer=transfer,
+        transfer_limit=read_limit(content.get("transfer_limit"), "transfer_limit"),
+        transfer_normalise=str(content.get("transfer_normalise", "run")),
+        scores=read_names(content["scores"], "scores") if "scores" in content else None,
+        records=read_names(content.get("records", []), "records"),
+        curves=read_names(content.get("curves", []), "curves"),
+        paper=read_papers(content.get("paper", []), variants),
+        claims=read_claims(content.get("claims", {}), list(variants)),
+        runner=read_name(content["runner"], "runner") if "runner" in content else None,
+        is_own=budget == FULL and chosen is None and data is None,
+    )
+
+
+def merge(below: Options, above: Options) -> Options:
+    """Options with others on top: a component of the same (or no) name is merged, one of another name replaced.
+
+    Example:
+        >>> merge({"epochs": 9, "data": {"name": "cifar10", "limit": 100}}, {"data": {"limit": 50}})
+        {'epochs': 9, 'data': {'name': 'cifar10', 'limit': 50}}
+        >>> merge({"method": {"name": "moco", "queue_size": 9}}, {"method": "simclr"})
+        {'method': {'name': 'simclr'}}
+    """
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        if isinstance(old, dict) or isinstance(value, dict):
+            old, value = _component(old), _component(value)
+            same = value.get("name", old.get("name")) == old.get("name")
+            value = old | value if same else value
+        merged[key] = value
+    return merged
+
+
+def flatten(config: Options, prefix: str = "") -> dict[str, Any]:
+    """Nested options by their dotted names.
+
+    Example:
+        >>> flatten({"epochs": 3, "data": {"name": "shapes"}})
+        {'epochs': 3, 'data.name': 'shapes'}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _on(data: Options, studied: Any, own: set[str]) -> Options:
+    """Other data with those options of the study's data (decode, limit, ...) that it takes, too.
+
+    Those that a variant names itself (`own`), such as another size, are what sets it apart, and win.
+    """
+    from antipodes.registry import find
+
+    component = find("data", data["name"])
+    takes = set(inspect.signature(component.target).parameters) - set(component.preset) - {"name"}
+    kept = {key: value for key, value in _component(studied).items() if key in takes}
+    return {**kept, **data, **{key: value for key, value in kept.items() if key in own}}
+
+
+def _component(value: Any) -> Options:
+    if isinstance(value, dict):
+        return value
+    return {} if value is None else {"name": value}
+
+
+def _folder_name(variant: str) -> str:
+    return re.sub(r"\W+", "-", variant).strip("-").lower()
