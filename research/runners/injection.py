@@ -142,8 +142,11 @@ def locked_features(data: Captions) -> tuple[Tensor, Tensor, dict[str, int]]:
         _image_tower(),
         repr((data.fingerprint, "image", SIZE, pixels)),
         lambda: embed_dataset(
-            _image_tower(), data, preprocess=lambda raw: view(raw, torch.Generator()), input_name="image"
-        ),  # type: ignore[arg-type]
+            _image_tower(),
+            data,
+            preprocess=lambda raw: view(raw, torch.Generator()),  # type: ignore[arg-type]
+            input_name="image",
+        ),
     )
     words = cached_features(_text_tower(), repr((data.fingerprint, "text", SIZE, pixels)), lambda: _read(texts))
     return photos.clone(), words.clone(), {text: place for place, text in enumerate(texts)}

@@ -14,7 +14,7 @@ from PIL import Image
 
 from antipodes.data.shapes import Shapes
 from antipodes.evaluation import figures, map_figures, maps, pictures
-from antipodes.evaluation.compared import judge_frozen as judge_only
+from antipodes.evaluation.compared import judge_frozen
 from antipodes.evaluation.maps import planar, turned
 from antipodes.evaluation.pictures import PicturedRun, strongest_flags
 from antipodes.evaluation.run import score
@@ -25,7 +25,7 @@ from antipodes.runs.opening import open_method
 from antipodes.runs.snapshots import Snapshot, load_snapshots, save_snapshot
 from antipodes.runs.views import build_augmentation
 from tests.cli.command import here, refused
-from tests.reference.contrast import judge_frozen
+from tests.reference.contrast import judge
 
 pytest.importorskip("matplotlib", reason="pictures need the plots extra")
 from matplotlib.colors import to_rgba
@@ -78,13 +78,13 @@ def slow_flags(of: PicturedRun) -> list[tuple[int, list[int]]]:
     order = torch.randperm(len(of.data), generator=pictures.generator("pictures", of.seed))[: of.config["batch_size"]]
     assert [flags.anchor for flags in strongest] == order[: of.anchors].tolist()
     z, keys = of.judged.anchors[order], of.judged.candidates[order]
-    rules = judge_only(of.require_policy(), of.judged.pairs(order), 1.0)
+    rules = judge_frozen(of.require_policy(), of.judged.pairs(order), 1.0)
     found = []
     for i in range(of.anchors):
         flagged = []
         for k in range(len(order)):
             similarity = (z[i] @ keys[k]).item()
-            if i != k and not all(judge_frozen(rule, i, k, (similarity, 0))[0] for rule in rules):
+            if i != k and not all(judge(rule, i, k, (similarity, 0))[0] for rule in rules):
                 flagged.append((similarity, int(order[k])))
         found.append((int(order[i]), [sample for _, sample in sorted(flagged, reverse=True)]))
     return found
