@@ -52,7 +52,7 @@ def build(name: str, call: argparse.Namespace) -> MoCo:
     torch.manual_seed(0)
     encoder = encoders.create(call.encoder)
     policy = POLICIES[name]()
-    head = Head("mlp2", hidden=2048, centred=policy is not None and policy.ranks).build(encoder.num_features)
+    head = Head("mlp2", hidden=2048, centred=policy is not None and policy.needs.order).build(encoder.num_features)
     method = MoCo(Towers({"image": Tower(encoder, head)}), InfoNCE(0.2, policy), queue_size=call.queue).train()
     generator = torch.Generator().manual_seed(0)
     method.queue.keys.copy_(normalize(torch.randn(call.queue, 128, generator=generator), dim=1))

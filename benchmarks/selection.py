@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from antipodes.functional import select
+from antipodes.functional.neighbours import nearest_of
 from antipodes.functional.row_blocks import ROWS
 
 ROUNDS = 5
@@ -62,52 +63,22 @@ def main() -> None:
             "sort, similarities given": lambda: similarities.sort(dim=1),
             "edges, similarities given": edges_given,
             "product and sort": lambda: (anchors @ queue.T).sort(dim=1),
-            "ring": lambda: select.ring(*inputs, INNER, OUTER),
+            "ring": lambda: select.band_by_rank(*inputs, INNER * OUTER, OUTER),
             "top_share": lambda: select.top_share(*inputs, 0.01),
-            "top_k 100": lambda: select.top_k(*inputs, 100),
+            "nearest 100": lambda: nearest_of(anchors, queue, 100, anchor_ids, queue_ids),
         }
     )
     for name, milliseconds in times.items():
         print(f"{name:28} {milliseconds:9.1f} ms")
     ratios["selection_of_given_similarities"] = times["sort, similarities given"] / times["edges, similarities given"]
-    for name in ("ring", "top_share", "top_k 100"):
+    for name in ("ring", "top_share", "nearest 100"):
         ratios[f"{name.replace(' ', '_')}_with_product"] = times["product and sort"] / times[name]
 
-    low, high = select.ring(*inputs, INNER, OUTER)
+    low, high = select.band_by_rank(*inputs, INNER * OUTER, OUTER)
     band = (similarities >= low[:, None]) & (similarities <= high[:, None])
     order = similarities.sort(dim=1, descending=True).indices[:, first:last]
     sorted_band = torch.zeros_like(band).scatter_(1, order, True)
     assert torch.equal(band, sorted_band), "the band does not hold the entries of the sort"
-
-    # draws from a ring of a memory bank
-    bank, bank_ids = embeddings(50_000, generator), torch.arange(50_000)
-    inputs = (anchors, bank, anchor_ids, bank_ids)
-    draws = 4_096
-    allowed = len(bank) - 1
-    first, last = int(INNER * OUTER * allowed), int(OUTER * allowed)
-
-    def draw_by_sort() -> Tensor:
-        order = (anchors @ bank.T).sort(dim=1, descending=True).indices
-        return order.gather(1, torch.randint(first, last, (len(anchors), draws), generator=generator))
-
-    def draw_by_bounds() -> Tensor:
-        low, high = select.ring(*inputs, INNER, OUTER)
-        return select.draw_from_band(*inputs, low, high, draws, generator)
-
-    low, high = select.ring(*inputs, INNER, OUTER)
-    times = race(
-        {
-            "product, sort and draw": draw_by_sort,
-            "ring and draw": draw_by_bounds,
-            "draw, bounds given": lambda: select.draw_from_band(*inputs, low, high, draws, generator),
-        }
-    )
-    for name, milliseconds in times.items():
-        print(f"{name:28} {milliseconds:9.1f} ms")
-    ratios["draws_from_ring"] = times["product, sort and draw"] / times["ring and draw"]
-    ratios["draws_from_given_bounds"] = times["product, sort and draw"] / times["draw, bounds given"]
-    drawn = (anchors @ bank.T).gather(1, draw_by_bounds())
-    assert bool(((drawn >= low[:, None]) & (drawn <= high[:, None])).all()), "a draw is outside its ring"
 
     print(json.dumps({name: round(ratio, 2) for name, ratio in ratios.items()}))
 

@@ -1,4 +1,4 @@
-"""How many visits of a sample GloFND's thresholds need on frozen vectors, for both starts, beside FNC.
+"""How many visits of a sample GloFND's thresholds need on frozen vectors, for both starts, compared with FNC.
 
     python research/glofnd_settling.py --seeds 0 1 2 3 4 --out research/results/glofnd_settling.json
 

@@ -61,7 +61,7 @@ class Variant:
     """What is different from plain training.
 
     Args:
-        redrawn: Draw the documents anew before every epoch, which takes more than one fixed list of pairs.
+        redrawn: Draw new documents before every epoch, which takes more than one fixed list of pairs.
         knows: What says which candidates are false negatives.
         treatment: What happens to them.
     """

@@ -28,7 +28,9 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "notes"),  # parts of other pages
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "research" / "README.md",
+    *sorted((ROOT / "research" / "pages").glob("*.md")),
 ]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -195,7 +197,7 @@ def test_the_page_of_the_architecture_has_every_room_and_its_files_exist() -> No
 
 def test_the_site_shows_every_page() -> None:
     shown = (ROOT / "mkdocs.yml").read_text()
-    tops = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name not in ("notes", "evidence")]
+    tops = sorted((ROOT / "docs").rglob("*.md"))
     assert [page.name for page in tops if str(page.relative_to(ROOT / "docs")) not in shown] == []
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from antipodes.auditing.embeddings import Vectors, read_embeddings, write_embeddings
-from antipodes.auditing.outputs import write_table
 from antipodes.data import Folder
 from antipodes.encoders import create, patches
 from antipodes.encoders.export import export_backbone
 from antipodes.plain_text import csv_cell, from_csv_cell, printable
+from antipodes.tables import write_table
 from tests.cli.command import here, refused
 
 ESCAPE = "\x1b]0;owned\x07\x1b[31m\u202e"

@@ -38,6 +38,7 @@ from antipodes import (
     Temperature,
     TwoWay,
 )
+from tests.auditing.scenes import scene
 
 PAIR = "z1 z2 ids *rows *candidates *candidate_ids *candidate_rows *guide *candidate_guide *weights *progress"
 
@@ -73,11 +74,20 @@ NAMES: dict[str, str] = {
     "Temperature": "value *learnable *floor *schedule *per_sample",
     "TwoWay": "loss_fn",
     "audit": "data *encoder *out",
+    "chunked": "encoder",
+    "content_ids": "texts",
+    "mine": "queries corpus positives *encoder *k *margin *relative *ranks *rescore",
+    "Known.from_pairs": "queries documents *closure",
+    "compare": "runs *baseline *scores",
     "embed": "encoder data *tower *out",
     "estimate_alpha": "embeddings",
+    "evaluate": "run protocol *save",
+    "export": "run *onnx *safetensors",
     "load": "path tower preprocessing *embeddings",
     "neighbours": "vectors *k *queries",
     "report": "runs *out",
+    "study": "path",
+    "train": "*data *out *options",
     "InfoNCE.forward": PAIR,
     "GlobalContrastive.forward": PAIR,
     "Sigmoid.forward": PAIR,
@@ -220,10 +230,35 @@ def test_known_groups_are_read_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "evaluate", "embed", "neighbours", "audit", "report", "export", "compare"]
+    "command", ["train", "evaluate", "embed", "neighbours", "audit", "report", "export", "compare", "mine"]
 )
 def test_every_command_has_a_parser_of_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         importlib.import_module(f"antipodes.cli.{command}").main(["--help"])
     assert ended.value.code == 0
     assert f"antipodes {command}" in capsys.readouterr().out
+
+
+MOST_MODULES = 70
+COUNTED = """
+import sys
+from antipodes.__main__ import main
+code = main(["audit", "photos", "--out", "audit", "--encoder", "patches", "--json"])
+print(code, *sorted(name for name in sys.modules if name.startswith("antipodes.")), file=sys.stderr)
+"""
+
+
+def test_an_audit_of_a_folder_imports_little_of_the_package(tmp_path: Path) -> None:
+    """It needs no method, loss, policy, run, protocol or study, so it starts fast."""
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("jinja2")
+    (tmp_path / "photos").mkdir()
+    for number in range(4):
+        scene(number).save(tmp_path / "photos" / f"{number}.png")
+    done = subprocess.run([sys.executable, "-c", COUNTED], cwd=tmp_path, capture_output=True, text=True, check=True)
+    code, *modules = done.stderr.strip().splitlines()[-1].split()
+    assert code == "0"
+    rooms = {module.split(".")[1] for module in modules}
+    assert not rooms & {"methods", "losses", "negatives", "guides", "candidates", "runs", "training", "evaluation"}
+    assert not rooms & {"studies", "reporting", "functional"}
+    assert len(modules) <= MOST_MODULES, modules

@@ -84,7 +84,7 @@ def build(code: str) -> LossModule:
     names |= {"n": N, "labels": Scene().labels, "groups": torch.arange(N) // 4}
     loss_fn: LossModule = eval(code, names)
     for policy in loss_fn.policies():
-        if policy.fits:
+        if policy.needs.fits:
             policy.fit(Scene().banks[0], 0.5)
     return loss_fn
 

@@ -31,7 +31,7 @@ class Bank(NamedTuple):
 def trained_bank(data: str, images: int, epochs: int, seed: int, trained: bool = True) -> Bank:
     """Train instance discrimination by `antipodes train`, once in this process for the same arguments.
 
-    The head ends centred: without it the embeddings of a short run stay in a narrow cone.
+    The head ends centred: without it the embeddings of a short run stay nearly collapsed.
 
     Args:
         data: A dataset's name or path.
@@ -72,6 +72,6 @@ def trained_bank(data: str, images: int, epochs: int, seed: int, trained: bool =
             raise ValueError(f"the run that makes the bank failed: {said}")
         run = Run.open(out)
         method, samples = open_method(run)
-        recipe = build_augmentation(run.config()["augmentation"], samples.image_size, method.normalised)
+        recipe = build_augmentation(run.config["augmentation"], samples.image_size, method.normalised)
         judged = compared_embeddings(method.eval(), samples, recipe, seed)
     return Bank(judged.anchors.double(), judged.candidates.double())

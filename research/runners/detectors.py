@@ -1,4 +1,4 @@
-"""Which eyes find false negatives? One SimCLR training, looked at by several detectors, judged by labels.
+"""Which model finds false negatives? One SimCLR training with several detectors, judged by labels.
 
 1. SimCLR trains without a policy. Along the way, a `HistoryGuide` takes every sample's embeddings, a `MomentumGuide`
    follows the network, and `GloFND` learns thresholds; none of them has any influence on the training.
@@ -57,7 +57,7 @@ class Detectors(Runner):
     """Precision and recall in percent of one detector in the course of SimCLR.
 
     Args:
-        detector: Whose eyes.
+        detector: The source of the similarities.
         data: A dataset by name, or the path of one, with labels.
         limit: How many of its training images.
         steps: Of training.
@@ -213,7 +213,7 @@ class _Training:
         totals = {"true": 0.0, "flagged": 0.0, "found": 0.0}
         for rows in order.split(self.options.batch):
             pairs = Pairs(normalise(vectors[rows]), rows, torch.ones(len(rows)))
-            counts = count_flags(pairs, policy.judge(pairs, 1.0, learn=False), self.labels)
+            counts = count_flags(pairs, policy.rules(pairs, 1.0, learn=False), self.labels)
             totals = {name: totals[name] + len(rows) * counts[name] for name in totals}
         return _ratio(totals["found"], totals["flagged"]), _ratio(totals["found"], totals["true"])
 

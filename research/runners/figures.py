@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def mutual_information_figure(study: Study, lines: Sequence[Line], truth: float) -> Figure:
-    """Left the estimates over w beside the paper's; right those of all variants, by whether their bound is valid."""
+    """Left the estimates over w with the paper's; right those of all variants, by whether their bound is valid."""
     figure = new_figure(4.8, study.title)
     left, right = figure.subplots(1, 2)
     estimates = {line.variant: line for line in lines if line.score == "estimate"}
@@ -85,7 +85,7 @@ def label_recovery_figure(study: Study, lines: Sequence[Line], rates: Sequence[s
                 color=COLOURS[number % len(COLOURS)],
                 marker=MARKERS[number % len(MARKERS)],
                 linestyle="--" if variant == study.baseline else "-",
-                zorder=3 if variant == study.baseline else 2,  # in front: other lines fall together with it
+                zorder=3 if variant == study.baseline else 2,  # in front: other lines coincide with it
                 markersize=4,
                 capsize=2,
                 label=variant,

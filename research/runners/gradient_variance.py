@@ -12,7 +12,7 @@ Every critic here is linear in something, f = phi(u, v) . c, and the gradient is
    family that holds the best critic, log p(v|u) / p(v). Anchors and candidates lie on grids of equal mass; only the
    draws are random.
 2. On a bank, the anchor is the embedding of a view under a trained network, candidates are the entries of its memory
-   bank, and f(u, v) = u . v / tau: phi = v and c = u / tau. How much information there is nobody knows, so there is an
+   bank, and f(u, v) = u . v / tau: phi = v and c = u / tau. The true information is not known, so there is an
    estimate and no bias.
 """
 

@@ -97,7 +97,7 @@ def train_network(views: Tensor, plain: Tensor, loss_fn: Loss, recipe: Recipe, s
     policy = loss_fn.negatives
     for epoch in range(recipe.epochs):
         if policy is not None and policy.due(epoch):
-            policy.fit(features(network, plain, policy.space), epoch / recipe.epochs)
+            policy.fit(features(network, plain, policy.needs.space), epoch / recipe.epochs)
         draws = generator("locked order", seed, epoch)
         order = torch.randperm(n, generator=draws)
         for rows in order[: n // recipe.batch * recipe.batch].split(recipe.batch):
@@ -142,7 +142,7 @@ def flags_judged(network: SmallNetwork, views: Tensor, policy: Policy, labels: T
     for rows in order.split(batch)[: len(order) // batch]:
         positives = (embedded[0][rows] * embedded[1][rows]).sum(1)
         pairs = Pairs(embedded[0][rows], rows, positives)
-        counts = count_by_anchor(pairs, policy.judge(pairs, 1.0, learn=False), labels)
+        counts = count_by_anchor(pairs, policy.rules(pairs, 1.0, learn=False), labels)
         totals += torch.stack([each.double().mean(0).sum() if each.dim() > 1 else each.sum() for each in counts])
     available, true, flagged, found = totals.tolist()
     scores = {"flags share": 100 * flagged / available, "flags recall": 100 * found / max(true, 1)}

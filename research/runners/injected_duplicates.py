@@ -140,8 +140,8 @@ class InjectedDuplicates(Runner):
 
     @torch.no_grad()
     def _fit(self, towers: Towers, loss_fn: TwoWay, injected: Injected, progress: float) -> None:
-        """Cluster the embeddings anew, where the detector goes by clusters."""
-        if not any(policy.fits for policy in loss_fn.policies()):
+        """Cluster the embeddings again, where the detector goes by clusters."""
+        if not any(policy.needs.fits for policy in loss_fn.policies()):
             return
         every = torch.arange(len(injected.source))
         texts = torch.stack([normalise(towers[1](injected.drawn((0, draw), every))) for draw in range(DRAWS)]).mean(0)
@@ -195,7 +195,7 @@ class InjectedDuplicates(Runner):
         """What was measured on what."""
         many = "all photos" if self.images is None else f"{self.images:,} photos"
         return {
-            "data": f"{many} of {self.data}, {100 * self.share:g} % of them copied: cropped, compressed anew, or both",
+            "data": f"{many} of {self.data}, {100 * self.share:g} % of them copied: cropped, recompressed, or both",
             "towers": "EfficientNet-Lite0 and MiniLM, locked; heads trained",
             "training": f"{self.epochs} epochs, batches of {self.batch_size}, temperature {self.temperature:g}",
         }

@@ -1,6 +1,6 @@
-"""Captioned photos with copies among them that nobody is told of: which, how changed, and what locked towers see.
+"""Captioned photos with unmarked copies among them: which, how changed, and what locked towers see.
 
-1. A share of the photos is copied under new rows. A copy is cropped, compressed anew, or both.
+1. A share of the photos is copied under new rows. A copy is cropped, recompressed, or both.
 2. The captions of a copied photo are divided: the original keeps some, the copy has the others. So a copy's caption
    says the same in other words, and no two rows share a caption.
 3. Photos go through EfficientNet-Lite0 and captions through MiniLM, both as they come; what these see of the originals
@@ -35,7 +35,7 @@ BATCH = 256
 Change = Literal["cropped", "recompressed", "both"]
 CHANGES: tuple[Change, ...] = get_args(Change)
 KEPT = (0.75, 0.95)  # side of a crop
-QUALITY = 30  # of a JPEG that was compressed anew
+QUALITY = 30  # of a JPEG that was recompressed
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def divided(captions: tuple[int, ...], draws: torch.Generator) -> tuple[tuple[in
 
 
 def change(image: Tensor, how: Change, draws: torch.Generator) -> Tensor:
-    """A copy (3, H, H) uint8 of an image: a part of it at the old size, compressed anew as a JPEG, or both."""
+    """A copy (3, H, H) uint8 of an image: a part of it at the old size, recompressed as a JPEG, or both."""
     side = image.shape[-1]
     picture = Image.fromarray(image.permute(1, 2, 0).numpy())
     if how != "recompressed":

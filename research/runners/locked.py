@@ -80,7 +80,7 @@ class Locked(Runner):
 
     @property
     def depends(self) -> tuple[str, ...]:
-        """The rooms that make features, heads and policies, and the modules beside this one."""
+        """The rooms that make features, heads and policies, and modules of this folder."""
         rooms = ("functional", "negatives", "losses", "encoders", "data")
         return (*rooms, "heads", "locked_features", "set_oracle")
 

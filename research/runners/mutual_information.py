@@ -8,7 +8,7 @@ What the paper leaves open, and how it is decided here:
 - "the top w percent" shrinks as w grows, so w is the percentile from which on candidates are kept: [w, 100].
 - The critic is trained for each w. One trained on NCE alone gives negative estimates (`optimal critic` in the report).
 - The dot product is that of plain embeddings (10 numbers, not normalised, no temperature).
-- The band is taken among a pool drawn anew from the points in every step, of the size that leaves 100 negatives in it:
+- The band is taken among a pool drawn again from the points in every step, of the size that leaves 100 negatives in it:
   100 / (share of the band). Gradients flow through negatives as well.
 - The estimate is that of the trained critic on the distribution, not on the points it was fitted to (where NCE exceeds
   the bound it promises): x, y given x, and the candidates lie on grids of equal mass, which leaves no sampling noise.
@@ -113,7 +113,7 @@ class MutualInformation(Runner):
 
     @staticmethod
     def figure(study: Study, lines: Sequence[Line]) -> Figure:
-        """Estimates over w beside the paper's and the truth, and where the bound's condition holds."""
+        """Estimates over w with the paper's and the truth, and where the bound's condition holds."""
         from research.runners.figures import mutual_information_figure
 
         return mutual_information_figure(study, lines, INFORMATION)

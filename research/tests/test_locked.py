@@ -148,7 +148,7 @@ def test_a_run_scores_features_and_flags(known: LockedViews, monkeypatch: pytest
         "research.runners.locked.LockedImages", {**small, "linear": False, "negatives": oracle, "treatment": "attract"}
     ).run(0)
     assert scores["flags precision"] == pytest.approx(80, abs=4)
-    neighbours = {"name": "neighbours", "k": 3}
+    neighbours = {"name": "dataset-neighbours", "k": 3}
     assert LockedImages(**small, linear=False, negatives=neighbours).run(0)["flags precision"] > 100 / CLASSES
     few = LockedImages(**small, linear=False, classes=2, judged_by="validation", trained=False).run(0)
     assert few["knn top-1"] > 50

@@ -14,15 +14,21 @@ if TYPE_CHECKING:
 
     from antipodes.auditing.audit import audit
     from antipodes.auditing.embedding import embed
+    from antipodes.auditing.mining import mine
     from antipodes.auditing.neighbourhood import neighbours
+    from antipodes.encoders.chunks import chunked
     from antipodes.encoders.loading import load
+    from antipodes.evaluation.scoring import evaluate
     from antipodes.guides import HistoryGuide, MomentumGuide, NetworkGuide, TableGuide
+    from antipodes.identity import content_ids
     from antipodes.losses import (
         Distillation,
         GlobalContrastive,
+        Hardness,
         HardPairs,
         InfoNCE,
         LocalAggregation,
+        OneWay,
         Refine,
         Sigmoid,
         Temperature,
@@ -49,7 +55,11 @@ if TYPE_CHECKING:
     )
     from antipodes.pairs import Bounds, Group, Guide, Listed, Pairs, Ranks, Rule
     from antipodes.reporting.report import report
+    from antipodes.runs.formats import export
     from antipodes.state import SampleTable
+    from antipodes.studies.comparison import compare
+    from antipodes.studies.run import study
+    from antipodes.training.run import train
 
 _HOMES = {
     "BCL": "negatives",
@@ -67,6 +77,7 @@ _HOMES = {
     "HCL": "negatives",
     "HardPairs": "losses",
     "Hardest": "negatives",
+    "Hardness": "losses",
     "HistoryGuide": "guides",
     "IFND": "negatives",
     "InfoNCE": "losses",
@@ -76,6 +87,7 @@ _HOMES = {
     "MomentumGuide": "guides",
     "DatasetNeighbours": "negatives",
     "NetworkGuide": "guides",
+    "OneWay": "losses",
     "Oracle": "negatives",
     "Pairs": "pairs",
     "Policy": "negatives",
@@ -90,11 +102,19 @@ _HOMES = {
     "Temperature": "losses",
     "TwoWay": "losses",
     "audit": "auditing.audit",
+    "chunked": "encoders.chunks",
+    "compare": "studies.comparison",
+    "content_ids": "identity",
     "embed": "auditing.embedding",
     "estimate_alpha": "negatives",
+    "evaluate": "evaluation.scoring",
+    "export": "runs.formats",
     "load": "encoders.loading",
+    "mine": "auditing.mining",
     "neighbours": "auditing.neighbourhood",
     "report": "reporting.report",
+    "study": "studies.run",
+    "train": "training.run",
 }
 
 _RENAMED = {"DCL": "Debiased", "GuideView": "Distillation", "Neighbours": "DatasetNeighbours"}
@@ -117,6 +137,7 @@ __all__ = [
     "Guided",
     "HardPairs",
     "Hardest",
+    "Hardness",
     "HistoryGuide",
     "InfoNCE",
     "Known",
@@ -124,6 +145,7 @@ __all__ = [
     "LocalAggregation",
     "MomentumGuide",
     "NetworkGuide",
+    "OneWay",
     "Oracle",
     "Pairs",
     "Policy",
@@ -138,11 +160,19 @@ __all__ = [
     "Temperature",
     "TwoWay",
     "audit",
+    "chunked",
+    "compare",
+    "content_ids",
     "embed",
     "estimate_alpha",
+    "evaluate",
+    "export",
     "load",
+    "mine",
     "neighbours",
     "report",
+    "study",
+    "train",
 ]
 
 

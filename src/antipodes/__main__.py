@@ -17,13 +17,14 @@ from typing import Any, NoReturn
 COMMANDS = {
     "train": "pretrain an encoder by contrastive learning, or resume a run",
     "evaluate": "score the encoder of a run: linear probe, nearest neighbours",
-    "embed": "vectors of images by the encoder of a run or a pretrained one, as a file",
-    "neighbours": "the nearest samples of samples, from a file of embeddings",
+    "embed": "write the vectors of a data set under the encoder of a run or a pretrained one",
+    "neighbours": "find the nearest samples of every sample in a file of vectors",
     "audit": "find duplicates, likely false negatives and outliers in photos, embeddings or a run",
-    "baseline": "random, pretrained and trained encoders side by side on your own images",
-    "report": "one page of runs: curves, scores, flagged pairs, a map; opens without a network",
+    "mine": "find hard negatives for queries, without what may be relevant, as a file for any trainer",
+    "baseline": "compare random, pretrained and trained encoders on your own images",
+    "report": "make one HTML page of runs: curves, scores, flagged pairs, a map",
     "compare": "compare finished runs over seeds with a baseline",
-    "study": "run a grid of variants and seeds, or a theorem's experiment, and compare with a baseline",
+    "study": "train and evaluate a grid of variants and seeds, and compare them with a baseline",
     "export": "write the encoder of a run for other programs: ONNX, detectron2, safetensors",
     "pictures": "draw a run: thresholds, flags over epochs and in images, a map of the features",
     "demo": "train SimCLR on real images as it is, with a policy and with a guide, in minutes",
@@ -45,6 +46,7 @@ examples:
   antipodes audit path/to/photos --out audit
   antipodes embed runs/a path/to/photos --out photos.npz
   antipodes neighbours photos.npz --k 5 --out neighbours.csv
+  antipodes mine queries.jsonl corpus.jsonl --positives qrels.tsv --out negatives.parquet
   antipodes report runs/a runs/b --out report.html
   antipodes compare runs/a runs/b --baseline runs/a
   antipodes study mine.yaml
@@ -85,7 +87,7 @@ def _stop_at_once(*_: object) -> NoReturn:
 
 
 def _on_interrupt(handler: Any) -> Any:
-    """Do this on Control-C from now on; returns what was done before. Only a main thread may say so."""
+    """Set the handler of Control-C and return the one before; only the main thread can."""
     try:
         return signal.signal(signal.SIGINT, handler)
     except (ValueError, TypeError):

@@ -22,7 +22,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from antipodes.distributed import rank, world_size
-from antipodes.functional.normalise import normalise
 from antipodes.seeding import generator
 
 BLOCK = 1024
@@ -158,7 +157,9 @@ class _Rows:
             for place in places:
                 sums.index_add_(0, place[part], block)
         members = torch.bincount(places.flatten(), minlength=total)
-        return normalise(summed(sums)), summed(members) == 0
+        sums = summed(sums)
+        length = torch.linalg.vector_norm(sums, dim=-1, keepdim=True)
+        return sums / length.masked_fill(length == 0, torch.inf), summed(members) == 0
 
     def nearest(
         self, centroids: Tensor, empty: Tensor, clusters: Sequence[int], on_progress: Callable[[float], None]

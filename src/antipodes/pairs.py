@@ -1,31 +1,39 @@
-"""`Pairs`: what one step compares. A policy looks at it and answers with a `Rule`."""
+"""`Pairs`: what one step compares, as plain frozen data. A policy judges it and answers with a `Rule`.
+
+`PairFacts` holds what was measured about the pairs already, so that nobody reads it from the device a second time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Literal
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from antipodes.functional._arguments import Extent
-from antipodes.functional._compiling import full_precision
 from antipodes.functional._reading import read
-from antipodes.functional._task import few_pairs
 from antipodes.functional.contrast import contrast
-from antipodes.functional.counts import count_above, count_in
+from antipodes.functional.counts import count_above
 from antipodes.functional.normalise import normalise
 from antipodes.functional.positives import paired_similarity
 from antipodes.functional.ranks import bounded
 from antipodes.functional.refine import Refined, refine
 from antipodes.functional.rule import Bounds, Group, Listed, Ranks, Rule
-from antipodes.functional.same_sample import SameSample
+from antipodes.functional.same_sample import FEW_PAIRS, Excluded, SameSample
 from antipodes.functional.sigmoid import SigmoidSums, sigmoid_sums
 from antipodes.functional.sums import Sums
 
-__all__ = ["Bounds", "Group", "Guide", "Listed", "Pairs", "Ranks", "Rule", "normalise"]
+__all__ = ["Bounds", "Group", "Guide", "Identities", "Listed", "PairFacts", "Pairs", "Ranks", "Rule", "normalise"]
+
+Block = Literal[
+    "query_to_document", "query_to_query", "document_to_query", "document_to_document", "positive_to_positive"
+]
+"""Which embeddings of pairs of a query and a document are compared; anchors first."""
+
+AnySums = TypeVar("AnySums", Sums, SigmoidSums)
 
 
 @dataclass(frozen=True)
@@ -49,10 +57,49 @@ class Guide:
         """The vectors of the candidates, whether or not they are the anchors."""
         return self.anchors if self.candidates is None else self.candidates
 
+    def part(self, rows: slice, columns: slice) -> Guide:
+        """The vectors of some anchors and some candidates."""
+        own = None if self.own is None else self.own[rows]
+        return Guide(self.anchors[rows], self.positives[rows], self.keys()[columns], own)
+
 
 @dataclass(frozen=True)
+class PairFacts:
+    """What is known about pairs beside the pairs themselves. Each is None until it was measured.
+
+    Attributes:
+        extent: The longest embeddings and the lowest id, which kernels must know.
+        row_span: The lowest and the highest table row of the anchors.
+        same_sample: Which pairs never count.
+        product: (A, C) the similarities without gradient, where there are few pairs.
+    """
+
+    extent: Extent | None = None
+    row_span: tuple[int, int] | None = None
+    same_sample: SameSample | None = None
+    product: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Identities:
+    """Which query and which document the pairs of anchors and of candidates consist of.
+
+    Attributes:
+        anchor_queries: (A,) the query of every anchor's pair.
+        anchor_documents: (A,) its document.
+        candidate_queries: (C,) the query of every candidate's pair; -1 for a given negative, which has none.
+        candidate_documents: (C,) its document; negative for an empty slot.
+    """
+
+    anchor_queries: Tensor
+    anchor_documents: Tensor
+    candidate_queries: Tensor
+    candidate_documents: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Pairs:
-    """Anchors, their positives and their candidates, all L2-normalised.
+    """Anchors, their positives and their candidates, all L2-normalised unless the loss compares dot products.
 
     An *id* says which sample an embedding shows: candidates of the anchor's own id are never its negatives. A *row*
     says where a sample stands in tables and labels. The two are equal unless several rows share an identity, such as
@@ -61,18 +108,25 @@ class Pairs:
     Args:
         anchors: (A, D) with gradient.
         anchor_ids: (A,) identity of every anchor, by default its dataset index.
-        positives: (A,) cosine similarity of every anchor to its positive, with gradient.
+        positives: (A,) similarity of every anchor to its positive, with gradient; of pairs of a query and a document
+            the similarity of these two, whatever the anchors are. Zeros without `has_positive`.
         candidates: (C, D), or None when the anchors themselves are the candidates (a batch on one rank).
         candidate_ids: (C,) identity of every candidate, -1 for an empty slot; None together with candidates.
-        teachers: (A, D) the embedding of every anchor's positive, without gradient; only `refine` asks for it.
+        teachers: (A, D) the embedding of every anchor's positive, without gradient; for the treatment `refine`.
         supports: (A, D) the mean embedding of further views of every anchor's sample, without gradient; None unless
-            the policy asks for some (`Policy.supports`).
+            the policy needs some (`Needs.supports`).
         anchor_rows: (A,) table row of every anchor; None takes the ids.
         candidate_rows: (C,) table row of every candidate, negative where it has none; None takes the ids.
-        guide: The same anchors and candidates in the space of a guide, for policies that look there.
+        guide: The same anchors and candidates in the space of a guide, for policies that compare there.
         log_weights: (C,) by which every candidate's logit is raised, for candidates that were not drawn evenly.
-        positive_log_weights: (A,) by which every positive's logit is.
+        positive_log_weights: (A,) by which every positive's logit is raised.
         views: How many views of every sample are anchors; with 2 the second half of the anchors are the second views.
+        has_positive: Whether every anchor has a view of its own as positive.
+        block: What is compared, for pairs of a query and a document; None for views of samples.
+        identities: Queries and documents of the pairs, where these have identities of their own.
+        owners: Numbers of the anchors (A,), and for every candidate (C,) that of the anchor which it was given to as a
+            hard negative, -1 for none.
+        facts: What was measured about all of this already.
     """
 
     anchors: Tensor
@@ -88,6 +142,11 @@ class Pairs:
     log_weights: Tensor | None = None
     positive_log_weights: Tensor | None = None
     views: int = 1
+    has_positive: bool = True
+    block: Block | None = None
+    identities: Identities | None = None
+    owners: tuple[Tensor, Tensor] | None = None
+    facts: PairFacts = field(default_factory=PairFacts)
 
     def keys(self) -> tuple[Tensor, Tensor]:
         """The candidates and their ids, whether or not they are the anchors."""
@@ -106,6 +165,8 @@ class Pairs:
 
     def contrast(self, temperature: float | Tensor, rules: Rule | Sequence[Rule]) -> Sums:
         """The kernel's sums over these pairs: per rule and anchor what is kept, and what is pulled."""
+        if self._owners is not None:
+            return self._in_chunks(rules, lambda part, some, rows: part.contrast(_rows(temperature, rows), some))
         return contrast(
             self.anchors,
             self.candidates,
@@ -116,14 +177,14 @@ class Pairs:
             offsets=self.log_weights,
             guide=self._guides(rules),
             same_sample=self.same_sample,
-            extent=self.extent,
-            product=self.__dict__.get("product"),
+            extent=self.facts.extent,
+            product=self.facts.product,
         )
 
     def count_above(self, thresholds: Tensor) -> Tensor:
-        """How many candidates of other samples are more similar to every anchor than its threshold, (A,)."""
-        if self.product is not None:
-            return count_in(self.product, thresholds, self.same_sample)
+        """How many candidates that count are more similar to every anchor than its threshold, (A,)."""
+        if self._owners is not None:
+            return torch.cat([_count(part, related, thresholds[rows]) for rows, _, part, related in self._chunks()])
         return count_above(
             self.anchors.detach(),
             None if self.candidates is None else self.candidates.detach(),
@@ -131,7 +192,8 @@ class Pairs:
             anchor_ids=self.anchor_ids,
             candidate_ids=self.candidate_ids,
             same_sample=self.same_sample,
-            extent=self.extent,
+            extent=self.facts.extent,
+            product=self.facts.product,
         )
 
     def sigmoid(
@@ -141,6 +203,10 @@ class Pairs:
 
         With `soft` what is pulled counts among the negatives, as labels between 0 and 1 need it.
         """
+        if self._owners is not None:
+            return self._in_chunks(
+                rules, lambda part, some, rows: part.sigmoid(_rows(temperature, rows), bias, some, soft)
+            )
         return sigmoid_sums(
             self.anchors,
             self.candidates,
@@ -151,62 +217,112 @@ class Pairs:
             rules=rules,
             guide=self._guides(rules),
             same_sample=self.same_sample,
-            extent=self.extent,
+            extent=self.facts.extent,
             soft=soft,
         )
 
-    def measure(self, *numbers: Tensor) -> list[float]:
-        """Read these numbers, and with them what kernels will ask about these pairs: a GPU then waits once."""
+    def measured(self, *numbers: Tensor) -> tuple[Pairs, list[float]]:
+        """Read the facts about these pairs that are missing, and with them these numbers, in one synchronisation.
+
+        Returns:
+            The pairs with their facts, and the numbers.
+        """
         keys, ids = self.keys()
+        facts = replace(self.facts, same_sample=self.same_sample)
         if not (len(self.anchors) and len(keys)):
-            self.remember(None, (0, -1))
-            return read(*numbers)
+            return replace(self, facts=replace(facts, row_span=(0, -1))), read(*numbers)
         of_ids = (ids,) if self.candidates is None else (self.anchor_ids, ids)
         asked = [*Extent.numbers(self.anchors, self.candidates, *of_ids), *torch.aminmax(self.rows()[0])]
         answers = read(*asked, *numbers)
         *extent, lowest, highest = answers[: len(asked)]
-        self.remember(Extent(*extent), (int(lowest), int(highest)))
-        return answers[len(asked) :]
+        facts = replace(facts, extent=Extent(*extent), row_span=(int(lowest), int(highest)))
+        return replace(self, facts=facts), answers[len(asked) :]
 
-    def remember(self, extent: Extent | None, row_span: tuple[int, int]) -> None:
-        """Take down what somebody has found out about the numbers already."""
-        self.__dict__.update(extent=extent, row_span=row_span)
-
-    @cached_property
-    def extent(self) -> Extent | None:
-        """What kernels must know about the numbers in embeddings and ids, read once; None where there are none."""
-        self.measure()
-        found: Extent | None = self.__dict__["extent"]
-        return found
-
-    @cached_property
+    @property
     def row_span(self) -> tuple[int, int]:
-        """The lowest and the highest row of the anchors, read with the rest."""
-        self.measure()
-        found: tuple[int, int] = self.__dict__["row_span"]
-        return found
+        """The lowest and the highest row of the anchors."""
+        if self.facts.row_span is not None:
+            return self.facts.row_span
+        rows = self.rows()[0]
+        lowest, highest = read(*torch.aminmax(rows)) if len(rows) else (0, -1)
+        return int(lowest), int(highest)
 
-    @cached_property
-    def product(self) -> Tensor | None:
-        """(A, C) the similarities without gradient, if there are so few pairs that kernels keep them; else None."""
-        keys = self.keys()[0]
-        if not few_pairs(len(self.anchors), len(keys)):
-            return None
-        dtype = torch.promote_types(self.anchors.dtype, torch.float32)
-        with full_precision():
-            return torch.mm(self.anchors.detach().to(dtype), keys.detach().to(dtype).T)
-
-    @cached_property
+    @property
     def same_sample(self) -> SameSample:
-        """Which candidates show the anchors' own samples, found once for all who ask."""
-        return SameSample(self.anchor_ids, self.candidate_ids)
+        """Which pairs never count: candidates that show the anchor's own sample, and empty slots."""
+        found = self.facts.same_sample
+        return SameSample(self.anchor_ids, self.candidate_ids) if found is None else found
 
     def _guides(self, rules: Rule | Sequence[Rule]) -> tuple[Tensor, Tensor | None] | None:
-        """The guide's vectors, if a rule looks at them."""
+        """The guide's vectors, if a rule compares there."""
         rules = (rules,) if isinstance(rules, Rule) else rules
         if self.guide is None or not any(rule.needs_guide for rule in rules):
             return None
         return self.guide.anchors, self.guide.candidates
+
+    @property
+    def _owners(self) -> Excluded | None:
+        """The relation of candidates that belong to one anchor each, or None."""
+        same = self.facts.same_sample
+        return same if isinstance(same, Excluded) and same.owners is not None else None
+
+    def _chunks(self) -> Iterator[tuple[slice, slice, Pairs, Excluded]]:
+        """Split pairs whose candidates belong to one anchor each, in the order of anchors: few pairs at a time.
+
+        Yields:
+            The anchors, the candidates that are theirs, the pairs of both, in which every candidate counts for every
+            anchor, and which of these pairs count.
+        """
+        keys, ids = self.keys()
+        each = len(keys) // max(len(self.anchors), 1)
+        height = max(1, math.isqrt(FEW_PAIRS // max(each, 1)))
+        candidate_rows, guide, related = self.rows()[1], self.guide, self._owners
+        assert related is not None
+        for start in range(0, len(self.anchors), height):
+            rows = slice(start, min(start + height, len(self.anchors)))
+            columns = slice(rows.start * each, rows.stop * each)
+            seen = guide if guide is None else guide.part(rows, columns)
+            here = related.part(rows, columns)
+            yield (
+                rows,
+                columns,
+                replace(
+                    self,
+                    anchors=self.anchors[rows],
+                    anchor_ids=self.anchor_ids[rows],
+                    positives=self.positives[rows],
+                    candidates=keys[columns],
+                    candidate_ids=ids[columns],
+                    teachers=None,
+                    supports=None,
+                    anchor_rows=self.rows()[0][rows],
+                    candidate_rows=candidate_rows[columns],
+                    guide=seen,
+                    log_weights=None if self.log_weights is None else self.log_weights[columns],
+                    positive_log_weights=None,
+                    identities=None,
+                    owners=None,
+                    facts=PairFacts(
+                        self.facts.extent, None, Excluded(here.anchor_ids, here.candidate_ids, here.further)
+                    ),
+                ),
+                here,
+            )
+
+    def _in_chunks(self, rules: Rule | Sequence[Rule], sums: Callable[[Pairs, list[Rule], slice], AnySums]) -> AnySums:
+        """Sum chunk by chunk; the sums are those of all anchors."""
+        rules = self.bounded((rules,) if isinstance(rules, Rule) else rules)
+        positions = torch.arange(len(self.keys()[0]), device=self.anchors.device)
+        parts = []
+        for rows, columns, part, related in self._chunks():
+            assert related.owners is not None
+            of_their_own = Rule(groups=(Group(*related.owners, "only"),))
+            some = []
+            for rule in rules:
+                here = rule.of_anchors(rows).of_candidates(positions[columns])
+                some.append(replace(here & of_their_own, only_pulled=rule.only_pulled))
+            parts.append(sums(part, some, rows))
+        return type(parts[0])(*(torch.cat(column, dim=1) for column in zip(*parts, strict=True)))
 
     def bounded(self, rules: Sequence[Rule]) -> Sequence[Rule]:
         """The rules with their ranks as bounds, for those who apply them more than once."""
@@ -219,7 +335,7 @@ class Pairs:
         if supports is None:
             return self
         mean = normalise(supports.detach()).mean(0)
-        return self._with(supports=mean.repeat(len(self.anchors) // len(mean), 1))
+        return replace(self, supports=mean.repeat(len(self.anchors) // len(mean), 1))
 
     def refine(
         self,
@@ -257,17 +373,17 @@ class Pairs:
         )
 
     def detached(self) -> Pairs:
-        """The same pairs without gradient, for those who only look."""
+        """The same pairs without gradient."""
         keys = None if self.candidates is None else self.candidates.detach()
-        return self._with(anchors=self.anchors.detach(), positives=self.positives.detach(), candidates=keys)
+        return replace(self, anchors=self.anchors.detach(), positives=self.positives.detach(), candidates=keys)
 
     def linked(self, views: Tensor) -> Pairs:
         """The pairs of a batch with gradients: its views (2b, D) have the same numbers, and a graph behind them."""
-        return self._with(anchors=views, positives=paired_similarity(views))
+        return replace(self, anchors=views, positives=paired_similarity(views))
 
     def with_guide(self, guide: Guide) -> Pairs:
-        """The same pairs as a guide sees them besides."""
-        return self._with(guide=guide)
+        """The same pairs with a guide's vectors."""
+        return replace(self, guide=guide)
 
     def against_guide(self) -> tuple[Pairs, Tensor]:
         """The anchors beside the guide's vectors: that of their own sample is the positive, those of the candidates are
@@ -286,18 +402,26 @@ class Pairs:
             )
         found = guide.anchors if guide.own is None else guide.own
         own, keys = (each.to(self.anchors.dtype) for each in (found, guide.keys()))
-        seen = Pairs(self.anchors, self.anchor_ids, (self.anchors * own).sum(1), keys, self.keys()[1])
         # the same anchors and ids, and vectors of length 1: nothing has to be read again
-        seen.remember(None if self.extent is None else self.extent._replace(farthest=1.0), self.row_span)
-        return seen, found.any(1)
-
-    def _with(self, **changes: Any) -> Pairs:
-        """The same numbers in other fields: what was found out about them stays known."""
-        other = replace(self, **changes)
-        known = {name: value for name, value in self.__dict__.items() if name in ("extent", "row_span", "product")}
-        other.__dict__.update(known, same_sample=self.same_sample)
-        return other
+        extent = None if self.facts.extent is None else self.facts.extent._replace(farthest=1.0)
+        facts = PairFacts(extent, self.facts.row_span, self.facts.same_sample)
+        positives = (self.anchors * own).sum(1)
+        return Pairs(self.anchors, self.anchor_ids, positives, keys, self.keys()[1], facts=facts), found.any(1)
 
     def available(self) -> Tensor:
         """How many candidates every anchor has before any rule, (A,): filled slots of other samples."""
         return self.same_sample.available
+
+
+def _rows(temperature: float | Tensor, rows: slice) -> float | Tensor:
+    """The temperature of some anchors."""
+    return temperature[rows] if isinstance(temperature, Tensor) and temperature.ndim else temperature
+
+
+def _count(pairs: Pairs, related: Excluded, thresholds: Tensor) -> Tensor:
+    """How many candidates of few pairs, among those that count, exceed their anchor's threshold, (A,)."""
+    anchors, (keys, ids) = pairs.anchors.detach(), pairs.keys()
+    return count_above(
+        anchors, keys, thresholds, anchor_ids=pairs.anchor_ids, candidate_ids=ids, same_sample=related,
+        product=anchors @ keys.detach().T,
+    )  # fmt: skip

@@ -93,6 +93,7 @@ _SLIM: dict[str, Any] = {"width": 16, "stem": "stride2", "block": "basic"}
 # another network: it doubles only the inner width of each bottleneck); -cifar replaces the 7x7 stride-2 stem and its
 # max pooling by one 3x3 convolution of stride 1, for images of about 32 pixels; -slim is a quarter as wide (16) with a
 # 3x3 stem of stride 2: resnet18-slim keeps the layout of ResNet-18, resnet8-slim has three stages of one basic block.
+# -gn has group instead of batch normalisation, as --micro_batch needs it.
 _ENCODERS: dict[str, RegistryEntry] = {
     **{
         name + wide + small: RegistryEntry(_RESNET, {**layout, "width": width, "stem": stem})
@@ -102,6 +103,8 @@ _ENCODERS: dict[str, RegistryEntry] = {
     },
     "resnet18-slim": RegistryEntry(_RESNET, {**_SLIM, "blocks": (2, 2, 2, 2)}),
     "resnet8-slim": RegistryEntry(_RESNET, {**_SLIM, "blocks": (1, 1, 1)}),
+    "resnet18-slim-gn": RegistryEntry(_RESNET, {**_SLIM, "blocks": (2, 2, 2, 2), "norm": "group"}),
+    "resnet8-slim-gn": RegistryEntry(_RESNET, {**_SLIM, "blocks": (1, 1, 1), "norm": "group"}),
     "efficientnet-lite0": RegistryEntry("antipodes.encoders.efficientnet.EfficientNetLite0"),
     # fitted to the training images before the first step and never trained: --epochs 0 is enough
     "patches": RegistryEntry("antipodes.encoders.patches.PatchEncoder"),

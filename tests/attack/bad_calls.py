@@ -108,7 +108,7 @@ def losses() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "InfoNCE BCL", lambda: antipodes.InfoNCE(0.1, antipodes.BCL())
     yield "InfoNCE Known", lambda: antipodes.InfoNCE(0.1, antipodes.Known(list(range(N))))
     yield "InfoNCE samples", lambda: antipodes.InfoNCE(antipodes.Temperature(0.1, per_sample=N))
-    yield "GlobalContrastive", lambda: antipodes.GlobalContrastive(N, per_view=True)
+    yield "GlobalContrastive", lambda: antipodes.GlobalContrastive(N)
     yield "Sigmoid", antipodes.Sigmoid
     yield "LocalAggregation", lambda: antipodes.LocalAggregation(antipodes.Cave(N, (3,)))
 
@@ -195,7 +195,7 @@ def constructor_targets() -> Iterator[Target]:
         "negatives": antipodes.FNC(),
         "distill": None,
     }
-    yield of("InfoNCE", antipodes.InfoNCE, rescaled=False, **base)
+    yield of("InfoNCE", antipodes.InfoNCE, **base)
     yield of("Sigmoid", antipodes.Sigmoid, bias=-10.0, learnable=True, **base)
     yield of(
         "GlobalContrastive",
@@ -205,8 +205,6 @@ def constructor_targets() -> Iterator[Target]:
         gamma_until=0.0,
         rho=0.0,
         folder=None,
-        per_view=False,
-        restart=False,
         **base,
     )
     yield of(
@@ -253,10 +251,9 @@ def constructor_targets() -> Iterator[Target]:
         optimizer="adam",
         decay=False,
         initial="one",
-        shared=False,
         folder=None,
     )
-    yield of("FNC", antipodes.FNC, alpha=0.1, start=0.0, supports=0, count="rounded")
+    yield of("FNC", antipodes.FNC, alpha=0.1, start=0.0, supports=0)
     yield of(
         "IFND",
         antipodes.IFND,
@@ -266,11 +263,9 @@ def constructor_targets() -> Iterator[Target]:
         final_rate=1.0,
         step_at=0.1,
         every=1,
-        per_cluster=False,
         temperature=0.4,
         space="features",
         seed=0,
-        held=False,
         towers="anchor",
     )
     yield of(
@@ -301,7 +296,7 @@ def constructor_targets() -> Iterator[Target]:
         start=0.0,
         identities=None,
     )
-    yield of("Oracle", antipodes.Oracle, labels=list(range(N)), known=1.0, seed=0, wrong=0.0)
+    yield of("Oracle", antipodes.Oracle, labels=list(range(N)))
     yield of("Debiased", antipodes.Debiased, tau_plus=0.1)
     yield of("HCL", antipodes.HCL, tau_plus=0.1, beta=1.0)
     yield of("BCL", antipodes.BCL, tau_plus=0.1, alpha=0.8, beta=0.8, bands=4)
@@ -319,7 +314,7 @@ def use(made: Any) -> Any:
     """Call what was constructed, so that a number that was stored unseen shows what it does."""
     guide = (numbers(B, D), numbers(B, D))
     if isinstance(made, antipodes.Policy):
-        if made.reweighs:
+        if made.needs.reweighs:
             made = antipodes.InfoNCE(0.1, made)
         else:
             made = antipodes.InfoNCE(0.1, made, "attract")

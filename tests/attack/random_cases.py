@@ -81,9 +81,9 @@ class Case:
 
 
 def draw(random: random_.Random) -> Case:
-    loss = random.choice(("info-nce", "info-nce", "rescaled", "sigmoid", "global", "hard-pairs"))
+    loss = random.choice(("info-nce", "info-nce", "info-nce", "sigmoid", "global", "hard-pairs"))
     policy = random.choice(POLICIES)
-    if policy in ("debiased", "hcl") and loss not in ("info-nce", "rescaled"):
+    if policy in ("debiased", "hcl") and loss != "info-nce":
         policy = "oracle"
     finds = policy not in ("none", "ring", "hardest", "debiased", "hcl")
     dtype = random.choice(DTYPES)
@@ -288,8 +288,6 @@ class Reference:
         log_sum = logits.masked_fill(~kept, -torch.inf).logsumexp(1)
         if case.policy in ("debiased", "hcl"):
             log_sum = self.debiased(scene, logits, kept, log_sum, tau)
-        if case.loss == "rescaled":
-            log_sum = log_sum + (scene.allowed.sum(1).double() / count.clamp(min=1)).log()
         log_sum = torch.where(count > 0, log_sum, -torch.inf)
         return F.softplus(log_sum - scene.positives / tau) + (scene.positives - target) / tau
 
@@ -352,7 +350,7 @@ def loss_of(case: Case, labels: Tensor) -> Any:
     elif case.loss == "global":
         loss = antipodes.GlobalContrastive(ROWS, temperature, gamma=numbers["gamma"], **shared)
     else:
-        loss = antipodes.InfoNCE(temperature, rescaled=case.loss == "rescaled", **shared)
+        loss = antipodes.InfoNCE(temperature, **shared)
     loss = antipodes.TwoWay(loss) if case.mode == "two-way" else loss
     return loss.double() if case.dtype == torch.float64 else loss
 

@@ -5,7 +5,8 @@ import torch
 from torch.nn.functional import normalize
 
 from antipodes.auditing import neighbours
-from antipodes.auditing.neighbours import nearest, nearest_large, nearest_of
+from antipodes.auditing.neighbours import nearest_large
+from antipodes.functional.neighbours import nearest, nearest_of
 
 
 def reference(vectors: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -24,16 +24,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_no_part_of_a_configuration_is_one(run: Path, tmp_path: Path) -> None:
     text = (run / "config.yaml").read_text()
-    whole = Run(run).config()
+    whole = Run(run).config
     for length in range(len(text)):
         (tmp_path / "config.yaml").write_text(text[:length])
         with pytest.raises(ValueError, match=r"config\.yaml"):
-            Run(tmp_path).config()
+            _ = Run(tmp_path).config
     (tmp_path / "config.yaml").write_text(text)
-    assert Run(tmp_path).config() == whole
+    assert Run(tmp_path).config == whole
     old = configuration_text(whole).removeprefix("---\n").removesuffix("...\n")  # of an earlier version
     (tmp_path / "config.yaml").write_text(old)
-    assert Run(tmp_path).config() == whole
+    assert Run(tmp_path).config == whole
 
 
 @pytest.mark.parametrize("command", ["resume", "evaluate", "report", "compare", "audit", "embed", "export", "pictures"])

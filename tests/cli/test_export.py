@@ -42,7 +42,7 @@ def test_safetensors_of_a_checkpoint_are_those_of_the_run(run: Path, tmp_path: P
     code, out, errors = here("export", run, "--safetensors", tmp_path / "a.safetensors", "--checkpoint", "last")
     assert code == 0, errors
     assert (
-        out == f"{tmp_path}/a.safetensors: safetensors, 64 features of 32 x 32 images; beside it the model card a.md\n"
+        out == f"{tmp_path}/a.safetensors: safetensors, 64 features of 32 x 32 images; next to it the model card a.md\n"
     )
     assert (tmp_path / "a.safetensors").read_bytes() == (run / "encoder.safetensors").read_bytes()
 

@@ -36,7 +36,7 @@ def test_locked_clip_is_what_was_measured(tmp_path: Path) -> None:
     """Apart from the data it is the variant of the study to which its page points."""
     study = load(ROOT / "research" / "studies" / "image-text.yaml")
     (trial,) = [trial for trial in study.trials(tmp_path) if str(trial) == "clip .03, 10 epochs, seed 0"]
-    measured, preset = complete(trial), json.loads(json.dumps(asked("--preset", "locked-clip")))
+    measured, preset = complete(trial), json.loads(json.dumps(dict(asked("--preset", "locked-clip"))))
     for config in (measured, preset):
         del config["data"], config["out"]
     assert preset == measured
@@ -56,8 +56,9 @@ def test_locked_clip_is_what_was_measured(tmp_path: Path) -> None:
     ],
 )
 def test_a_preset_for_images_is_what_was_measured(name: str, study: str, variant: str, tmp_path: Path) -> None:
-    (trial,) = [trial for trial in load(study).trials(tmp_path) if str(trial) == f"{variant}, seed 0"]
-    measured, preset = complete(trial), json.loads(json.dumps(asked("--preset", name)))
+    trials = load(ROOT / "research" / "studies" / f"{study}.yaml").trials(tmp_path)
+    (trial,) = [trial for trial in trials if str(trial) == f"{variant}, seed 0"]
+    measured, preset = complete(trial), json.loads(json.dumps(dict(asked("--preset", name))))
     for config in (measured, preset):
         for name in ("data", "out", "encoder", "epochs"):
             del config[name]

@@ -104,7 +104,7 @@ def test_the_table_is_complete(finished: Any) -> None:
     for variant in ("plain", "fnc"):
         for seed in ("0", "1"):
             run = folder / "out" / variant / f"seed-{seed}"
-            assert Run.open(run).config()["seed"] == int(seed)
+            assert Run.open(run).config["seed"] == int(seed)
             scores = json.loads((run / "evaluation.json").read_text())[run.name]
             assert results[variant][seed] == {**scores, "flagged_share": results[variant][seed]["flagged_share"]}
     assert "flags pooled precision" in results["fnc"]["0"]
@@ -238,7 +238,7 @@ def test_compare_groups_runs_that_differ_only_in_their_seed(finished: Any) -> No
 def test_compare_refuses_what_it_cannot_compare(finished: Any, tmp_path: Path) -> None:
     folder, *_ = finished
     run = folder / "out" / "plain" / "seed-0"
-    config = Run.open(run).config()
+    config = Run.open(run).config
     copy = Run(tmp_path / "copy")
     copy.create(config)
     assert "same settings and the same seed 0" in refused("compare", run, copy.folder)

@@ -17,7 +17,7 @@ from antipodes.evaluation.linear import linear_probe
 from antipodes.evaluation.names import PROTOCOLS, is_setting
 from antipodes.evaluation.protocol import Protocol, find_protocol, make_protocols, run_protocols
 from antipodes.evaluation.subject import Subject
-from antipodes.functional.knn import knn, nearest_neighbour
+from antipodes.functional.knn import knn
 
 OF_FEATURES = ("linear", "semi", "knn")
 
@@ -89,7 +89,7 @@ def test_scores_are_those_of_the_functions_in_percent() -> None:
         "linear strength": result.strength,
         "knn top-1": 100 * knn(*parts, k=7, temperature=0.2),
         "knn top-5": row["knn top-5"],
-        "1-nn top-1": 100 * nearest_neighbour(*parts),
+        "1-nn top-1": 100 * knn(*parts, k=1),
     }
     assert [name for name in row if is_setting(name)] == ["linear strength"]
     assert 20 < row["knn top-1"] < row["knn top-5"] <= 100

@@ -35,7 +35,7 @@ def direct(views: Tensor, same_sample: SameSample, temperature: float, rule: Rul
     ids=["known to differ", "distinct", "repeated"],
 )
 @pytest.mark.parametrize("ceiling", [None, 0.3, -2.0, 1.0])
-@pytest.mark.parametrize("temperature", [0.05, 0.5])
+@pytest.mark.parametrize("temperature", [0.01, 0.05, 0.5])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-8)])
 def test_losses_and_gradients_equal_the_reference(
     ids: list[int], halves: bool, ceiling: float | None, temperature: float, dtype: torch.dtype, tolerance: float
@@ -94,7 +94,6 @@ def test_a_graph_that_is_kept_gives_its_gradient_twice() -> None:
 def test_what_does_not_fit() -> None:
     views = scene([0, 1], torch.float32)[0]
     assert fits_batch_softmax(views, 0.1)
-    assert not fits_batch_softmax(views, 0.01)  # colder than exponentials can be without a shift
     assert not fits_batch_softmax(torch.zeros(2000, 2), 0.1)
     assert Rule().ceiling_alone
     assert not Rule(low=torch.zeros(4)).ceiling_alone
@@ -109,7 +108,7 @@ def test_a_policy_that_says_more_than_a_ceiling_gets_the_kernel(policy: Policy) 
     for small in (True, False):
         loss_fn = InfoNCE(0.2, policy)
         if not small:
-            loss_fn.goes_direct = lambda unit: False  # type: ignore[method-assign]
+            loss_fn.goes_direct = lambda *_: False  # type: ignore[method-assign]
         loss = loss_fn(first, second, torch.arange(6), progress=0.5)
         answers.append((loss, *torch.autograd.grad(loss, (first, second)), loss_fn.stats))
     for ours, theirs in zip(answers[0][:3], answers[1][:3], strict=True):

@@ -8,8 +8,7 @@ from torch.nn.functional import normalize
 
 from antipodes.functional import contrast
 from antipodes.functional._arguments import Extent
-from antipodes.functional.counts import count_above, count_in
-from antipodes.functional.same_sample import SameSample
+from antipodes.functional.counts import count_above
 
 
 def scene(symmetric: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
@@ -58,7 +57,7 @@ def test_what_the_caller_knows_changes_nothing() -> None:
     thresholds = torch.full((30,), 0.1, dtype=torch.float64)
     plain = count_above(anchors, candidates, thresholds, **ids)
     assert torch.equal(plain, count_above(anchors, candidates, thresholds, **ids, extent=extent))
-    assert torch.equal(plain, count_in(product, thresholds, SameSample(anchor_ids, candidate_ids)))
+    assert torch.equal(plain, count_above(anchors, candidates, thresholds, **ids, product=product))
     gradients = []
     for more in ({}, known):
         leaf = anchors.clone().requires_grad_()

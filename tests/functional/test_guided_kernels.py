@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from antipodes import BCL, HCL, Debiased, Guided, InfoNCE
-from antipodes.functional import Bounds, Rule, contrast, drawn_sums, flagged_block, judge_block, refine
+from antipodes.functional import Bounds, Rule, contrast, flagged_block, judge_block, refine
 from antipodes.functional.ranks import bounded
+from antipodes.methods.draws import drawn_sums
 from antipodes.negatives import Policy
 from antipodes.negatives.flags import find_flags
 from antipodes.pairs import Guide, Pairs, normalise

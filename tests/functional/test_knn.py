@@ -6,8 +6,8 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
-from antipodes.functional import knn as module
-from antipodes.functional.knn import knn, nearest_neighbour, neighbours, vote
+from antipodes.functional import neighbours as module
+from antipodes.functional.knn import knn, neighbours, vote
 
 
 def circle(*degrees: float) -> Tensor:
@@ -40,7 +40,7 @@ def test_two_farther_neighbours_outvote_the_nearest_only_when_the_temperature_le
     assert knn(train, labels, query, answer, k=3, temperature=0.18) == 1.0
     assert knn(train, labels, query, answer, k=3, temperature=0.16) == 0.0
     assert knn(train, labels, query, answer, k=1, temperature=0.18) == 0.0
-    assert nearest_neighbour(train, labels, query, torch.tensor([0])) == 1.0
+    assert knn(train, labels, query, torch.tensor([0]), k=1) == 1.0
 
 
 def test_agrees_with_scikit_learn() -> None:
@@ -63,7 +63,7 @@ def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
     queries, _ = noisy(37, 1)
     whole = neighbours(features, queries, 9)
     own = neighbours(features, features, 9, leave_one_out=True)
-    monkeypatch.setattr(module, "BLOCK_ELEMENTS", 60 * 7)
+    monkeypatch.setattr(module, "CELLS", 60 * 7)
     torch.testing.assert_close(neighbours(features, queries, 9), whole)
     torch.testing.assert_close(neighbours(features, features, 9, leave_one_out=True), own)
 
@@ -72,7 +72,7 @@ def test_leave_one_out_excludes_only_the_own_index() -> None:
     features, labels = circle(0, 0, 90, 95), torch.tensor([0, 1, 2, 2])
     _, index = neighbours(features, features, k=1, leave_one_out=True)
     assert index[:, 0].tolist() == [1, 0, 3, 2]
-    assert nearest_neighbour(features, labels, features, labels, leave_one_out=True) == 0.5
+    assert knn(features, labels, features, labels, k=1, leave_one_out=True) == 0.5
     assert knn(features, labels, features, labels, k=100, leave_one_out=True) == 0.5  # k is cut to the three others
 
 

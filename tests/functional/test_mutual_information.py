@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antipodes.functional import NotFinite, cnce, nce, ring
+from antipodes.functional import NotFinite, band_by_rank, cnce, nce
 from tests.reference.mutual_information import estimate, expected, moments, mutual_information
 
 CORRELATION = 0.2  # of the toy of Ring's appendix B: (X, Y) = Z + noise has covariance [[2, 0.4], [0.4, 2]]
@@ -198,11 +198,11 @@ def test_the_official_starting_ring_exceeds_the_information_and_says_so() -> Non
     assert end.value < everything.value
 
 
-def test_bands_come_from_ring() -> None:
+def test_bands_come_from_ranks() -> None:
     """In the units of the similarities, whatever the temperature."""
     views = torch.nn.functional.normalize(numbers(8, 30, 4), dim=1)
     ids = torch.arange(30)
-    low, high = ring(views[:6], views, ids[:6], ids, inner=0.1, outer=0.5)
+    low, high = band_by_rank(views[:6], views, ids[:6], ids, 0.1 * 0.5, 0.5)
     similarities = views[:6] @ views.T
     similarities[ids[:6], ids[:6]] = -math.inf  # the anchor itself
     found = cnce(torch.ones(6, dtype=torch.float64), similarities, low, high, temperature=0.1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
-from antipodes.functional import Rule, _masks, _reading, _task, contrast, contrast_both, sigmoid_sums
+from antipodes.functional import Rule, _masks, _plan, _reading, contrast, contrast_both, sigmoid_sums
 
 READS = ("item", "tolist", "nonzero", "__bool__", "__int__", "__float__", "__index__")
 
@@ -22,7 +22,7 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, host: bool = False) -> None:
         self.reads: list[str] = []
-        for module in () if host else (_reading, _masks, _task):
+        for module in () if host else (_reading, _masks, _plan):
             monkeypatch.setattr(module, "on_host", lambda tensor: False)
         for name in READS:
             monkeypatch.setattr(Tensor, name, self._counting(name, getattr(Tensor, name)))

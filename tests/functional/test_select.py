@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from antipodes.functional import row_blocks, select
+from antipodes.functional.neighbours import nearest_of
 from tests.reference import select as reference
 
 
@@ -61,6 +62,11 @@ def cosine(degrees: float) -> float:
     return math.cos(math.radians(degrees))
 
 
+def ring(*inputs: Any, inner: float, outer: float) -> tuple[Tensor, Tensor]:
+    """Ring's bounds: the ranks [floor(inner * outer * N), floor(outer * N)) of every anchor's N candidates."""
+    return select.band_by_rank(*inputs, float(inner * outer), float(outer))
+
+
 def test_by_hand_on_a_circle() -> None:
     similar = [cosine(angle) for angle in (10, 20, 40, 60, 90, 180)]
     for k in range(1, 7):
@@ -68,11 +74,8 @@ def test_by_hand_on_a_circle() -> None:
     low, high = select.band_by_rank(*BY_HAND, 1, 4)
     assert high.item() == pytest.approx((similar[0] + similar[1]) / 2, abs=1e-6)
     assert low.item() == pytest.approx((similar[3] + similar[4]) / 2, abs=1e-6)
-    values, columns = select.top_k(*BY_HAND, 3)
-    assert columns.tolist() == [[4, 1, 3]]
-    assert values[0].tolist() == pytest.approx(similar[:3], abs=1e-6)
     # N = 6: ranks [floor(.5 * .7 * 6), floor(.7 * 6)) = [2, 4)
-    assert selected(BY_HAND, *select.ring(*BY_HAND, inner=0.5, outer=0.7)) == [{3, 0}]
+    assert selected(BY_HAND, *ring(*BY_HAND, inner=0.5, outer=0.7)) == [{3, 0}]
     # round(.4 * 6) = 2
     ceiling = select.top_share(*BY_HAND, 0.4)
     assert ceiling.item() == pytest.approx((similar[1] + similar[2]) / 2, abs=1e-6)
@@ -101,7 +104,7 @@ def test_bounds_select_exactly_what_a_sort_selects(
     a, c, *ids = scene(seed, anchors, candidates, samples)
     inputs = (a.double(), c.double(), *ids)  # near ties are no matter of chance here
     ranked = reference.ranking(*inputs)
-    assert selected(inputs, *select.ring(*inputs, inner, outer)) == reference.ring(ranked, inner, outer)
+    assert selected(inputs, *ring(*inputs, inner=inner, outer=outer)) == reference.ring(ranked, inner, outer)
     ceiling = select.top_share(*inputs, outer)
     above = torch.nextafter(ceiling, torch.full_like(ceiling, math.inf))
     assert selected(inputs, above, torch.full_like(above, math.inf)) == reference.top_share(ranked, outer)
@@ -119,25 +122,27 @@ def test_a_queue_in_float32_gives_the_entries_of_torch_sort() -> None:
     s = a.double() @ c.double().T
     s[(anchor_ids[:, None] == candidate_ids) | (candidate_ids == -1)] = -math.inf
     order = s.sort(dim=1, descending=True).indices
-    low, high = select.ring(*inputs, inner=0.1, outer=0.1)
+    low, high = ring(*inputs, inner=0.1, outer=0.1)
     for i, chosen in enumerate(selected(inputs, low, high)):
         n = int((s[i] > -math.inf).sum())
         assert chosen == set(order[i, math.floor(0.1 * 0.1 * n) : math.floor(0.1 * n)].tolist())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_kth_largest_and_top_k_match_the_sort(dtype: torch.dtype) -> None:
+def test_kth_largest_and_nearest_vectors_match_the_sort(dtype: torch.dtype) -> None:
     a, c, anchor_ids, candidate_ids = scene(3)
     inputs = (a.to(dtype), c.to(dtype), anchor_ids, candidate_ids)
     ranked = reference.ranking(*inputs)
-    values, columns = select.top_k(*inputs, 290)  # more than any anchor has
+    filled = (candidate_ids >= 0).nonzero().squeeze(1)
+    values, columns, _ = nearest_of(inputs[0], inputs[1][filled], 285, anchor_ids, candidate_ids[filled])
+    columns = torch.where(columns < 0, -1, filled[columns])
     assert values.dtype == dtype
     s = inputs[0] @ inputs[1].T
     k = torch.arange(len(a)) * 5 + 1  # up to 346: some anchors have fewer
     kth = select.kth_largest(*inputs, k)
     for i, row in enumerate(ranked):
-        assert columns[i].tolist() == row + [-1] * (290 - len(row))
-        assert torch.allclose(values[i, : len(row)], s[i, row]), "values belong to their columns"
+        assert columns[i].tolist() == row + [-1] * (columns.shape[1] - len(row))
+        assert torch.allclose(values[i, : len(row)], s[i, row], atol=1e-6), "values belong to their columns"
         assert bool((values[i, len(row) :] == -math.inf).all())
         expected = float(s[i, row[k[i] - 1]]) if k[i] <= len(row) else -math.inf
         assert kth[i].item() == pytest.approx(expected, abs=1e-6)
@@ -182,19 +187,6 @@ def test_partitions_put_a_sorts_value_in_its_place(rows: list[list[float]], plac
     assert (values[:, place:] >= values[:, place, None]).all()
 
 
-def test_rows_and_counts_draw_the_same() -> None:
-    generator = torch.Generator().manual_seed(0)
-    similarities, numbers = torch.randn(9, 50, generator=generator), torch.rand(9, 200, generator=generator).double()
-    low, high = torch.linspace(-3, 3, 9), torch.linspace(-2, 2.5, 9)  # the last band is empty
-    inside = (similarities >= low[:, None]) & (similarities <= high[:, None])
-    by_counts, sizes = select._draw_by_counts(inside, numbers)
-    by_rows, same_sizes = select._draw_by_rows(inside, numbers)
-    assert torch.equal(by_counts, by_rows)
-    assert torch.equal(sizes, same_sizes)
-    assert bool((by_counts[-1] == -1).all())
-    assert bool((by_counts[4] >= 0).all())
-
-
 def test_a_tie_across_an_edge_is_selected_as_a_whole() -> None:
     inputs = (circle(0), circle(30, 30, 30, 90, 120), torch.tensor([9]), torch.arange(5))
     assert selected(inputs, *(b.float() for b in select.band_by_rank(*inputs, 0, 4))) == [{0, 1, 2, 3}]
@@ -202,7 +194,6 @@ def test_a_tie_across_an_edge_is_selected_as_a_whole() -> None:
     low, high = select.band_by_rank(*inputs, 1, 2)
     assert ((s >= low) & (s <= high)).tolist() == [[True, True, True, False, False]]
     assert (s > select.top_share(*inputs, 0.2)).tolist() == [[True, True, True, False, False]]
-    assert select.top_k(*inputs, 2)[1].tolist() == [[0, 1]]
 
 
 def test_neighbouring_floats_are_still_separated() -> None:
@@ -218,56 +209,6 @@ def test_neighbouring_floats_are_still_separated() -> None:
             assert ((s >= low) & (s <= high)).nonzero()[:, 1].tolist() == list(range(first, last))
     for k in range(1, 6):
         assert int((s > select.top_share(*inputs, k / 5)).sum()) == k
-
-
-def test_draws_are_uniform_over_the_band_and_only_from_it() -> None:
-    inputs = scene(5)
-    low, high = select.ring(*inputs, inner=0.1, outer=0.2)
-    rings = selected(inputs, low, high)
-    draws = select.draw_from_band(*inputs, low, high, 2000, torch.Generator().manual_seed(0))
-    assert draws.shape == (70, 2000)
-    chi = 0.0
-    for row, ring in zip(draws, rings, strict=True):
-        counts = torch.bincount(row, minlength=300)
-        assert set(counts.nonzero().flatten().tolist()) == ring
-        expected = 2000 / len(ring)
-        chi += float(((counts[sorted(ring)] - expected) ** 2 / expected).sum())
-    freedom = sum(len(ring) - 1 for ring in rings)
-    assert abs(chi - freedom) < 5 * math.sqrt(2 * freedom)  # five deviations of a chi-square
-
-
-def test_draws_without_bounds_never_take_the_own_id_or_an_empty_slot() -> None:
-    inputs = scene(6, samples=5)
-    free = torch.full((70,), math.inf)
-    draws = select.draw_from_band(*inputs, -free, free, 500, torch.Generator().manual_seed(0))
-    ids = inputs[3][draws]
-    assert bool((draws >= 0).all())
-    assert not bool((ids == -1).any())
-    assert not bool((ids == inputs[2][:, None]).any())
-
-
-def test_draws_of_two_ranks_equal_those_of_one() -> None:
-    a, c, anchor_ids, candidate_ids = scene(7)
-    low, high = select.ring(a, c, anchor_ids, candidate_ids, 0.1, 0.5)
-    both = select.draw_from_band(a, c, anchor_ids, candidate_ids, low, high, 9, torch.Generator().manual_seed(4))
-    for rank in range(2):
-        mine = slice(35 * rank, 35 * (rank + 1))
-        part = select.draw_from_band(
-            a[mine], c, anchor_ids[mine], candidate_ids, low[mine], high[mine], 9,
-            torch.Generator().manual_seed(4), rank=rank, world_size=2,
-        )  # fmt: skip
-        assert torch.equal(part, both[mine])
-
-
-def test_an_empty_band_draws_minus_one() -> None:
-    inputs = scene(8)
-    low, high = torch.full((70,), -1.0), torch.full((70,), 1.0)
-    low[[0, 69]] = 2.0
-    draws = select.draw_from_band(*inputs, low, high, 4, torch.Generator().manual_seed(0))
-    assert (draws == -1).all(1).nonzero().flatten().tolist() == [0, 69]
-    assert not bool((draws[1:69] == -1).any())
-    nothing = select.draw_from_band(*inputs, low + 9, high, 4, torch.Generator().manual_seed(0))
-    assert bool((nothing == -1).all())
 
 
 class Largest(TorchDispatchMode):
@@ -287,9 +228,7 @@ def test_nothing_is_larger_than_a_block_even_when_all_ids_are_equal() -> None:
     for ids in (anchor_ids, torch.full_like(anchor_ids, int(candidate_ids.max()))):
         others = torch.full_like(candidate_ids, int(ids[0])) if ids is not anchor_ids else candidate_ids
         with Largest() as largest:
-            low, high = select.ring(a, c, ids, others, 0.1, 0.5)
-            select.draw_from_band(a, c, ids, others, low, high, 5, torch.Generator())
-            select.top_k(a, c, ids, others, 5)
+            ring(a, c, ids, others, inner=0.1, outer=0.5)
         assert largest.entries <= max(2 * row_blocks.ROWS * 500, row_blocks.CELLS)
 
 
@@ -305,62 +244,44 @@ def test_anchors_without_candidates(case: str) -> None:
     inputs = (a, c, anchor_ids, candidate_ids)
     inf = torch.full((70,), math.inf)
     assert torch.equal(select.kth_largest(*inputs, 1), -inf)
-    for low, high in (select.band_by_rank(*inputs, 0, 5), select.ring(*inputs, 0.1, 1.0)):
+    for low, high in (select.band_by_rank(*inputs, 0, 5), ring(*inputs, inner=0.1, outer=1.0)):
         assert torch.equal(low, inf)
         assert torch.equal(high, -inf)
     assert torch.equal(select.top_share(*inputs, 0.1), inf)
     assert all(not len(part) for part in select.top_pairs(*inputs, 0.1))
-    values, columns = select.top_k(*inputs, 2)
-    assert bool((values == -math.inf).all())
-    assert bool((columns == -1).all())
-    draws = select.draw_from_band(*inputs, -inf, inf, 3, torch.Generator().manual_seed(0))
-    assert bool((draws == -1).all())
 
 
 def test_no_anchors() -> None:
     a, c, anchor_ids, candidate_ids = scene(10)
     inputs = (a[:0], c, anchor_ids[:0], candidate_ids)
     assert select.kth_largest(*inputs, 1).shape == (0,)
-    assert select.top_k(*inputs, 2)[1].shape == (0, 2)
-    low, high = select.ring(*inputs, 0.1, 0.5)
-    assert select.draw_from_band(*inputs, low, high, 3, torch.Generator().manual_seed(0)).shape == (0, 3)
+    assert all(bound.shape == (0,) for bound in ring(*inputs, inner=0.1, outer=0.5))
 
 
 def test_half_precision_is_selected_in_float32_and_nothing_has_a_gradient() -> None:
     a, c, anchor_ids, candidate_ids = scene(11)
     inputs = (a.bfloat16().requires_grad_(), c.requires_grad_(), anchor_ids, candidate_ids)
-    low, high = select.ring(*inputs, 0.1, 0.5)
+    low, high = ring(*inputs, inner=0.1, outer=0.5)
     assert low.dtype == high.dtype == torch.float32
     assert not low.requires_grad
-    assert not select.top_k(*inputs, 3)[0].requires_grad
+    assert not nearest_of(*inputs[:2], 3, *inputs[2:])[0].requires_grad
 
 
 def test_refusals() -> None:
     a, c, anchor_ids, candidate_ids = inputs = scene(12)
     broken = c.clone()
     broken[(candidate_ids != -1).nonzero()[5], 3] = math.nan
-    generator = torch.Generator()
-    low = torch.zeros(70)
     refused = [
-        ("candidates hold NaN or infinite numbers", lambda: select.ring(a, broken, *inputs[2:], 0.1, 0.5)),
-        ("anchors hold NaN or infinite numbers", lambda: select.top_k(a * math.inf, *inputs[1:], 1)),
-        ("matrices of one width", lambda: select.top_k(a[:, :3], *inputs[1:], 1)),
-        ("needs one id", lambda: select.top_k(a, c, anchor_ids[:3], candidate_ids, 1)),
-        ("k must be at least 1, got 0", lambda: select.top_k(*inputs, 0)),
+        ("candidates hold NaN or infinite numbers", lambda: ring(a, broken, *inputs[2:], inner=0.1, outer=0.5)),
+        ("anchors hold NaN or infinite numbers", lambda: select.kth_largest(a * math.inf, *inputs[1:], 1)),
+        ("matrices of one width", lambda: select.kth_largest(a[:, :3], *inputs[1:], 1)),
+        ("needs one id", lambda: select.kth_largest(a, c, anchor_ids[:3], candidate_ids, 1)),
         ("k must be at least 1, got 0", lambda: select.kth_largest(*inputs, torch.arange(70))),
         ("k must be one integer, or one per anchor", lambda: select.kth_largest(*inputs, torch.arange(3))),
         ("first must not be negative", lambda: select.band_by_rank(*inputs, -1, 5)),
         ("last must be in \\[0, 1\\] as a share", lambda: select.band_by_rank(*inputs, 0, 1.5)),
-        ("inner must be in", lambda: select.ring(*inputs, 1.0, 0.5)),
-        ("outer must be in", lambda: select.ring(*inputs, 0.1, 0.0)),
         ("alpha must be in", lambda: select.top_share(*inputs, 1.5)),
         ("alpha must be in", lambda: select.top_pairs(*inputs, 0)),
-        ("m must not be negative", lambda: select.draw_from_band(*inputs, low, low, -1, generator)),
-        (
-            "rank must be in 0..1, got 2",
-            lambda: select.draw_from_band(*inputs, low, low, 1, generator, rank=2, world_size=2),
-        ),
-        ("one bound per anchor", lambda: select.draw_from_band(*inputs, low[:3], low, 1, generator)),
     ]
     for message, call in refused:
         with pytest.raises(ValueError, match=message):

@@ -152,7 +152,6 @@ def calls() -> Iterator[tuple[str, Call]]:
 
         yield f"ring-{'learned' if learned else 'fixed'}-queue", queue(ring)
     yield "debiased", batch(lambda: InfoNCE(TAU, Debiased(0.01), reduction="none"))
-    yield "rescaled", batch(lambda: InfoNCE(TAU, FNC(0.05), rescaled=True, reduction="none"))
     yield "guide-view", batch(lambda: InfoNCE(TAU, distill=Distillation(), reduction="none"))
     yield (
         "refine-guide",

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from antipodes import FNC, GlobalContrastive, GloFND, Oracle
+from antipodes import GlobalContrastive, GloFND, Oracle
 from antipodes.losses import Treatment
 from tests.ranks import Ranks
 from tests.reference import losses as reference
@@ -224,23 +224,3 @@ def test_tables_in_files_change_nothing(two_ranks: Ranks, tmp_path: Path, killed
         for name, table in expected.items():
             assert torch.equal(mapped[name], table), name
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_what_was_summed_before_the_policy_started_may_be_forgotten(restart: bool) -> None:
-    generator = torch.Generator().manual_seed(0)
-    first, second = (torch.randn(6, 5, generator=generator, requires_grad=True) for _ in range(2))
-    ids = torch.arange(6)
-    waiting = GlobalContrastive(8, 0.1, gamma=0.25, negatives=FNC(alpha=0.3, start=0.5), restart=restart)
-    waiting(first, second, ids, progress=0.1)
-    begun = waiting(second, first, ids, progress=0.5)
-    fresh = GlobalContrastive(8, 0.1, gamma=0.25, negatives=FNC(alpha=0.3))
-    alone = fresh(second, first, ids, progress=0.5)
-    assert torch.allclose(waiting.log_u.rows, fresh.log_u.rows) == restart
-    assert torch.allclose(begun, alone) == restart
-    before = waiting.log_u.rows[:6].clone()
-    waiting(first, second, ids, progress=0.6)
-    assert bool((waiting.log_u.rows[:6] >= before + math.log(0.75) - 1e-6).all())  # only once: three quarters stay
-    copy = GlobalContrastive(8, 0.1, gamma=0.25, negatives=FNC(alpha=0.3, start=0.5), restart=restart)
-    copy.load_state_dict(waiting.state_dict())
-    assert not restart or bool(copy.restarted)

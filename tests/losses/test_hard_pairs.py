@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from antipodes import HardPairs
-from antipodes.functional.distances import closest, scale_by_largest, squared_distances
 from antipodes.functional.errors import NotFinite
+from antipodes.losses.distances import closest, scale_by_largest, squared_distances
 from tests.ranks import Ranks
 from tests.reference.hard_pairs import hard_pairs as reference
 

@@ -208,7 +208,7 @@ def test_refuses_an_empty_batch(build: Build) -> None:
 
 def test_refuses_ids_that_are_not_whole_numbers(build: Build) -> None:
     refused(build(), "ids must be whole numbers", BATCH, BATCH, IDS + 0.5)
-    refused(build(), "ids must be whole numbers", BATCH, BATCH, ["a", "b", "c"])
+    refused(build(), "ids must be whole numbers", BATCH, BATCH, ["a", 1, "c"])
 
 
 def test_refuses_candidates_without_ids_and_ids_without_candidates(build: Build) -> None:
@@ -239,7 +239,7 @@ def test_refuses_an_unknown_treatment(build: Build) -> None:
         build(treatment="attract")
     with pytest.raises(ValueError, match="ids must be at least 0, got -3"):
         build()(*embeddings(3), torch.tensor([-3, 1, 2]))
-    with pytest.raises(ValueError, match=r"treatment must be one of eliminate, attract, refine, got 'ignore'"):
+    with pytest.raises(ValueError, match=r"treatment must be one of eliminate, attract, attract_inside, refine"):
         build(treatment="ignore")
 
 

@@ -1,8 +1,7 @@
-"""Weights of candidates, and the switches for the code of the papers' authors, against loops."""
+"""Weights of candidates, against loops."""
 
 from __future__ import annotations
 
-import math
 import warnings
 
 import pytest
@@ -113,46 +112,10 @@ def test_weights_that_do_not_fit() -> None:
         GlobalContrastive(B)(z1, z2, torch.arange(B), **batch, candidate_log_weights=torch.zeros(B))
 
 
-def test_the_kept_sum_is_rescaled() -> None:
-    z1, z2 = views()
-    loss = InfoNCE(0.3, Oracle(LABELS), rescaled=True)(z1, z2, torch.arange(B))
-    z, labels = normalise(torch.cat((z1, z2))), LABELS.repeat(2)
-    losses = []
-    for i in range(2 * B):
-        positive = z[i] @ z[(i + B) % (2 * B)] / 0.3
-        others = [k for k in range(2 * B) if k % B != i % B]
-        kept = [k for k in others if labels[k] != labels[i]]
-        total = torch.stack([(z[i] @ z[k] / 0.3).exp() for k in kept]).sum() * len(others) / len(kept)
-        losses.append((positive.exp() + total).log() - positive)
-    compare(loss, torch.stack(losses).mean(), z1, z2)
-    plain = InfoNCE(0.3, rescaled=True)(z1, z2, torch.arange(B))
-    torch.testing.assert_close(plain, InfoNCE(0.3)(z1, z2, torch.arange(B)))  # nothing is missing
-
-
-def test_a_running_mean_for_each_view() -> None:
-    loss_fn = GlobalContrastive(8, 0.3, gamma=0.4, per_view=True)
-    ids = torch.tensor([3, 0, 5, 6, 1, 7])
-    u: dict[tuple[int, int], float] = {}
-    for seed in range(3):
-        z1, z2 = views(seed=seed)
-        loss = loss_fn(z1, z2, ids)
-        z = normalise(torch.cat((z1, z2))).detach()
-        losses = []
-        for i in range(2 * B):
-            g = torch.stack([(z[i] @ z[k] / 0.3).exp() for k in range(2 * B) if k % B != i % B]).mean().item()
-            key = (int(ids[i % B]), i // B)
-            u[key] = 0.6 * u[key] + 0.4 * g if key in u else g
-            losses.append(-(z[i] @ z[(i + B) % (2 * B)]).item() + 0.3 * g / u[key])
-        assert loss.item() == pytest.approx(sum(losses) / len(losses), rel=1e-6)
-    for (row, view), value in u.items():
-        assert loss_fn.log_u.rows[2 * row + view].item() == pytest.approx(math.log(value), abs=1e-5)
-    assert len(loss_fn.log_u.rows) == 16
-
-
 def share(rank: int, world_size: int, kind: str) -> tuple[Tensor, Tensor, Tensor]:
     part = slice(8 * rank // world_size, 8 * (rank + 1) // world_size)
     z1, z2 = (z.detach()[part].clone().requires_grad_() for z in views(8))
-    loss_fn = GlobalContrastive(8, 0.3, gamma=0.4, per_view=True)
+    loss_fn = GlobalContrastive(8, 0.3, gamma=0.4)
     weights, ids = torch.linspace(-1, 1, 8).double()[part], torch.arange(8)[part]
     if kind == "global":
         loss = loss_fn(z1, z2, ids, candidate_log_weights=weights)

@@ -93,9 +93,6 @@ METHODS: dict[str, Callable[..., Method]] = {
     "clip": lambda **policy: CLIP(image_and_vector(), InfoNCE(0.2, **policy)),
     "clip-global": lambda **policy: CLIP(image_and_vector(), GlobalContrastive(N, 0.2, gamma=0.4, **policy)),
     "hnssl": lambda **policy: HNSSL(Towers({"image": Tower(Tiny(), nn.Identity())}), HardPairs(top_k=2)),
-    "hnssl-lesion": lambda **policy: HNSSL(
-        Towers({"image": Tower(Tiny(), nn.Identity())}), HardPairs(quantile=1.0), momentum=0.9, target_gradient=True
-    ),
     "instance-once": lambda **policy: InstanceDiscrimination(
         one("linear"), InfoNCE(0.07, **policy), N, DIM, samples=15, draw="once"
     ),

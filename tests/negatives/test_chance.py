@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from antipodes import Chance, InfoNCE, Oracle
+from antipodes import Chance, InfoNCE
 from antipodes.negatives.chance import uniform_by_row
-from antipodes.negatives.judging import count_flags, summarise_flags
 from antipodes.pairs import Pairs
 from tests.ranks import Ranks
 
@@ -88,10 +87,9 @@ def test_nearly_everything_flagged_stays_finite_and_empty_slots_stay_empty() -> 
         Chance(1.0)
 
 
-def steps(rank: int, world_size: int, oracle: bool) -> tuple[Tensor, Tensor, dict[str, Any]]:
+def steps(rank: int, world_size: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Three steps on one rank's part."""
-    labels = torch.arange(20) % 4
-    loss_fn = InfoNCE(0.1, Oracle(labels, known=0.5, wrong=0.2) if oracle else Chance(0.3))
+    loss_fn = InfoNCE(0.1, Chance(0.3))
     part = slice(10 * rank // world_size, 10 * (rank + 1) // world_size)
     losses, gradients = [], []
     for step in range(3):
@@ -104,30 +102,14 @@ def steps(rank: int, world_size: int, oracle: bool) -> tuple[Tensor, Tensor, dic
     return torch.stack(losses), torch.stack(gradients), loss_fn.state_dict()
 
 
-@pytest.mark.parametrize("oracle", [False, True])
-def test_two_ranks_equal_one(two_ranks: Ranks, oracle: bool) -> None:
-    losses, gradients, state = steps(0, 1, oracle)
-    (first, first_gradients, first_state), (second, second_gradients, second_state) = two_ranks(steps, oracle)
+def test_two_ranks_equal_one(two_ranks: Ranks) -> None:
+    losses, gradients, state = steps(0, 1)
+    (first, first_gradients, first_state), (second, second_gradients, second_state) = two_ranks(steps)
     torch.testing.assert_close(first + second, losses)
     torch.testing.assert_close(torch.cat((first_gradients, second_gradients), dim=2), gradients)
     for table, value in state.items():
         assert torch.equal(first_state[table], second_state[table])
         assert torch.equal(first_state[table], value)
-
-
-def test_an_oracle_that_errs_has_the_precision_and_recall_it_was_given() -> None:
-    labels = torch.arange(1000) % 10
-    z = torch.ones(1000, 2) / 2**0.5
-    pairs = Pairs(z, torch.arange(1000), torch.ones(1000))
-    numbers = summarise_flags(count_flags(pairs, Oracle(labels, known=0.8, wrong=0.05).judge(pairs, 1.0), labels))
-    found = 0.64 + 0.36 * 0.05  # of the same label: both known, or by mistake
-    assert numbers["recall"] == pytest.approx(found, rel=0.05)
-    assert numbers["precision"] == pytest.approx(found * 99 / (found * 99 + 0.05 * 900), rel=0.05)
-    (rule,) = Oracle(labels, wrong=0.05).judge(pairs, 1.0)
-    (again,) = Oracle(labels, wrong=0.05).judge(pairs, 1.0)
-    assert torch.equal(rule.groups[1].candidates, again.groups[1].candidates)  # the same mistakes in every step
-    with pytest.raises(ValueError, match="wrong must be in"):
-        Oracle(labels, wrong=1.0)
 
 
 @pytest.mark.parametrize("share", [1e-300, 1e-17, 1e-9])

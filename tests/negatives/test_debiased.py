@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from antipodes import HCL, Debiased, GlobalContrastive, InfoNCE, Oracle, Policy, Ring
-from antipodes.functional.debias import debias
 from antipodes.negatives import Both
+from antipodes.negatives.debias import debias
 from tests.ranks import Ranks
 from tests.reference import debiased as reference
 from tests.reference.losses import same
@@ -183,7 +183,7 @@ def test_two_that_reweigh_cannot_be_joined() -> None:
             first & second
     joined = Ring() & (Oracle(LABELS) & HCL())
     assert isinstance(joined, Both)
-    assert joined.reweighs
+    assert joined.needs.reweighs
 
 
 def test_wrong_arguments_get_one_sentence() -> None:

@@ -140,14 +140,6 @@ def test_too_few_visits_for_the_papers_start_are_said(options: dict[str, Any], e
     assert ["initial" in str(each.message) for each in caught] == [True] * warns
 
 
-def test_a_shared_threshold_is_one_number() -> None:
-    policy = GloFND(COUNT, alpha=0.2, shared=True)
-    InfoNCE(0.1, policy)(*views(0), torch.arange(COUNT))
-    assert policy.threshold.shape == (COUNT,)
-    assert policy.threshold.unique().numel() == 1
-    assert sum(buffer.numel() for buffer in policy.buffers()) == 4
-
-
 def test_sixteen_bytes_a_sample() -> None:
     assert sum(buffer.numel() * buffer.element_size() for buffer in GloFND(1000).buffers()) == 16_000
 
@@ -236,10 +228,8 @@ BY_SAMPLE = {"alpha": torch.linspace(0, 0.5, COUNT)}
     "options",
     [
         {},
-        {"shared": True},
         {"initial": "one"},
         {"optimizer": "sgd"},
-        {"shared": True, "initial": "one"},
         BY_SAMPLE,
     ],
     ids=lambda options: ", ".join(options),
@@ -257,7 +247,7 @@ def test_two_ranks_equal_one(two_ranks: Ranks, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"shared": True}, {"initial": "one", "decay": True}, BY_SAMPLE],
+    [{}, {"initial": "one", "decay": True}, BY_SAMPLE],
     ids=lambda options: ", ".join(options),
 )
 def test_save_load_continue_is_bit_equal(options: dict[str, Any]) -> None:
@@ -283,8 +273,6 @@ def test_wrong_arguments_get_one_sentence() -> None:
         GloFND(10, start=2)
     with pytest.raises(ValueError, match=r"alpha by sample has the shape \(9,\): it must be \(10,\)"):
         GloFND(10, alpha=torch.full((9,), 0.1))
-    with pytest.raises(ValueError, match="one threshold for all has one alpha"):
-        GloFND(10, alpha=torch.full((10,), 0.1), shared=True)
     with pytest.raises(ValueError, match=r"alpha by sample must be \(n,\) floats in \[0, 1\]"):
         GloFND(10, alpha=torch.full((10,), -0.1))
     with pytest.raises(ValueError, match="lr must be above 0"):

@@ -197,7 +197,7 @@ def test_start_and_refusals() -> None:
     loss_fn = InfoNCE(0.1, Guided(start=0.5))
     loss_fn(z1, z2, progress=0.4)  # no guide needed yet
     assert loss_fn.stats["flagged_share"] == 0
-    with pytest.raises(ValueError, match="Guided looks through a guide and there is none"):
+    with pytest.raises(ValueError, match="Guided compares in the space of a guide"):
         loss_fn(z1, z2, progress=0.6)
     with pytest.raises(ValueError, match=r"guide must be two \(7, G\)"):
         loss_fn(z1, z2, progress=0.6, guide=(z1[:3], z2))

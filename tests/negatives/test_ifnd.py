@@ -147,7 +147,7 @@ def test_everything_flagged_stays_finite(treatment: str) -> None:
 
 def steps(rank: int, world_size: int, alone: bool) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Two fits (cold, warm), then the loss, the gradient and the state of one rank's part."""
-    policy = IFND(21, (3, 5), per_cluster=True)
+    policy = IFND(21, (3, 5))
     share = slice(21 * rank // world_size, 21 * (rank + 1) // world_size) if alone else slice(None)
     features = noise(21, 6).double()
     policy.fit(features[share], progress=0.2)
@@ -214,9 +214,8 @@ def test_the_loss_is_the_mean_over_granularities(treatment: str) -> None:
     torch.testing.assert_close(loss(policy), loss(Oracle(labels)))
 
 
-@pytest.mark.parametrize("per_cluster", [False, True])
-def test_acceptance_only_adds_as_training_goes_on(per_cluster: bool) -> None:
-    policy = fitted(per_cluster=per_cluster)
+def test_acceptance_only_adds_as_training_goes_on() -> None:
+    policy = fitted()
     ids, before = torch.arange(60), torch.zeros(3, 60, dtype=torch.bool)
     pairs = Pairs(torch.eye(60), ids, torch.zeros(60))
     for progress in (0.1, 0.25, 0.5, 0.7, 0.95, 1.0):
@@ -225,15 +224,9 @@ def test_acceptance_only_adds_as_training_goes_on(per_cluster: bool) -> None:
         assert bool((accepted | ~before).all())
         assert torch.equal(groups[accepted], policy.labels[accepted].long())
         before = accepted
-        if not per_cluster:
-            assert accepted.sum(1).tolist() == [math.floor(progress * 60 + 0.5)] * 3
-        for level, k in enumerate(policy.clusters):
-            for number in range(k if per_cluster else 1):
-                member = policy.labels[level] == number if per_cluster else torch.ones(60, dtype=torch.bool)
-                inside = policy.confidence[level][member & accepted[level]]
-                outside = policy.confidence[level][member & ~accepted[level]]
-                assert len(inside) == pytest.approx(progress * int(member.sum()), abs=0.5 + 1e-6)
-                assert not len(inside) or not len(outside) or inside.min() >= outside.max()
+        assert accepted.sum(1).tolist() == [math.floor(progress * 60 + 0.5)] * 3
+        for level, inside in zip(policy.confidence, accepted, strict=True):
+            assert bool(inside.all()) or level[inside].min() >= level[~inside].max()
     assert bool(before.all())
 
 
@@ -289,14 +282,6 @@ def test_confidences_that_are_all_one_are_still_ranked() -> None:
     accepted = policy.accepted(torch.arange(40), 0.5)[0] >= 0
     assert int(accepted.sum()) == 20
     assert int(accepted[:20].sum()) == 10
-
-
-def test_a_held_rate_moves_with_fits_only() -> None:
-    policy = IFND(6, (2,), held=True)
-    policy.fit(circle(), progress=0.5)
-    assert int((policy.accepted(torch.arange(6), 1.0) >= 0).sum()) == 3
-    policy.fit(circle(), progress=1.0)
-    assert int((policy.accepted(torch.arange(6), 0.0) >= 0).sum()) == 6
 
 
 def test_without_fit_it_says_so_once() -> None:

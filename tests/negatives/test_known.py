@@ -216,7 +216,7 @@ def test_weights_are_read_saved_and_flag_their_pairs(tmp_path: Path) -> None:
     other.load_state_dict(given.state_dict())
     pairs = Pairs(torch.eye(8), torch.arange(8), torch.ones(8))
     assert flagged(other, pairs) == [(0, 3), (1, 6), (2, 3), (3, 0), (3, 2), (6, 1)]
-    assert (given & Oracle(torch.arange(8))).weighs
+    assert (given & Oracle(torch.arange(8))).needs.weighs
 
 
 def test_refusals_of_weights(tmp_path: Path) -> None:

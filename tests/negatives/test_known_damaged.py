@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from antipodes import Known
-from antipodes.auditing.outputs import write_table
+from antipodes.tables import write_table
 
 ROWS, GROUPS = list(range(60)), [row % 7 - 1 for row in range(60)]
 

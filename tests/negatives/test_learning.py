@@ -16,7 +16,6 @@ from antipodes.pairs import Pairs, normalise
 N = 12
 POLICIES: dict[str, Callable[[], Policy]] = {
     "glofnd": lambda: GloFND(N, alpha=0.3, initial="quantile"),
-    "shared": lambda: GloFND(N, alpha=0.3, shared=True),
     "cave": lambda: Cave(N, (2,)),
     "joined": lambda: GloFND(N, alpha=0.3) & Cave(N, (2,)) & FNC(0.1),
 }
@@ -86,22 +85,22 @@ def test_a_policy_without_state_may_leave_learn_out() -> None:
     assert InfoNCE(negatives=Keep() & FNC(0.1))(*views(), torch.arange(N)).isfinite()
 
 
-def test_a_joined_ring_hears() -> None:
+def test_a_joined_ring_receives_losses() -> None:
     policy = Ring(anneal="loss") & GloFND(N)
-    assert policy.receives == "loss"
+    assert policy.needs.receives == "loss"
     for step in range(5):
-        policy.hear(5.0 - step, 0.1 * step)
+        policy.on_loss(5.0 - step, 0.1 * step)
     ring = policy.parts()[0]
     assert isinstance(ring, Ring)
     assert ring.share(0.0) < 1
-    with pytest.raises(ValueError, match="hears losses and one that hears scores"):
+    with pytest.raises(ValueError, match="receives losses and one that receives scores"):
         Ring(anneal="loss") & Ring(anneal="validation")
 
 
 def test_a_joined_clustering_says_what_it_fits() -> None:
     policy = FNC() & Cave(N, (2,), space="embeddings") & GloFND(N)
-    assert policy.space == "embeddings"
-    assert policy.fits
+    assert policy.needs.space == "embeddings"
+    assert policy.needs.fits
     assert [type(part) for part in policy.parts()] == [FNC, Cave, GloFND]
     policy.fit(views()[0].detach(), 0.5)
     cave = policy.parts()[1]

@@ -83,20 +83,8 @@ def test_takes_any_whole_numbers(dtype: torch.dtype) -> None:
     assert Oracle(torch.tensor([1, 2], dtype=dtype)).labels.dtype == torch.int64
 
 
-def test_knows_a_share_of_the_labels_by_chance() -> None:
-    labels = torch.arange(1000) % 7
-    policy = Oracle(labels, known=0.3, seed=1)
-    known = policy.labels >= 0
-    assert int(known.sum()) == 300
-    assert torch.equal(policy.labels[known], labels[known])
-    assert torch.equal(policy.labels, Oracle(labels, known=0.3, seed=1).labels)
-    assert not torch.equal(policy.labels, Oracle(labels, known=0.3, seed=2).labels)
-    with pytest.raises(ValueError, match=r"known must be in \[0, 1\], got 2"):
-        Oracle(labels, known=2)
-
-
 def test_the_labels_are_its_own_copy() -> None:
-    """A dataset's labels that somebody edits later must not change the run."""
+    """A dataset's labels that are edited later must not change the run."""
     labels = torch.tensor([0, 1, 2])
     policy = Oracle(labels)
     labels[0] = 9

@@ -161,7 +161,7 @@ def sigmoid_sums(
             negatives = kept if soft else [k for k in kept if k not in pulled]
             loss_sum = _sum([-torch.nn.functional.logsigmoid(-row[k]) for k in negatives], row)
             pulled_loss = _sum([-torch.nn.functional.logsigmoid(row[k]) for k in pulled if not soft], row)
-            results.append([loss_sum, torch.tensor(len(negatives)), pulled_loss, torch.tensor(len(pulled))])
+            results.append([loss_sum, torch.tensor(len(kept)), pulled_loss, torch.tensor(len(pulled))])
     shape = (len(rules), len(anchors))
     return SigmoidSums(*(torch.stack(column).reshape(shape) for column in zip(*results, strict=True)))
 

@@ -174,3 +174,109 @@ def local_aggregation(
             close = exponentials[sorted({own} | mates)].mean()
             losses.append(far.log() - close.log())
     return torch.stack(losses).mean()
+
+
+Flagged = Callable[[str, int, tuple[str, int], float], bool]
+"""Whether a block's anchor i flags a candidate, ("q", k), ("d", k) or ("h", place), of this similarity."""
+
+
+def joint(
+    queries: Tensor,
+    documents: Tensor,
+    temperature: float | Tensor,
+    *,
+    query_ids: Sequence[int] | None = None,
+    document_ids: Sequence[int] | None = None,
+    given: Tensor | None = None,
+    given_ids: Sequence[Sequence[int]] | None = None,
+    in_batch: bool = True,
+    also: Sequence[str] = (),
+    flagged: Flagged = lambda *_: False,
+    treatment: str = "eliminate",
+    log_q: Tensor | None = None,
+    given_log_q: Tensor | None = None,
+    hardness: tuple[float, str] | None = None,
+    positive_in_sum: bool = True,
+    dot: bool = False,
+    reduce: bool = True,
+) -> Tensor:
+    """The losses of queries with their documents, all blocks in one denominator: pair by pair, term by term."""
+    count = len(queries)
+    qids = list(range(count)) if query_ids is None else list(query_ids)
+    dids = list(range(count)) if document_ids is None else list(document_ids)
+    unit = (lambda z: z) if dot else (lambda z: z / z.norm())
+    q, d = [unit(z) for z in queries], [unit(z) for z in documents]
+    h: list[tuple[int, int, Tensor]] = []  # owner, document id, vector
+    for j in range(count if given is not None else 0):
+        for m in range(given.shape[1]):  # type: ignore[union-attr]
+            own = 10**9 + len(h) if given_ids is None else given_ids[j][m]
+            h.append((j, own, unit(given[j, m])))  # type: ignore[index]
+
+    def related(i: int, k: int) -> bool:
+        return qids[i] == qids[k] or dids[i] == dids[k]
+
+    losses = []
+    for i in range(count):
+        s_positive = q[i] @ d[i]
+        positive = s_positive / temperature - (0.0 if log_q is None else log_q[i])
+        found: list[tuple[str, tuple[str, int], Tensor, float | Tensor, bool]] = []
+        for block in ("query_to_document", *also):
+            anchor = q[i] if block.startswith("query") else d[i]
+            to_documents = not block.endswith("query")
+            if in_batch:
+                for k in range(count):
+                    if not related(i, k):
+                        kind = "d" if to_documents else "q"
+                        minus = log_q[k] if log_q is not None and to_documents else 0.0
+                        found.append((block, (kind, k), anchor @ (d if to_documents else q)[k], minus, False))
+            if block in ("query_to_document", "document_to_document"):
+                for place, (owner, own, vector) in enumerate(h):
+                    skipped = own == -1 or own == dids[i] or (not in_batch and owner != i)
+                    if not skipped and not (block == "document_to_document" and owner == i):
+                        minus = 0.0 if given_log_q is None else given_log_q.flatten()[place]
+                        found.append((block, ("h", place), anchor @ vector, minus, owner == i))
+        pushed, pulled = [], []
+        for block, key, s, minus, is_own in found:
+            logit = s / temperature - minus
+            if hardness is not None and block == "query_to_document":
+                on = {"given": is_own, "in_batch": not is_own, "all": True}[hardness[1]]
+                logit = logit + hardness[0] * s.detach() * on
+            flag = flagged(block, i, key, s.item())
+            if flag and treatment == "eliminate":
+                continue
+            if flag:
+                pulled.append((s, logit))
+            if not (flag and treatment == "attract_inside"):
+                pushed.append(logit)
+        again = [s_positive / temperature] * ("document_to_query" in also and positive_in_sum)
+        if treatment == "attract_inside":
+            over = torch.stack([positive, *(logit for _, logit in pulled)]).logsumexp(0)
+            losses.append(torch.stack([over, *pushed, *again]).logsumexp(0) - over)
+            continue
+        inside = [positive] * positive_in_sum + pushed + again
+        if not pushed and not positive_in_sum:
+            losses.append(0.0 * s_positive)
+            continue
+        target = positive
+        if treatment == "attract":
+            mean = torch.stack([s_positive, *(s for s, _ in pulled)]).mean()
+            target = positive + (mean - s_positive) / temperature
+        losses.append(torch.stack(inside).logsumexp(0) - target)
+    return torch.stack(losses).mean() if reduce else torch.stack(losses)
+
+
+def supcon(z: Tensor, labels: Sequence[int], temperature: float, inside: bool = False) -> Tensor:
+    """SupCon of one view a sample (Khosla et al. 2020): L_out, or the sum over positives inside the logarithm."""
+    views = [row / row.norm() for row in z]
+    losses = []
+    for i, anchor in enumerate(views):
+        others = [k for k in range(len(views)) if k != i]
+        positives = [k for k in others if labels[k] == labels[i]]
+        logits = {k: anchor @ views[k] / temperature for k in others}
+        if not positives:
+            losses.append(0.0 * anchor.sum())
+            continue
+        every = torch.stack(list(logits.values())).logsumexp(0)
+        chosen = torch.stack([logits[k] for k in positives])
+        losses.append(every - (chosen.logsumexp(0) if inside else chosen.mean()))
+    return torch.stack(losses).mean()

@@ -65,7 +65,7 @@ def test_a_run_writes_them_down_and_evaluation_uses_them(tmp_path: Path) -> None
     config, _ = parse([*SHAPES, *DATASET, *quick])
     run = train(config)
     mean, std = build_data(config["data"]).statistics()
-    saved = Run.open(str(run.folder)).config()["augmentation"]
+    saved = Run.open(str(run.folder)).config["augmentation"]
     assert (tuple(saved["mean"]), tuple(saved["std"])) == (mean, std)
     method, data = open_method(run)
     assert tuple(method.pixels["mean"]) == mean

@@ -135,7 +135,7 @@ def test_a_linked_run_shares_its_files_and_has_no_scores_yet(tmp_path: Path) -> 
     here = tmp_path / "two" / "plain" / "seed-0"
     here.parent.mkdir(parents=True)
     link_run(there, here)
-    assert Run.open(here).config() == CONFIG
+    assert Run.open(here).config == CONFIG
     assert (here / "metrics.jsonl").stat().st_ino == (there / "metrics.jsonl").stat().st_ino
     assert not (here / "evaluation.json").exists()
     assert not (here / "study.json").exists()

@@ -24,7 +24,7 @@ from tests.training.test_in_hands import done
 TINY = ["--encoder", "resnet8-slim", "--head.hidden", 8, "--head.dim", 8, "--batch_size", 8, "--epochs", 2]
 METHODS: dict[str, list[object]] = {
     "glofnd": ["--negatives", "glofnd", "--negatives.alpha", 0.1, "--negatives.start", 0, "--snapshot_every", 1],
-    "sogclr": ["--method", "sogclr", "--loss.per_view", "true", "--temperature.per_sample", "true"],
+    "sogclr": ["--method", "sogclr", "--temperature.per_sample", "true"],
     "moco": ["--method", "moco", "--method.queue_size", 24, "--negatives", "ifnd", "--negatives.clusters", "[3]"],
     "bank": ["--method", "instance", "--negatives", "dataset-neighbours", "--negatives.k", 2],
 }

@@ -174,16 +174,16 @@ def test_clusters_are_fitted_between_epochs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("every", "last"), [(2, 1.0), (3, 0.75)])
 def test_the_last_clustering_comes_after_the_last_epoch(every: int, last: float, tmp_path: Path) -> None:
-    options = ["--negatives", "ifnd", "--negatives.clusters", "[4]", "--negatives.held", "true"]
+    options = ["--negatives", "ifnd", "--negatives.clusters", "[4]"]
     folder = run(tmp_path / "a", "--epochs", 4, *options, "--negatives.every", every, "--snapshot_every", 4)
     method, data = open_method(folder)
     policy = method.pair_losses()["image"].negatives
     assert isinstance(policy, IFND)
     assert policy.fitted_at == last  # every three of four: after the third alone
     assert data.labels is not None
-    accepted_labels = policy.accepted(torch.arange(len(data)), 1.0)[0]
+    accepted_labels = policy.accepted(torch.arange(len(data)), last)[0]
     assert (accepted_labels >= 0).double().mean().item() == pytest.approx(last, abs=1 / len(data))
-    final = cluster_rates(policy, data.labels)["mtpr, 4 clusters"]
+    final = cluster_rates(policy, data.labels, last)["mtpr, 4 clusters"]
     assert final == 100 * pair_rates(data.labels, policy.labels[0] if last == 1 else accepted_labels)[0]
     if last == 1:  # the last snapshot and the last checkpoint hold the same clustering
         assert torch.equal(load_snapshots(folder)[-1].pseudo_labels[4], policy.labels[0, sample(len(data), SAMPLES)])
@@ -275,4 +275,4 @@ def test_two_processes_train_one_run(anneal: str, tmp_path: Path) -> None:
 def test_a_run_too_short_for_glofnds_thresholds_says_so(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="initial='one'"):
         run(tmp_path / "short", "--epochs", 1, "--negatives", "glofnd-paper")
-    assert Run(tmp_path / "short").config()["negatives"]["lr"] == 0.05
+    assert Run(tmp_path / "short").config["negatives"]["lr"] == 0.05

@@ -186,7 +186,7 @@ def test_a_frozen_tower_is_looked_up_and_does_not_move(tmp_path: Path, monkeypat
     first, second = weights(with_look_up), weights(without)
     for name in first:
         torch.testing.assert_close(first[name], second[name], rtol=1e-4, atol=1e-6)
-    config = with_look_up.config()
+    config = with_look_up.config
     with torch.random.fork_rng():
         torch.manual_seed(config["seed"])
         start = prepare.build_method(config, build_data(config["data"])).state_dict()

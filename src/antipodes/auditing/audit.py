@@ -23,7 +23,6 @@ from torch import Tensor
 from antipodes.auditing.embeddings import FORMATS, Vectors, checked, read_embeddings
 from antipodes.auditing.files import photos_of_files, photos_of_list
 from antipodes.auditing.findings import AuditOptions, Findings, audit_vectors
-from antipodes.auditing.outputs import require_pyarrow
 from antipodes.auditing.photos import Photos, open_photos, photos_of
 from antipodes.auditing.pixels import agree
 from antipodes.auditing.proposals import propose
@@ -43,6 +42,7 @@ from antipodes.auditing.vectors import PATCHES, Encode, embed_photos, open_encod
 from antipodes.files import is_marked, refuse_foreign
 from antipodes.pages.page import Page, require_jinja
 from antipodes.progress import progress_bar
+from antipodes.tables import require_pyarrow
 from antipodes.threads import check_workers
 
 REPORT = "report.html"

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from antipodes.auditing.embeddings import FORMATS, Vectors, checked, is_written, paths_table
 from antipodes.auditing.files import photos_of_list
-from antipodes.auditing.outputs import is_table_of, require_out, write_table
 from antipodes.auditing.parts import compute_in_parts, remove_parts
 from antipodes.auditing.photos import Photos, open_photos, photos_of
 from antipodes.auditing.rows import Rows, embed_rows, rows_for
@@ -28,6 +27,7 @@ from antipodes.data import Samples, open_dataset
 from antipodes.encoders.loading import LoadedEncoder
 from antipodes.files import refuse_foreign
 from antipodes.progress import Progress, progress_bar
+from antipodes.tables import is_table_of, require_out, write_table
 from antipodes.threads import check_workers
 
 Compute = Callable[[range, Progress | None], NDArray[np.float32]]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antipodes.auditing.outputs import escaped, is_table_of, require_out, require_pyarrow, write_table
 from antipodes.files import replacing
 from antipodes.plain_text import from_csv_cell
+from antipodes.tables import escaped, is_table_of, require_out, require_pyarrow, write_table
 
 FORMATS = (".npz", ".npy", ".parquet")
 _NAMES = ("embeddings", "features", "vectors", "embedding")
@@ -71,7 +71,7 @@ def read_embeddings(path: str | Path) -> Vectors:
     """Read embeddings from an .npz, .npy or .parquet file.
 
     An .npz file has `embeddings` (n, F) and `paths` (n,), and may have `labels` (n,) and `classes`. An .npy file is the
-    array alone: its samples are named by a table beside it (see `paths_table`) if it has as many, else by their row. A
+    array alone: its samples are named by a table next to it (see `paths_table`) if it has as many, else by their row. A
     .parquet file has columns `embedding` (lists of F numbers) and `path`, and may have `label`.
 
     Raises:
@@ -109,7 +109,7 @@ def read_embeddings(path: str | Path) -> Vectors:
 def write_embeddings(path: str | Path, vectors: Vectors) -> None:
     """Write embeddings to an .npz, .npy or .parquet file (see `read_embeddings`), whole or not at all.
 
-    A sample's number is written too, as `ids`. An .npy file holds the vectors alone; the paths go into a table beside
+    A sample's number is written too, as `ids`. An .npy file holds the vectors alone; the paths go into a table next to
     it (see `paths_table`).
     """
     path = require_out(path, FORMATS)

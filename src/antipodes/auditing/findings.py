@@ -23,7 +23,8 @@ from torch import Tensor
 from antipodes.auditing.background import DISTANT, Background, measure_background
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.groups import equal_rows, join, listed_pairs
-from antipodes.auditing.neighbours import NearestRows, nearest_large
+from antipodes.auditing.neighbours import nearest_large
+from antipodes.functional.neighbours import NearestRows
 from antipodes.progress import Progress
 
 EXACT, NEAR, FALSE_NEGATIVE = "exact duplicate", "near duplicate", "false negative"
@@ -159,7 +160,7 @@ def audit_vectors(
 @dataclass(frozen=True)
 class _Edges:
     """Pairs a < b (p,) of which one is a neighbour of the other, their similarity, whether both are, whether one is the
-    nearest of the other; and whether somebody else has proposed them, who may bring pairs that are no neighbours.
+    nearest of the other; and whether patches have proposed them, which may add pairs that are not neighbours.
     """
 
     a: Tensor

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antipodes.auditing.embeddings import FORMATS, Vectors, checked, read_embeddings
-from antipodes.auditing.neighbours import nearest_large, nearest_of
-from antipodes.auditing.outputs import is_table_of, require_out, write_table
+from antipodes.auditing.neighbours import nearest_large
 from antipodes.files import refuse_foreign
+from antipodes.functional.neighbours import nearest_of
 from antipodes.progress import progress_bar
+from antipodes.tables import is_table_of, require_out, write_table
 
 OUTPUTS = (".csv", ".parquet", ".json", ".npz")
 COLUMNS = ("path", "rank", "neighbour", "similarity")
@@ -100,7 +101,7 @@ def neighbours(
             asked, found = known, nearest_large(matrix, k, told)
         else:
             asked, own_rows = _queries(queries, known)
-            found = nearest_of(torch.from_numpy(asked.embeddings), matrix, k, own_rows, told)
+            found = nearest_of(torch.from_numpy(asked.embeddings), matrix, k, own_rows, progress=told)
     answer = Neighbourhood(found.rows.numpy(), found.similarities.numpy(), asked.paths, known.paths, found.exact)
     if out is not None:
         answer.save(out, force=force)

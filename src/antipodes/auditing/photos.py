@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 import torch
@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from antipodes.data import Captions, Folder, Samples, open_dataset
+from antipodes.data import Folder, Samples, open_dataset
 from antipodes.data.decode import upright
 from antipodes.data.image_files import ImageFiles
 from antipodes.data.image_opening import Source, opened_source
+
+if TYPE_CHECKING:
+    from antipodes.data import Captions
 
 SIZE = 64
 _CHUNK = 1 << 20
@@ -129,7 +132,11 @@ def photos_of(dataset: Samples, name: str | None = None) -> Photos:
 
 def _has_files(dataset: Samples) -> TypeGuard[ImageFiles | Captions]:
     """Whether every row is an image file of its own."""
-    return isinstance(dataset, ImageFiles) or (isinstance(dataset, Captions) and dataset.rows == "image")
+    if isinstance(dataset, ImageFiles):
+        return True
+    from antipodes.data import Captions  # only now: an audit of a folder needs no captions
+
+    return isinstance(dataset, Captions) and dataset.rows == "image"
 
 
 def read_image(path: str) -> Image.Image:

@@ -1,8 +1,8 @@
 """Pairs of pictures that may be copies, proposed by the small patches that they are made of.
 
-An encoder that knows things finds a dog beside another dog; patches find a picture beside itself, cropped or in another
-light. The two miss different copies, and pixels decide about what either proposes, so that more proposals cost time and
-no precision.
+A pretrained encoder ranks another picture of the same kind of object high; patches rank the same picture high, even
+cropped or with another light. The two miss different copies, and pixels decide about what either proposes, so that more
+proposals cost time and no precision.
 """
 
 from __future__ import annotations

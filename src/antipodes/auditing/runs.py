@@ -23,7 +23,7 @@ def data_of_run(folder: str | Path) -> Samples:
     Raises:
         ValueError: if the folder is not a run, or its data cannot be read.
     """
-    return build_data(Run.open(folder).config()["data"])
+    return build_data(Run.open(folder).config["data"])
 
 
 def with_learned_thresholds(folder: str | Path, progress: bool = False) -> AuditedData | None:

@@ -10,10 +10,10 @@ from typing import Any
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.findings import EXACT, FALSE_NEGATIVE, KINDS, NEAR, OTHER_CLASS, OUTLIER, Findings
 from antipodes.auditing.groups import join, pairs_within
-from antipodes.auditing.outputs import Columns as Columns
-from antipodes.auditing.outputs import is_table_of, write_table
 from antipodes.auditing.photos import Photos
 from antipodes.files import MARK, is_marked, replacing
+from antipodes.tables import Columns as Columns
+from antipodes.tables import is_table_of, write_table
 
 PAIRS, GROUPS, SAMPLES, SUMMARY = "pairs.parquet", "groups.parquet", "samples.parquet", "summary.json"
 COLUMNS = {

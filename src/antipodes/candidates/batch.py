@@ -8,7 +8,7 @@ from torch import Tensor
 from antipodes.distributed import gather, world_size
 from antipodes.functional.positives import paired_similarity
 from antipodes.functional.same_sample import SameSample
-from antipodes.pairs import Guide, Pairs
+from antipodes.pairs import Guide, PairFacts, Pairs
 
 
 def batch_pairs(
@@ -19,6 +19,7 @@ def batch_pairs(
     log_weights: Tensor | None = None,
     teachers: bool = True,
     distinct: bool = False,
+    facts: PairFacts | None = None,
 ) -> Pairs:
     """Compare both views of every sample with all views of the global batch.
 
@@ -28,8 +29,9 @@ def batch_pairs(
         rows: (b,) their table rows; None takes the ids.
         guide: A guide's normalised vectors (b, G) of both views.
         log_weights: (b,) by which the logits of a sample's views are raised, as candidates and as positives.
-        teachers: Whether somebody will ask for the embeddings of the positives.
+        teachers: Whether the embeddings of the positives will be needed.
         distinct: Whether no two ids are known to be equal.
+        facts: What is known about the batch.
 
     Returns:
         Pairs with the 2b views as anchors; candidates are the views of all ranks.
@@ -41,15 +43,15 @@ def batch_pairs(
     seen = None if guide is None else view_guides(guide)
     weights = None if log_weights is None else log_weights.repeat(2)
     if world_size() == 1:
-        pairs = Pairs(
+        known = PairFacts() if facts is None else facts
+        known = PairFacts(known.extent, known.row_span, _of_batch(anchor_ids, distinct))
+        return Pairs(
             views, anchor_ids, positives, teachers=others, anchor_rows=anchor_rows, guide=seen,
-            log_weights=weights, positive_log_weights=weights, views=2,
+            log_weights=weights, positive_log_weights=weights, views=2, facts=known,
         )  # fmt: skip
-        pairs.__dict__["same_sample"] = _of_batch(anchor_ids, distinct)
-        return pairs
     if guide is not None and seen is not None:
         seen = Guide(seen.anchors, seen.positives, _gather_views(*guide))
-    return Pairs(
+    pairs = Pairs(
         views,
         anchor_ids,
         positives,
@@ -63,6 +65,7 @@ def batch_pairs(
         positive_log_weights=weights,
         views=2,
     )
+    return pairs.measured()[0]
 
 
 def small_batch(
@@ -71,6 +74,7 @@ def small_batch(
     distinct: bool = False,
     rows: Tensor | None = None,
     guide: tuple[Tensor, Tensor] | None = None,
+    facts: PairFacts | None = None,
 ) -> Pairs:
     """The pairs of a batch of so few samples that all similarities are made at once, without their gradient.
 
@@ -79,21 +83,58 @@ def small_batch(
         ids: (b,) as in `batch_pairs`.
         distinct: Whether no two of them are known to be equal.
         rows: As in `batch_pairs`.
-        guide: likewise.
+        guide: As in `batch_pairs`.
+        facts: As in `batch_pairs`.
     """
     half = ids.shape[0]
     product = torch.mm(views, views.T)
     positive = product.diagonal(half)
-    pairs = Pairs(
+    anchor_ids = torch.cat((ids, ids))
+    known = PairFacts() if facts is None else facts
+    return Pairs(
         views,
-        torch.cat((ids, ids)),
+        anchor_ids,
         torch.cat((positive, positive)),
         anchor_rows=None if rows is None else torch.cat((rows, rows)),
         guide=None if guide is None else view_guides(guide),
         views=2,
+        facts=PairFacts(known.extent, known.row_span, _of_batch(anchor_ids, distinct), product),
     )
-    pairs.__dict__.update(product=product, same_sample=_of_batch(pairs.anchor_ids, distinct))
-    return pairs
+
+
+def single_view_pairs(
+    views: Tensor,
+    ids: Tensor,
+    rows: Tensor | None = None,
+    log_weights: Tensor | None = None,
+    facts: PairFacts | None = None,
+) -> Pairs:
+    """Compare one view of every sample with those of all other samples of the global batch; there are no positives.
+
+    Args:
+        views: (b, D) embeddings, this rank's share.
+        ids: (b,) identities of the samples.
+        rows: (b,) their table rows; None takes the ids.
+        log_weights: (b,) by which the logits of the samples are raised.
+        facts: What is known about the batch.
+    """
+    nothing = torch.zeros_like(views[:, 0])
+    if world_size() == 1:
+        return Pairs(
+            views, ids, nothing, anchor_rows=rows, log_weights=log_weights, has_positive=False,
+            facts=PairFacts() if facts is None else facts,
+        ).measured()[0]  # fmt: skip
+    return Pairs(
+        views,
+        ids,
+        nothing,
+        gather(views),
+        gather(ids),
+        anchor_rows=rows,
+        candidate_rows=None if rows is None else gather(rows),
+        log_weights=None if log_weights is None else gather(log_weights),
+        has_positive=False,
+    ).measured()[0]
 
 
 def _of_batch(anchor_ids: Tensor, distinct: bool) -> SameSample:
@@ -102,7 +143,7 @@ def _of_batch(anchor_ids: Tensor, distinct: bool) -> SameSample:
 
 
 def view_guides(guide: tuple[Tensor, Tensor]) -> Guide:
-    """What a guide sees of a batch, from its vectors (b, G) of both views."""
+    """A batch in the space of a guide, from its vectors (b, G) of both views."""
     return Guide(torch.cat(guide), (guide[0] * guide[1]).sum(1).repeat(2))
 
 

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from antipodes.auditing.audit import FILES, audit, check_folder
 from antipodes.auditing.findings import AuditOptions
-from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.cli.tables import facts_table
+from antipodes.parsing import FORCE, ArgumentParser
 from antipodes.plain_text import printable
 
 DESCRIPTION = """Find the samples of a data set that show the same thing: exact duplicates (equal files), near
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> None:
         call.subject,
         encoder=call.encoder,
         out=folder,
-        options=parser.instantiate_classes(call).options,
+        options=call.options.as_dict(),
         batch_size=call.batch_size,
         limit=call.limit,
         workers=call.workers,

@@ -15,36 +15,38 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from antipodes.auditing.outputs import is_table_of, require_out, write_table
 from antipodes.auditing.photos import Photos, open_photos
 from antipodes.auditing.vectors import PATCHES, PRETRAINED, Encode, embed_photos, open_encoder
 from antipodes.auditing.views import second_view
-from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.cli.tables import cell
 from antipodes.cli.train import parse
+from antipodes.evaluation.measures import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.files import refuse_foreign
 from antipodes.functional.knn import knn
-from antipodes.functional.measures import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.functional.retrieval import first_ranks, recalls
+from antipodes.parsing import FORCE, ArgumentParser
 from antipodes.plain_text import printable
 from antipodes.progress import Progress, progress_bar
 from antipodes.runs.folder import Run, absolute
 from antipodes.seeding import check_seed
+from antipodes.tables import is_table_of, require_out, write_table
 from antipodes.training.loop import train
 
 RANDOM = "random weights"
 ENCODER, BATCH = "resnet18-slim", 256
 OUTPUTS = (".csv", ".parquet", ".json")
 SIZE = 64
+LABELLED = "knn top-1"
+"""The measure that only images with labels have."""
 COLUMNS = {
     "two-view retrieval": "share of images whose other view (cropped, mirrored, recoloured) is the nearest; higher",
     "alignment": "squared distance of two views; lower, at the same uniformity",
     "uniformity": "how evenly vectors are spread; lower",
     "effective rank": "directions in use; higher",
     "duplicate recall": "share of copies that are among five neighbours; higher",
-    "knn top-1": "accuracy of 20 neighbours, leave one out, where there are labels; higher",
+    LABELLED: "accuracy of 20 neighbours, leave one out, where there are labels; higher",
 }
-COLUMNS_WRITTEN = ("encoder", *(name for name in COLUMNS if name != "knn top-1"))
+COLUMNS_WRITTEN = ("encoder", *(name for name in COLUMNS if name != LABELLED))
 """The columns that every table has; the accuracy of neighbours needs labels."""
 DESCRIPTION = f"""Compare encoders on your own images, with or without labels: random weights, the small patches that
 the images are made of, a pretrained encoder where it is installed, plain SimCLR trained on them for a few epochs, and
@@ -61,7 +63,7 @@ def main(arguments: list[str]) -> None:
     """Parse, train plain SimCLR, embed two views by every encoder, measure, show."""
     parser = ArgumentParser(prog="antipodes baseline", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("data", metavar="FOLDER|DATA", help="Images, as in antipodes train.")
-    parser.add_argument("--runs", type=str, nargs="+", default=[], metavar="RUN", help="Runs to put beside.")
+    parser.add_argument("--runs", type=str, nargs="+", default=[], metavar="RUN", help="Runs to compare with.")
     parser.add_argument("--epochs", type=int, default=10, help="Epochs of plain SimCLR; 0 leaves it out.")
     parser.add_argument("--encoder", type=str, default=ENCODER, help="Its encoder, as in antipodes train.")
     parser.add_argument(
@@ -131,7 +133,7 @@ def _simclr_options(data: str, encoder: str, epochs: int, seed: int, out: str | 
     if not Run(Path(folder)).config_file.is_file():
         return [*options, "--data", data, "--epochs", str(epochs), "--out", folder]
     try:
-        saved = Run.open(folder).config()
+        saved = Run.open(folder).config
         if saved.get("data", {}).get("name") != absolute(data):
             raise ValueError(f"{folder} is a run on other data")
         options += ["--resume", folder, "--epochs", str(max(epochs, saved.get("epochs", 0)))]
@@ -157,7 +159,7 @@ def _measure(photos: Photos, encode: Encode, seed: int, workers: int, progress: 
     }
     if photos.labels is not None:
         labels = torch.from_numpy(photos.labels)
-        numbers["knn top-1"] = knn(first, labels, first, labels, k=20, leave_one_out=True)
+        numbers[LABELLED] = knn(first, labels, first, labels, k=20, leave_one_out=True)
     return {name: None if value is None or math.isnan(value) else round(value, 6) for name, value in numbers.items()}
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from antipodes.cli.parser import ArgumentParser
 from antipodes.cli.train import parse
 from antipodes.data import DataError
 from antipodes.encoders.efficientnet import WEIGHTS
 from antipodes.encoders.packages import find_packaged
 from antipodes.evaluation.report import Row, results_table
 from antipodes.evaluation.run import score
+from antipodes.parsing import ArgumentParser
 from antipodes.progress import progress_bar
 from antipodes.runs.build import build_data, build_method
 from antipodes.runs.folder import Run
@@ -24,10 +24,10 @@ from antipodes.runs.records import read_epochs
 from antipodes.training.loop import train
 
 DESCRIPTION = """Train SimCLR on 10,000 real images (CIFAR-10 when it can be had, else rendered shapes) without labels:
-as it is; with GloFND, which finds false negatives by the young encoder's own eyes and takes them out of the loss; and
-with a guide, a frozen network from ImageNet that says which images are alike (--preset guided), or, if its weights are
-not installed, the small patches that images are made of (--preset patches). Then compare all with random weights by a
-linear probe and nearest neighbours, say how right the flags were, and write one page that shows them."""
+as it is; with GloFND, which finds false negatives by the similarities of the encoder in training and drops them; and
+with a guide, a frozen network from ImageNet whose vectors show which images are alike (--preset guided), or, if its
+weights are not installed, the small patches that images are made of (--preset patches). Then compare all with random
+weights by a linear probe and nearest neighbours, say how right the flags were, and write one page that shows them."""
 PROTOCOLS = ("linear", "knn")
 COLUMNS = ("linear top-1", "knn top-1", "1-nn top-1")
 POLICY = ["--negatives", "glofnd", "--negatives.alpha", "0.1", "--negatives.start", "0.3"]

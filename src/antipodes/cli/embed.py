@@ -10,8 +10,8 @@ from rich.console import Console
 
 from antipodes.auditing.embedding import embed, skipped_table
 from antipodes.auditing.embeddings import FORMATS, paths_table
-from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.cli.tables import facts_table
+from antipodes.parsing import FORCE, ArgumentParser
 
 DESCRIPTION = """Embed images or texts: a vector for every image of a folder or dataset, or for every text of a file or
 table, by the encoder of a run, a pretrained one (efficientnet-lite0), an exported .safetensors file, or the small

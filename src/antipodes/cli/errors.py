@@ -1,4 +1,4 @@
-"""Errors as one sentence and an exit code; a traceback only for what nobody foresaw."""
+"""Errors as one sentence and an exit code; a traceback only for unexpected errors."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ from typing import Any, Literal
 from jsonargparse import DefaultHelpFormatter, Namespace
 from rich.console import Console
 
-from antipodes.cli.parser import ArgumentParser
 from antipodes.evaluation.names import DEFAULT, DEFAULT_WITHOUT_LABELS, PROTOCOLS
 from antipodes.evaluation.protocol import find_protocol
 from antipodes.evaluation.report import results_dictionary, scores_table
 from antipodes.evaluation.scoring import evaluate
+from antipodes.parsing import ArgumentParser
 
 USAGE = """antipodes evaluate RUN [--protocol NAMES] [options]
        antipodes evaluate FOLDER_OF_OPEN_CLIP [--data CAPTIONS] [--transfer DATA...]

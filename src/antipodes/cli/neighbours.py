@@ -9,8 +9,8 @@ from rich.table import Table
 
 from antipodes.auditing.embeddings import FORMATS
 from antipodes.auditing.neighbourhood import OUTPUTS, Neighbourhood, neighbours
-from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.cli.tables import cell
+from antipodes.parsing import FORCE, ArgumentParser
 from antipodes.plain_text import printable
 
 SHOWN = 5

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from antipodes.cli.parser import FORCE, ArgumentParser
 from antipodes.evaluation.pictures import COMPARED, PICTURES, draw_compared_pictures, draw_pictures
 from antipodes.files import is_marked, refuse_foreign
+from antipodes.parsing import FORCE, ArgumentParser
 from antipodes.runs.folder import Run
 from antipodes.seeding import check_seed
 
 DESCRIPTION = """Draw a finished run: its thresholds against the true quantiles, the share it flagged and how right that
 was over epochs, images with what they flag, a map of the features, and maps of several epochs if the run was trained
 with --snapshot_every. Thresholds and flags are those of augmented views, as in training and in the false-negatives
-protocol. Several runs of the same data are drawn beside each other: maps of their features, and what they flag for the
+protocol. Several runs of the same data are drawn in one picture: maps of their features, and what they flag for the
 same anchors. What does not apply to the run is left out, with the reason. Needs matplotlib: pip install
 antipodes[plots]."""
 

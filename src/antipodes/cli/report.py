@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from antipodes.cli.parser import FORCE, ArgumentParser
+from antipodes.parsing import FORCE, ArgumentParser
 from antipodes.reporting.report import report
 
 DESCRIPTION = """Make one page of one or several runs: what they trained on and what was skipped, curves, scores with

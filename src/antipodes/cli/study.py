@@ -7,7 +7,7 @@ from pathlib import Path
 from jsonargparse import Namespace
 from rich.console import Console
 
-from antipodes.cli.parser import ArgumentParser
+from antipodes.parsing import ArgumentParser
 from antipodes.studies.definition import FULL, load
 
 DESCRIPTION = """Run a study: a YAML file names variants and seeds; every variant is trained and evaluated with every

@@ -62,7 +62,7 @@ def short_help(
     lines += [_line(f"--{kind} {names[kind] if kind != 'data' else 'NAME|PATH'}", _choices(kind)) for kind in KINDS]
     lines += ["", "settings, with their defaults:", *(_option(options[f"--{name}"]) for name in SETTINGS)]
     lines.append(_line("--loss.temperature TAU", "Divides similarities; --temperature.learnable true learns it."))
-    lines.append(_line("--preset NAME", "Options that go together: " + ", ".join(PRESETS) + "."))
+    lines.append(_line("--preset NAME", "A named set of options: " + ", ".join(PRESETS) + "."))
     lines.append(_line("--config FILE", "Options from a YAML file, such as the config.yaml of a run."))
     lines.append(_line("--resume RUN", "Continue a run that was stopped or killed, bit by bit, or for more epochs."))
     for kind in chosen:
@@ -88,7 +88,7 @@ def _choices(kind: Kind) -> str:
     what = {
         "data": "path to a folder, archive, table or .npz, or: ",
         "negatives": "which negatives are false, several joined by +: none, ",
-        "guide": "other eyes for policies that ask, or a file of vectors by row: none, ",
+        "guide": "a second encoder that policies may use, or a file of vectors by row: none, ",
         "augmentation": "by default what the method's paper uses: ",
         "loss": "by default the method's: ",
     }.get(kind, "")

@@ -9,6 +9,9 @@ from torch import nn
 
 Modality = Literal["image", "text", "vector"]
 
+VOCABULARY = "vocabulary"
+"""Name of the buffer of a text encoder with the vocabulary: bytes whose number only the vocabulary knows."""
+
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 

@@ -14,9 +14,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from antipodes.encoders import create, without_pretrained
-from antipodes.encoders.encoder import Encoder, Preprocessing
+from antipodes.encoders.encoder import VOCABULARY, Encoder, Preprocessing
 from antipodes.encoders.heads import build_head, describe_head
-from antipodes.encoders.text import VOCABULARY
 from antipodes.files import MARK, replacing
 from antipodes.plain_text import escape_markdown, printable
 

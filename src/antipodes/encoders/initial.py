@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from antipodes.encoders import create
 from antipodes.encoders.efficientnet import EfficientNetLite0, timm_names
+from antipodes.encoders.encoder import VOCABULARY
 from antipodes.encoders.export import read_safetensors
 from antipodes.encoders.loading import PRETRAINED, files_of_run
-from antipodes.encoders.text import VOCABULARY
 from antipodes.files import check_digest
 
 PREFIXES = (

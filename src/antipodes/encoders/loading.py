@@ -12,11 +12,12 @@ from antipodes.encoders import create
 from antipodes.encoders.encoder import Encoder, Preprocessing
 from antipodes.encoders.export import load_backbone, load_head
 from antipodes.encoders.heads import embedding_length
-from antipodes.encoders.open_clip import is_open_clip, load_open_clip
 from antipodes.registry import NAMES
 
 ENDING = ".safetensors"
 HEAD = "head"
+OPEN_CLIP_CONFIG = "open_clip_config.json"
+"""The file by which a folder with a model of open_clip is known."""
 PRETRAINED = ("efficientnet-lite0", "minilm")
 """Names of encoders whose weights are in an installed package."""
 
@@ -219,6 +220,12 @@ def load(
     return LoadedEncoder(encoders, found, str(path), heads)
 
 
+def is_open_clip(path: str | Path) -> bool:
+    """Return True if a path is a folder with an open_clip model, or a file in one."""
+    path = Path(path).expanduser()
+    return ((path if path.is_dir() else path.parent) / OPEN_CLIP_CONFIG).is_file() and path.exists()
+
+
 def read_square_image(image: Any, size: int) -> Tensor:
     """Read one image as (3, size, size) uint8: the shorter side scaled to size, the centre cropped.
 
@@ -258,7 +265,7 @@ def split_colours(images: Tensor, colours: Sequence[str]) -> list[Tensor]:
     """
     if all(colour == "rgb" for colour in colours):
         return [images] * len(colours)
-    from antipodes.functional.colour import rgb_to_lab
+    from antipodes.encoders.colour import rgb_to_lab
 
     lab = rgb_to_lab(images)  # one conversion for all encoders
     return [{"rgb": images, "l": lab[:, :1], "ab": lab[:, 1:]}[colour] for colour in colours]
@@ -304,6 +311,8 @@ def _of_open_clip(
     """Load one tower of a model with open_clip's names; its projection is the head."""
     if tower not in (None, "image", "text"):
         raise ValueError(f"{place} has no encoder of tower {tower!r}, of image, text")
+    from antipodes.encoders.open_clip import load_open_clip
+
     towers = load_open_clip(place)
     if tower == "text":
         return LoadedEncoder([towers.text], [None], str(place), [towers.text_projection] if embeddings else [])

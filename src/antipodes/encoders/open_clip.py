@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from antipodes.encoders import create
 from antipodes.encoders.efficientnet import EfficientNetLite0, timm_names
-from antipodes.encoders.encoder import Encoder, Preprocessing
+from antipodes.encoders.encoder import VOCABULARY, Encoder, Preprocessing
+from antipodes.encoders.loading import OPEN_CLIP_CONFIG
 from antipodes.encoders.resnet import ResNet
-from antipodes.encoders.text import VOCABULARY
 from antipodes.encoders.text_transformer import TextTransformer
 from antipodes.files import MARK, replacing
 
-WEIGHTS_FILE, CONFIG_FILE, VOCABULARY_FILE = "open_clip_model.safetensors", "open_clip_config.json", "vocabulary"
+WEIGHTS_FILE, CONFIG_FILE, VOCABULARY_FILE = "open_clip_model.safetensors", OPEN_CLIP_CONFIG, "vocabulary"
 PICKLED_FILE = "open_clip_pytorch_model.bin"
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 TRUNK, PROJECTION, TEXT_PROJECTION = "visual.trunk.", "visual.head.proj", "text_projection"
@@ -171,12 +171,6 @@ def save_open_clip(towers: TwoTowers, folder: str | Path) -> None:
     for name, content in files.items():
         with replacing(folder / name) as temporary:
             temporary.write_bytes(content)
-
-
-def is_open_clip(path: str | Path) -> bool:
-    """Return True if a path is a folder with an open_clip model, or a file in one."""
-    path = Path(path).expanduser()
-    return ((path if path.is_dir() else path.parent) / CONFIG_FILE).is_file() and path.exists()
 
 
 def load_open_clip(path: str | Path) -> TwoTowers:

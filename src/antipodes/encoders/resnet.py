@@ -13,23 +13,27 @@ from torch import Tensor, nn
 
 from antipodes.encoders.encoder import Encoder
 
+Norm = Literal["batch", "group"]
+GROUP = 8
+"""Channels that group normalisation puts together."""
+
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions around a shortcut: (B, in_channels, H, W) -> (B, planes, H/stride, W/stride)."""
 
     expansion = 1
 
-    def __init__(self, in_channels: int, planes: int, stride: int) -> None:
+    def __init__(self, in_channels: int, planes: int, stride: int, norm: Norm = "batch") -> None:
         super().__init__()
         self.conv1 = _convolution(in_channels, planes, 3, stride)
-        self.bn1 = nn.BatchNorm2d(planes)
+        self.bn1 = _normalisation(norm, planes)
         self.conv2 = _convolution(planes, planes, 3)
-        self.bn2 = nn.BatchNorm2d(planes)
+        self.bn2 = _normalisation(norm, planes)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = _shortcut(in_channels, planes, stride)
+        self.downsample = _shortcut(in_channels, planes, stride, norm)
 
     @property
-    def last_norm(self) -> nn.BatchNorm2d:
+    def last_norm(self) -> nn.BatchNorm2d | nn.GroupNorm:
         """The last normalisation of the residual branch."""
         return self.bn2
 
@@ -46,19 +50,19 @@ class Bottleneck(nn.Module):
 
     expansion = 4
 
-    def __init__(self, in_channels: int, planes: int, stride: int) -> None:
+    def __init__(self, in_channels: int, planes: int, stride: int, norm: Norm = "batch") -> None:
         super().__init__()
         self.conv1 = _convolution(in_channels, planes, 1)
-        self.bn1 = nn.BatchNorm2d(planes)
+        self.bn1 = _normalisation(norm, planes)
         self.conv2 = _convolution(planes, planes, 3, stride)
-        self.bn2 = nn.BatchNorm2d(planes)
+        self.bn2 = _normalisation(norm, planes)
         self.conv3 = _convolution(planes, 4 * planes, 1)
-        self.bn3 = nn.BatchNorm2d(4 * planes)
+        self.bn3 = _normalisation(norm, 4 * planes)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = _shortcut(in_channels, 4 * planes, stride)
+        self.downsample = _shortcut(in_channels, 4 * planes, stride, norm)
 
     @property
-    def last_norm(self) -> nn.BatchNorm2d:
+    def last_norm(self) -> nn.BatchNorm2d | nn.GroupNorm:
         """The last normalisation of the residual branch."""
         return self.bn3
 
@@ -81,6 +85,9 @@ class ResNet(Encoder):
         block: "basic" (ResNet-18 and 34) or "bottleneck" (ResNet-50).
         in_channels: channels of the images; CMC's two encoders take 1 (L) and 2 (ab).
         zero_init_residual: start every residual branch at zero, as SimCLR does; torchvision does not by default.
+        norm: "batch" normalises by the statistics of the batch; "group" by those of 8 channels of each image. A network
+            with group normalisation embeds every image on its own, so `antipodes.chunked` can embed a batch in pieces.
+            Names stay torchvision's.
 
     Weights are stored channels_last, so convolutions run in that layout whatever the layout of the images; on CPUs that
     is 1.1-1.4x faster.
@@ -101,6 +108,7 @@ class ResNet(Encoder):
         block: Literal["basic", "bottleneck"] = "basic",
         in_channels: int = 3,
         zero_init_residual: bool = False,
+        norm: Norm = "batch",
     ) -> None:
         super().__init__()
         if not blocks or min(blocks) < 1:
@@ -111,10 +119,14 @@ class ResNet(Encoder):
             raise ValueError(f"stem must be 'imagenet', 'cifar' or 'stride2', got {stem!r}")
         if block not in ("basic", "bottleneck"):
             raise ValueError(f"block must be 'basic' or 'bottleneck', got {block!r}")
+        if norm not in ("batch", "group"):
+            raise ValueError(f"norm must be 'batch' or 'group', got {norm!r}")
+        if norm == "group" and width % GROUP:
+            raise ValueError(f"width must be a multiple of {GROUP} with norm 'group', got {width}")
         block_class = BasicBlock if block == "basic" else Bottleneck
         self.in_channels = in_channels
         self.conv1 = _convolution(in_channels, width, 7 if stem == "imagenet" else 3, 1 if stem == "cifar" else 2)
-        self.bn1 = nn.BatchNorm2d(width)
+        self.bn1 = _normalisation(norm, width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if stem == "imagenet" else nn.Identity()
         self.stages = [f"layer{number}" for number in range(1, len(blocks) + 1)]
@@ -123,7 +135,7 @@ class ResNet(Encoder):
             stage = nn.Sequential()
             for position in range(count):
                 planes = width * 2**number
-                stage.append(block_class(channels, planes, stride=2 if number > 0 and position == 0 else 1))
+                stage.append(block_class(channels, planes, stride=2 if number > 0 and position == 0 else 1, norm=norm))
                 channels = planes * block_class.expansion
             self.add_module(name, stage)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
@@ -155,8 +167,12 @@ def _convolution(in_channels: int, out_channels: int, kernel: int, stride: int =
     return nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=False)
 
 
-def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Sequential | None:
+def _normalisation(norm: Norm, channels: int) -> nn.BatchNorm2d | nn.GroupNorm:
+    return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(channels // GROUP, channels)
+
+
+def _shortcut(in_channels: int, out_channels: int, stride: int, norm: Norm) -> nn.Sequential | None:
     """Return the shortcut of a block: None if the shape is the same, else a 1x1 convolution with normalisation."""
     if stride == 1 and in_channels == out_channels:
         return None
-    return nn.Sequential(_convolution(in_channels, out_channels, 1, stride), nn.BatchNorm2d(out_channels))
+    return nn.Sequential(_convolution(in_channels, out_channels, 1, stride), _normalisation(norm, out_channels))

@@ -7,10 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from antipodes.encoders.encoder import Encoder
-
-VOCABULARY = "vocabulary"
-"""Name of the buffer with the vocabulary, as bytes in a format that the encoder's tokenizer defines."""
+from antipodes.encoders.encoder import VOCABULARY, Encoder
 
 
 class Tokenizer(Protocol):

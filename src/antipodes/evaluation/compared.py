@@ -112,7 +112,7 @@ def _same(one: nn.Module, other: nn.Module) -> bool:
 @torch.no_grad()
 def judge_frozen(policy: Policy, pairs: Pairs, progress: float = 1.0) -> Sequence[Rule]:
     """Return a policy's rules for pairs in its current state; its tables do not change."""
-    return policy.judge(pairs, progress, learn=False)
+    return policy.rules(pairs, progress, learn=False)
 
 
 @torch.no_grad()

@@ -67,7 +67,7 @@ class PicturedRun:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The run's configuration."""
-        return self.run.config()
+        return self.run.config
 
     @cached_property
     def epochs(self) -> list[dict[str, Any]]:

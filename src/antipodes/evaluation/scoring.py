@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 
 from antipodes.data import Samples
-from antipodes.encoders.open_clip import is_open_clip
+from antipodes.encoders.loading import is_open_clip
 from antipodes.evaluation.feature_files import read_classified, read_pairs
 from antipodes.evaluation.names import DEFAULT, DEFAULT_WITHOUT_LABELS
 from antipodes.evaluation.protocol import Protocol, find_protocol, make_protocols, run_protocols
@@ -226,7 +226,7 @@ def _of_run(run: Run, checkpoint: Checkpoint, asked: _Asked) -> Scores:
         names = ("retrieval",) if Subject(method, data).pairs_texts else DEFAULT_WITHOUT_LABELS
         note = "the data has no labels: what can be measured without them"
     protocols = asked.protocols(names or DEFAULT)
-    config = run.config()
+    config = run.config
     others = open_others(asked.transfer, data.image_size, asked.transfer_limit)
     with progress_bar("features", shown=asked.progress) as told:
         recipe = None  # texts and vectors have no augmentation
@@ -299,7 +299,7 @@ def _measured_on(run: Run, which: Checkpoint, subject: Subject) -> dict[str, Any
         "data": ", ".join(
             f"{len(part)} {name} rows {part.fingerprint}" for name, part in parts.items() if part is not None
         ),
-        "data_path": run.config()["data"]["name"],
+        "data_path": run.config["data"]["name"],
     }
     if "calendar" in state:
         measured["epochs"] = Calendar(**state["calendar"]).epoch(state["step"])

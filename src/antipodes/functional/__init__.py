@@ -1,8 +1,6 @@
-"""Pure tensor maths without state: the contrast kernel, rules, selections, soft labels and the information bound."""
+"""Pure tensor maths without state: the contrast kernel, rules, selections and the information bound."""
 
-from antipodes.functional.colour import rgb_to_lab
 from antipodes.functional.contrast import contrast, contrast_both
-from antipodes.functional.draws import drawn_sums, expected_sums
 from antipodes.functional.errors import NotFinite
 from antipodes.functional.judge import Judged, flagged_block, judge_block
 from antipodes.functional.mutual_information import Information, cnce, nce
@@ -10,9 +8,8 @@ from antipodes.functional.ranks import bounded
 from antipodes.functional.refine import Refined, refine
 from antipodes.functional.rule import Bounds, Group, Listed, Ranks, Rule
 from antipodes.functional.same_sample import SameSample
-from antipodes.functional.select import band_by_rank, draw_from_band, kth_largest, ring, top_k, top_pairs, top_share
+from antipodes.functional.select import band_by_rank, top_pairs, top_share
 from antipodes.functional.sigmoid import SigmoidSums, sigmoid_both, sigmoid_sums
-from antipodes.functional.soft import SoftCrossEntropy, soft_cross_entropy
 from antipodes.functional.sums import Sums
 
 __all__ = [
@@ -27,27 +24,18 @@ __all__ = [
     "Rule",
     "SameSample",
     "SigmoidSums",
-    "SoftCrossEntropy",
     "Sums",
     "band_by_rank",
     "bounded",
     "cnce",
     "contrast",
     "contrast_both",
-    "draw_from_band",
-    "drawn_sums",
-    "expected_sums",
     "flagged_block",
     "judge_block",
-    "kth_largest",
     "nce",
     "refine",
-    "rgb_to_lab",
-    "ring",
     "sigmoid_both",
     "sigmoid_sums",
-    "soft_cross_entropy",
-    "top_k",
     "top_pairs",
     "top_share",
 ]

@@ -164,6 +164,16 @@ def checked_guide(
     return ours, ours if second is first else second.detach().to(dtype)
 
 
+def checked_offsets(offsets: Tensor, candidates: int, dtype: torch.dtype, questions: Questions) -> Tensor:
+    """Return the offsets (C,) in the dtype of the sums; refuse what cannot be added to the logits of candidates."""
+    if offsets.shape != (candidates,) or not offsets.is_floating_point():
+        what = f"{tuple(offsets.shape)} of {offsets.dtype}"
+        raise ValueError(f"offsets must be one floating number per candidate, ({candidates},), got {what}")
+    offsets = offsets.detach().to(dtype)
+    questions.refuse(~offsets.isfinite().all(), lambda: NotFinite("offsets hold NaN or infinite numbers"))
+    return offsets
+
+
 def not_finite(**embeddings: Tensor) -> Exception | None:
     """Return the refusal of the first of these that hold NaN or infinite numbers, or None."""
     for name, values in embeddings.items():

@@ -1,8 +1,11 @@
 """Masks: what a rule says about a block of pairs. This is the one place where a rule gets its meaning.
 
-A pair passes a mask when it passes every factor of it; a factor is one comparison, of a similarity with a bound or of
-two group numbers. Masks are blocks of zeros and ones in the dtype of the similarities: on a CPU a comparison or a
-product of those costs a tenth of a nanosecond per pair, boolean blocks cost five to thirty times as much.
+1. `compile_rule` turns a rule into factors: comparisons of a similarity with a bound, or of two group numbers.
+2. A pair passes a mask when it passes every factor of it and is not listed. `keep_mask` writes 1 where a pair stays in
+   the denominator (W of the rule) and 0 elsewhere; `pull_mask` writes how much a kept pair is pulled (Y of the rule).
+
+Masks are floating-point blocks in the dtype of the similarities: on a CPU a comparison or a product of those costs a
+tenth of a nanosecond per pair, boolean blocks cost five to thirty times as much.
 """
 
 from __future__ import annotations
@@ -45,10 +48,11 @@ class Mask(NamedTuple):
         keep: what a pair must pass to stay in the denominator.
         free: what a pair must pass not to be pulled.
         dropped: positions of listed pairs that leave the denominator, by tile.
-        pulled: those of listed pairs that are pulled.
+        pulled: positions of listed pairs that are pulled, by tile.
         left: how much of each of these is not pulled, where they have weights.
         mutual: whether pair (i, k) and pair (k, i) get the same answer, so that one mask serves both.
         kept: (A,) the number of pairs that pass `keep`, where it is known without looking at similarities.
+        only_pulled: whether W is what Y would be, and Y nothing: the sum over the pulled pairs alone.
     """
 
     keep: tuple[Factor, ...]
@@ -58,19 +62,20 @@ class Mask(NamedTuple):
     mutual: bool
     kept: Tensor | None
     left: Shares = {}
+    only_pulled: bool = False
 
     @property
     def pulls(self) -> bool:
         """Whether any pair may be pulled."""
-        return bool(self.free or self.pulled)
+        return bool(self.free or self.pulled) and not self.only_pulled
 
     @property
-    def trivial(self) -> bool:
-        """Whether every pair is kept and none pulled."""
-        return not (self.keep or self.dropped or self.pulls)
+    def keeps_all(self) -> bool:
+        """Whether every pair of different samples is kept."""
+        return not (self.keep or self.dropped or self.only_pulled)
 
     @property
-    def looks(self) -> bool:
+    def compares(self) -> bool:
         """Whether it compares the similarities themselves."""
         return any(factor.source == "own" for factor in self.keep + self.free)
 
@@ -85,8 +90,8 @@ class Block(NamedTuple):
 
     Attributes:
         tile: where the block is.
-        values: the similarities, or what they became, in the order of the bounds.
-        guide: the guide's similarities, if any mask asks for them.
+        values: (h, w) the similarities or the logits, in the units of the bounds.
+        guide: (h, w) the guide's similarities, if any mask asks for them.
     """
 
     tile: Tile
@@ -109,7 +114,7 @@ def compile_rule(
         scale: what is done to a similarity before it is compared, and hence to a bound.
         tiles: the tiles of the pairs, which listed pairs are sorted into.
         dtype: of the similarities.
-        symmetric: whether the candidates are the anchors themselves.
+        symmetric: whether the weight of pair (i, k) equals that of pair (k, i) if the rule treats them alike.
         mirror: whether the rule's anchors are the columns of the tiles.
     """
     keep: list[Factor] = []
@@ -125,7 +130,41 @@ def compile_rule(
         (free if group.same == "pull" else keep).append(Factor(compare, "group", candidates, anchors))
     dropped, _ = _listed(rule, "drop", tiles, mirror, dtype)
     pulled, left = _listed(rule, "pull", tiles, mirror, dtype)
-    return Mask(tuple(keep), tuple(free), dropped, pulled, mutual, None, left)
+    return Mask(tuple(keep), tuple(free), dropped, pulled, mutual, None, left, rule.only_pulled)
+
+
+def keep_mask(mask: Mask, block: Block, mirror: bool, buffers: Buffers) -> Tensor:
+    """Return ones where a pair of the block stays in the denominator and zeros elsewhere, in the buffer "keep".
+
+    With `mirror` the tile's columns are judged as anchors and its rows as candidates.
+    """
+    keep = _passes(mask.keep, block, mirror, "keep", buffers)
+    for listed in (block.tile.excluded, mask.dropped.get(block.tile.number)):
+        if listed is not None:
+            keep.view(-1).index_fill_(0, listed, 0.0)
+    return keep.copy_(pull_mask(mask, block, mirror, keep, buffers)) if mask.only_pulled else keep
+
+
+def pull_mask(mask: Mask, block: Block, mirror: bool, keep: Tensor, buffers: Buffers) -> Tensor:
+    """Return how much each pair of the block is pulled, among those of the mask `keep`, in the buffer "pull"."""
+    free = _passes(mask.free, block, mirror, "pull", buffers)
+    listed, left = mask.pulled.get(block.tile.number), mask.left.get(block.tile.number)
+    if left is not None:
+        flat = free.view(-1)
+        flat[listed] = flat[listed] * left
+    elif listed is not None:
+        free.view(-1).index_fill_(0, listed, 0.0)
+    return torch.addcmul(keep, keep, free, value=-1, out=free)
+
+
+def group_numbers(group: Group) -> tuple[Tensor, Tensor]:
+    """Return the groups of candidates and of anchors as small integers, equal exactly when the groups match."""
+    anchors, candidates = group.anchors, group.candidates
+    both = torch.cat((anchors, candidates))
+    # small enough for float32; only on a CPU can the largest number be read without a synchronisation
+    if not on_host(both) or (len(both) and both.numpy().max() >= 2**24):
+        anchors, candidates = both.unique(return_inverse=True)[1].split((len(anchors), len(candidates)))
+    return torch.where(group.candidates < 0, -2, candidates), torch.where(group.anchors < 0, -1, anchors)
 
 
 def _compare_bounds(
@@ -139,10 +178,7 @@ def _compare_bounds(
     """Add the factors of a band and a ceiling; bounds beyond the range of cosines never bind, whatever the rounding."""
     for name, bound in bounds.named():
         bound = bound.detach().to(dtype)
-        if name == "low":
-            limit = torch.where(bound > -1, bound, -torch.inf)
-        else:
-            limit = binding(bound)
+        limit = torch.where(bound > -1, bound, -torch.inf) if name == "low" else binding(bound)
         factors = free if name == "ceiling" and bounds.above == "pull" else keep
         factors.append(Factor(torch.ge if name == "low" else torch.le, source, None, scale(limit)))
 
@@ -163,41 +199,8 @@ def _listed(rule: Rule, act: str, tiles: Sequence[Tile], mirror: bool, dtype: to
     return positions, {number: left[places[1]] for number, places in found.items()}
 
 
-def group_numbers(group: Group) -> tuple[Tensor, Tensor]:
-    """Return the groups of candidates and of anchors as small integers, equal exactly when the groups match."""
-    anchors, candidates = group.anchors, group.candidates
-    both = torch.cat((anchors, candidates))
-    # small enough for float32; only a CPU may look without stopping for it
-    if not on_host(both) or (len(both) and both.numpy().max() >= 2**24):
-        anchors, candidates = both.unique(return_inverse=True)[1].split((len(anchors), len(candidates)))
-    return torch.where(group.candidates < 0, -2, candidates), torch.where(group.anchors < 0, -1, anchors)
-
-
-def keep_mask(mask: Mask, block: Block, mirror: bool, name: str, buffers: Buffers) -> Tensor:
-    """Return ones where a pair of the block stays in the denominator and zeros elsewhere, in the named buffer.
-
-    With `mirror` the tile's columns are judged as anchors and its rows as candidates.
-    """
-    keep = _passes(mask.keep, block, mirror, name, buffers)
-    for listed in (block.tile.excluded, mask.dropped.get(block.tile.number)):
-        if listed is not None:
-            keep.view(-1).index_fill_(0, listed, 0.0)
-    return keep
-
-
-def pull_mask(mask: Mask, block: Block, mirror: bool, keep: Tensor, buffers: Buffers) -> Tensor:
-    """Return ones where a pair of the block is pulled, among those of the mask `keep`."""
-    free = _passes(mask.free, block, mirror, "pull", buffers)
-    listed, left = mask.pulled.get(block.tile.number), mask.left.get(block.tile.number)
-    if left is not None:
-        flat = free.view(-1)
-        flat[listed] = flat[listed] * left
-    elif listed is not None:
-        free.view(-1).index_fill_(0, listed, 0.0)
-    return torch.addcmul(keep, keep, free, value=-1, out=free)
-
-
 def _passes(factors: tuple[Factor, ...], block: Block, mirror: bool, name: str, buffers: Buffers) -> Tensor:
+    """Return the product of the factors on a block, in the named buffer."""
     tile = block.tile
     out = buffers(name, tile.shape)
     if not factors:

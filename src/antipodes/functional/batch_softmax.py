@@ -1,8 +1,8 @@
-"""`batch_softmax`: the softmax loss of a small batch with itself, from one product and with a gradient of its own.
+"""`batch_softmax`: the softmax loss of a small batch with itself as one operation of autograd.
 
-It is what `contrast` and a softplus give, for the case that most people train: a batch of two views that fits into one
-tile, one temperature, at most a ceiling per anchor. There a step pays by the operation, not by the pair. The positives
-are entries of the product that is made anyway, so both ends of every pair get their gradient from one second product.
+It is what normalising, `contrast`, the similarity of the positives and a softplus give one after the other, with the
+sums of the dense kernel. A small batch pays by the operation: as one the loss of 64 samples takes 1.4 times as long as
+an unchecked dense formula, as four 1.8 times. (That is 0.7 % of a training step of resnet8-slim.)
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from antipodes.functional import _dense
+from antipodes.functional._arguments import Extent
 from antipodes.functional._compiling import first_order
-from antipodes.functional._task import WARM_REACH, few_pairs
+from antipodes.functional._plan import Inputs, Plan, few_pairs, make_plan
 from antipodes.functional.normalise import Measured, link, unlinked
-from antipodes.functional.rule import Rule, binding
+from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
-
-_NOTHING = {torch.float32: 1e-26, torch.float64: 1e-270}  # below every sum of something, and far from overflowing
 
 
 class Views(NamedTuple):
@@ -27,7 +27,7 @@ class Views(NamedTuple):
     Attributes:
         first: (b, D) with gradient, of any length.
         second: (b, D) likewise.
-        measured: What both have become, first views before second ones.
+        measured: Both at length 1, first views before second ones, with their lengths.
     """
 
     first: Tensor
@@ -44,7 +44,7 @@ class BatchLosses(NamedTuple):
 
     Attributes:
         losses: (2b,) softplus(log_sum - positive / temperature).
-        kept: (2b,) in the dtype of the losses; None where it is plain that all of other samples are.
+        kept: (2b,) the number of pairs; None where all views of other samples are kept, of samples known to differ.
     """
 
     losses: Tensor
@@ -52,9 +52,8 @@ class BatchLosses(NamedTuple):
 
 
 def fits_batch_softmax(views: Tensor, temperature: float) -> bool:
-    """Whether `batch_softmax` can do it: few pairs, and a warm temperature."""
-    count = views.shape[0]
-    return few_pairs(count, count) and 1.0 / temperature <= WARM_REACH.get(views.dtype, 0.0)
+    """Return True if the views (2b, D) are few enough for the dense kernel."""
+    return temperature > 0 and few_pairs(views.shape[0], views.shape[0])
 
 
 def batch_softmax(
@@ -62,12 +61,16 @@ def batch_softmax(
 ) -> BatchLosses:
     """Return the softmax loss of every view against the other views of the batch.
 
+    1. Sum e^{s / temperature} over what the rule keeps, as `contrast` does.
+    2. The loss is softplus(log_sum - positive / temperature), with the other view of the sample as the positive.
+    3. In the backward pass the gradient of the views at length 1 is turned into that of the views as they were given.
+
     Args:
-        views: Those of a batch for which `fits_batch_softmax` holds.
+        views: Those of a batch for which `fits_batch_softmax` holds; their ids are at least 0.
         product: (2b, 2b) their similarities without gradient.
         same_sample: Which of them are of one sample.
-        temperature: likewise.
-        rule: no more than a ceiling above which pairs are dropped.
+        temperature: A positive number.
+        rule: Which pairs are kept; pulled pairs only stay in the sum.
 
     Example:
         >>> from antipodes.functional.normalise import measure
@@ -76,59 +79,47 @@ def batch_softmax(
         >>> batch_softmax(views, torch.eye(2).repeat(2, 2), SameSample(ids), 1.0, Rule()).losses
         tensor([0.5514, 0.5514, 0.5514, 0.5514])
     """
-    weights = torch.mul(product, 1.0 / temperature).exp_()
-    if rule.ceiling is not None:
-        ceiling = binding(rule.ceiling.detach().to(product.dtype))
-        keep = same_sample.blank(torch.le(product, ceiling[:, None], out=torch.empty_like(product)))
-        weights.mul_(keep)
-        kept: Tensor | None = keep.sum(1)
-    else:
-        same_sample.blank(weights)
-        kept = None if same_sample.halves else same_sample.available.to(product.dtype)
     unit, _, divisor, _ = views.measured
-    known = (unit, divisor, product, weights, temperature, rule.ceiling is None)
-    losses = _BatchSoftmax.apply(views.first, views.second, *known)  # type: ignore[no-untyped-call]
-    return BatchLosses(losses, kept)
+    inputs = Inputs(
+        unit, None, same_sample.anchor_ids, None, temperature, rule, same_sample=same_sample,
+        extent=Extent(1.0, 0.0, 1.0, 0.0), product=product,
+    )  # fmt: skip
+    _, _, tau, plan = make_plan(inputs, kernel="dense")
+    losses, kept = _BatchSoftmax.apply(views.first, views.second, unit, divisor, tau, plan)  # type: ignore[no-untyped-call]
+    everyone = same_sample.halves and plan.directions[0].masks[0].keeps_all
+    return BatchLosses(losses, None if everyone else kept)
 
 
 class _BatchSoftmax(torch.autograd.Function):
+    """The losses (2b,) and numbers kept (2b,) of views (b, D) each, by the dense kernel."""
+
     @staticmethod
     def forward(
-        ctx: Any,
-        first: Tensor,
-        second: Tensor,
-        unit: Tensor,
-        divisor: Tensor,
-        similarities: Tensor,
-        weights: Tensor,
-        temperature: float,
-        symmetric: bool,
-    ) -> Tensor:
-        total = weights.sum(1)
-        positive = similarities.diagonal(first.shape[0])
-        margins = torch.sub(total.log(), torch.cat((positive, positive)), alpha=1.0 / temperature)
-        ctx.symmetric, ctx.temperature = symmetric, temperature
-        ctx.save_for_backward(unit, divisor, weights, total, margins)
+        ctx: Any, first: Tensor, second: Tensor, unit: Tensor, divisor: Tensor, tau: Tensor, plan: Plan
+    ) -> tuple[Tensor, Tensor]:
+        (log_sum, kept, _, _), ctx.saved = _dense.forward(plan, unit, unit, tau, None)
+        positive = ctx.saved.similarities.diagonal(first.shape[0])
+        margins = log_sum[0] - torch.cat((positive, positive)) / tau
+        ctx.plan = plan
+        ctx.save_for_backward(unit, divisor, tau, margins)
         ctx.set_materialize_grads(False)
-        return torch.nn.functional.softplus(margins)
+        kept = kept[0]
+        ctx.mark_non_differentiable(kept)
+        return torch.nn.functional.softplus(margins), kept
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, on_losses: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, on_losses: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         if on_losses is None:
-            return (None,) * 8
-        unit, divisor, weights, total, margins = ctx.saved_tensors
-        pushed = margins.sigmoid().mul_(on_losses).div_(ctx.temperature)  # of each loss by its log sum and positive
-        share = pushed / total.clamp(min=_NOTHING[total.dtype])  # where nothing is kept all weights are zero
-        # pair (i, k) moves both of its views: what its two entries hand over is added up before the product
-        if ctx.symmetric:
-            gradient = torch.mul(weights, share[:, None] + share)
-        else:
-            gradient = weights * share[:, None]
-            gradient = gradient + gradient.T
+            return (None,) * 6
+        unit, divisor, tau, margins = ctx.saved_tensors
         half = unit.shape[0] // 2
-        both = pushed[:half] + pushed[half:]
-        gradient.diagonal(half).sub_(both)
-        gradient.diagonal(-half).sub_(both)
-        raw = unlinked(torch.mm(gradient, unit), unit, divisor)
-        return raw[:half], raw[half:], *(None,) * 6
+        pushed = margins.sigmoid().mul_(on_losses)  # of each loss by its log sum, and the opposite by its positive
+        grads, wanted = (pushed[None], None, None, None), (True, False, False, False)
+        on_views = _dense.backward(ctx.plan, ctx.saved, unit, unit, tau, None, grads, wanted)[0]
+        assert on_views is not None  # the anchors want one
+        both = (pushed[:half] + pushed[half:]).div_(tau)[:, None]  # each view is the other's positive
+        on_views[:half].addcmul_(both, unit[half:], value=-1)
+        on_views[half:].addcmul_(both, unit[:half], value=-1)
+        raw = unlinked(on_views, unit, divisor)
+        return raw[:half], raw[half:], None, None, None, None

@@ -1,30 +1,37 @@
-"""Contrast: the sums over pairs that every loss is made of, streamed block by block.
+"""Contrast: the sums over pairs that every loss is made of, with gradients, without the A x C matrix of a mask.
 
 For anchor i with temperature tau_i and similarities s_ik to candidates k, each rule gives
 
     log_sum_i = log sum_k W_ik exp(s_ik / tau_i)        kept_i   = sum_k W_ik
     pulled_sum_i = sum_k Y_ik s_ik                      pulled_i = sum_k Y_ik
 
-with W (the pair counts as a negative) and Y (the pair is pulled) as in `antipodes.functional.rule`. Neither W, Y nor
-the similarities ever exist as a whole: memory grows with A + C, not with A * C. The positive is not among the pairs;
-with `pos` its similarity the loss of an anchor is softplus(log_sum - pos / tau), which loses no digits to cancellation.
+with W (the pair counts as a negative) and Y (the pair is pulled) as in `antipodes.functional.rule`. The positive is not
+among the pairs; with `pos` its similarity the loss of an anchor is softplus(log_sum - pos / tau), which loses no digits
+to cancellation.
 
-`contrast_both` does this for two directions, of images to texts and of texts to images, from one product.
+How a call runs:
+
+1. `_plan`: the arguments are checked, rules become masks, and one of two kernels is chosen.
+2. `_dense` keeps all pairs as one matrix. It is short, and defines what the sums are.
+3. `_stream` visits the pairs tile by tile; memory grows with A + C, not with A x C. Each kernel is a function for the
+   sums and one for their gradients.
+4. `_kernel` makes either of them an operation of autograd.
+
+The losses of `sigmoid`, the soft targets of `refine` and the counts of `counts` are the same sums with another function
+of the pair (`_pair_functions`). `contrast_both` sums for two directions, of images to texts and of texts to images,
+from one product of similarities.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from antipodes.functional._arguments import Extent, Guide, Questions, check_pairs, check_rules
+from antipodes.functional._arguments import Extent, Guide
 from antipodes.functional._compiling import eager_full_precision
-from antipodes.functional._direct import OneTile
-from antipodes.functional._stream import Stream
-from antipodes.functional._task import Task, as_dtype, prepare
-from antipodes.functional.ranks import ranked_sums
+from antipodes.functional._kernel import run
+from antipodes.functional._plan import Inputs, Kernel
 from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
 from antipodes.functional.sums import Sums
@@ -46,6 +53,7 @@ def contrast(
     same_sample: SameSample | None = None,
     extent: Extent | None = None,
     product: Tensor | None = None,
+    kernel: Kernel = "auto",
     block: int | None = None,
 ) -> Sums:
     """Sum over the pairs of anchors and candidates that each rule keeps.
@@ -63,13 +71,15 @@ def contrast(
         rules: one rule or several; several share one product of similarities.
         offsets: (C,) added to the logits s / temperature of every candidate, as constants: the log of a weight, or a
             logQ correction. Bounds, ceilings and ranks still compare the similarity itself.
-        guide: vectors (A, G) and (C, G) of the anchors and candidates in a guide's space, L2-normalised, as constants;
-            for rules that look at it. The second may be None where the anchors are the candidates.
-        same_sample: which candidates are of the anchors' own samples, for callers who ask more than once a step.
-        extent: what there is to know about the numbers, likewise.
-        product: (A, C) the similarities, likewise; they are made use of where there are few pairs.
-        block: the edge of the square blocks in which pairs are visited. None: one block for few pairs, otherwise up to
-            448 on a CPU, where a few blocks then fit into a core's cache, and 4096 elsewhere.
+        guide: vectors (A, G) and (C, G) of the anchors and candidates in a guide's space, L2-normalised, as constants,
+            for rules with bounds or ranks in that space. The second is None where the anchors are the candidates.
+        same_sample: which candidates are of the anchors' own samples, if the caller knows it already.
+        extent: facts about the numbers in embeddings and ids, if the caller knows them already.
+        product: (A, C) the similarities, if the caller knows them already; the dense kernel takes them.
+        kernel: `dense` keeps all pairs as one matrix, `stream` visits them tile by tile in O(A + C) memory, and `auto`
+            takes the dense one up to 2^18 pairs. Both give the same sums and gradients, up to rounding.
+        block: the edge of the tiles of the streaming kernel. None: up to 448 on a CPU, where a few tiles then fit into
+            a core's cache, and up to 4096 elsewhere.
 
     Returns:
         The sums, (R, A) each, in the dtype of the anchors or, when that is half precision, in float32.
@@ -86,29 +96,11 @@ def contrast(
         >>> sums.kept
         tensor([[6, 6, 6, 6, 6, 6, 6, 6]])
     """
-    rules = (rules,) if isinstance(rules, Rule) else tuple(rules)
-    ranks_alone = len(rules) == 1 and rules[0].ranks_alone and not isinstance(temperature, Tensor) and offsets is None
-    if ranks_alone and candidates is not None and candidate_ids is not None and not candidates.requires_grad:
-        check_pairs(anchors, candidates, anchor_ids, candidate_ids)
-        check_rules(rules, len(anchors), len(candidates), Questions())
-        ranks = rules[0].ranks[0]
-        ids = (anchor_ids, candidate_ids)
-        return ranked_sums(anchors, candidates, *ids, float(temperature), ranks, same_sample)
-    arguments = prepare(
-        anchors,
-        candidates,
-        anchor_ids,
-        candidate_ids,
-        temperature,
-        rules,
-        block,
-        offsets=offsets,
-        guide=guide,
-        same_sample=same_sample,
-        extent=extent,
-        product=product,
-    )
-    return _run(*arguments)[0]
+    inputs = Inputs(
+        anchors, candidates, anchor_ids, candidate_ids, temperature, rules, offsets=offsets, guide=guide,
+        same_sample=same_sample, extent=extent, product=product,
+    )  # fmt: skip
+    return run(inputs, "softmax", kernel, block)[0]
 
 
 @eager_full_precision
@@ -123,6 +115,7 @@ def contrast_both(
     second_rules: Rule | Sequence[Rule] = _EVERY_PAIR,
     guide: tuple[Tensor, Tensor] | None = None,
     extent: Extent | None = None,
+    kernel: Kernel = "auto",
     block: int | None = None,
 ) -> tuple[Sums, Sums]:
     """Sum over pairs of two modalities in both directions, from one product of similarities.
@@ -141,6 +134,7 @@ def contrast_both(
         second_rules: one rule or several, with `second` as anchors.
         guide: vectors (A, G) and (C, G) in a guide's space, as in `contrast`.
         extent: as in `contrast`.
+        kernel: as in `contrast`.
         block: as in `contrast`.
 
     Returns:
@@ -158,30 +152,9 @@ def contrast_both(
     """
     if isinstance(temperature, Tensor) and temperature.ndim:
         raise ValueError(f"both directions share one temperature, got shape {tuple(temperature.shape)}")
-    arguments = prepare(
-        first,
-        second,
-        first_ids,
-        second_ids,
-        temperature,
-        first_rules,
-        block,
-        mirror_rules=second_rules,
-        guide=guide,
+    inputs = Inputs(
+        first, second, first_ids, second_ids, temperature, first_rules, mirror_rules=second_rules, guide=guide,
         extent=extent,
-    )
-    one, other = _run(*arguments)
+    )  # fmt: skip
+    one, other = run(inputs, "softmax", kernel, block)
     return one, other
-
-
-def _run(anchors: Tensor, candidates: Tensor, tau: Tensor, task: Task) -> list[Sums]:
-    """Apply the kernel; one `Sums` per direction."""
-    own = candidates.detach() if task.halved or (task.direct and task.shared) else candidates
-    kernel = OneTile if task.direct else Stream
-    outputs = kernel.apply(anchors, own, tau, task)  # type: ignore[no-untyped-call]
-    every = []
-    for place in range(0, len(outputs), 4):
-        log_sum, kept, pulled_sum, pulled = outputs[place : place + 4]
-        pulled = pulled if task.weighted else as_dtype(pulled, torch.int64)
-        every.append(Sums(log_sum, as_dtype(kept, torch.int64), pulled_sum, pulled))
-    return every

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from antipodes.functional._masks import Block, compile_rule, keep_mask, pull_mask
-from antipodes.functional._tiles import Buffers, Tile
+from antipodes.functional._tiles import Buffers, whole
 from antipodes.functional.rule import Rule
 
 
@@ -53,11 +53,11 @@ def judge_block(
         raise ValueError("the rule looks at the guide's space: give guide_similarities")
     rule = rule if rows is None else rule.of_anchors(rows)
     height, width = similarities.shape
-    tile = Tile(0, slice(0, height), slice(0, width), (height, width), False, None)
+    tile = whole(height, width)
     mask = compile_rule(rule, lambda bound: bound, (tile,), similarities.dtype)
     buffers = Buffers(height * width, similarities)
     block = Block(tile, similarities.detach(), None if guide_similarities is None else guide_similarities.detach())
-    keep = keep_mask(mask, block, False, "keep", buffers)
+    keep = keep_mask(mask, block, False, buffers)
     if not mask.pulls:
         return Judged(keep > 0, torch.zeros_like(keep, dtype=torch.bool))
     return Judged(keep > 0, pull_mask(mask, block, False, keep, buffers) > 0)

@@ -8,11 +8,9 @@ There is nothing to train, so it measures the geometry of the features as they a
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from antipodes.functional.checks import check_pair, number_classes
-
-BLOCK_ELEMENTS = 2**22  # similarities held at once: 16 MB of float32
+from antipodes.functional.neighbours import nearest_of
 
 
 def knn(
@@ -51,24 +49,12 @@ def knn(
     return vote(similarity, train_labels[index], test_labels, classes, temperature)
 
 
-def nearest_neighbour(
-    train_features: Tensor,
-    train_labels: Tensor,
-    test_features: Tensor,
-    test_labels: Tensor,
-    *,
-    leave_one_out: bool = False,
-) -> float:
-    """Top-1 accuracy on test, in [0, 1], of the class of the one nearest training sample; arguments as in `knn`."""
-    return knn(train_features, train_labels, test_features, test_labels, k=1, leave_one_out=leave_one_out)
-
-
 def neighbours(
     train_features: Tensor, test_features: Tensor, k: int, *, leave_one_out: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Cosines (m, k) and train indices (m, k) of the k nearest training samples of every query, nearest first.
 
-    Streams over blocks of queries: memory is O(m k) and one block of similarities, never (m, n).
+    Memory is O(m k) and one block of similarities, never (m, n).
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}: it is the number of neighbours that vote")
@@ -77,18 +63,9 @@ def neighbours(
             f"leave_one_out needs test to be train itself, with at least two samples, "
             f"got {len(train_features)} and {len(test_features)}"
         )
-    candidates = normalize(train_features)
-    k = min(k, len(candidates) - leave_one_out)
-    rows = max(1, BLOCK_ELEMENTS // len(candidates))
-    similarities, indices = [], []
-    for start in range(0, len(test_features), rows):
-        block = normalize(test_features[start : start + rows]) @ candidates.T
-        if leave_one_out:
-            block.diagonal(start).fill_(-torch.inf)
-        similarity, index = block.topk(k)
-        similarities.append(similarity)
-        indices.append(index)
-    return torch.cat(similarities), torch.cat(indices)
+    own = torch.arange(len(test_features), device=test_features.device) if leave_one_out else None
+    found = nearest_of(test_features, train_features, k, own)
+    return found.similarities, found.rows
 
 
 def vote(similarity: Tensor, neighbour_labels: Tensor, labels: Tensor, classes: int, temperature: float) -> float:

@@ -87,8 +87,8 @@ def cnce(
     Args:
         positives: (A,) critic values, or similarities.
         negatives: (A, K) those of all candidates, also outside the band: whether the bound is valid depends on them.
-        low: lower end of the band in the units of `negatives`, one number or (A,), as `antipodes.functional.ring` and
-            `band_by_rank` give it.
+        low: lower end of the band in the units of `negatives`, one number or (A,), as
+            `antipodes.functional.band_by_rank` gives it.
         high: its upper end.
         temperature: what similarities are divided by to give critic values.
 

@@ -7,27 +7,29 @@ the softmax over the positive itself and F_i is
 
 where t_ii, the teacher's similarity to itself, is the largest there is: no weight exceeds 1 and nothing overflows.
 Where the positive is left out, the weights are relative to the largest t_ik of F_i instead: however sharp the teacher,
-one of them is 1. That largest one is found on the way, and what was added up before fades when it rises.
+one of them is 1. A first pass over the tiles finds it.
+
 A teacher that is the zero vector knows nothing and weighs all candidates 0; a candidate whose key is zero weighs 0.
-A loss needs sum_k w_ik and sum_k w_ik s_ik = anchor_i . (sum_k w_ik candidate_k). Both are collected in one pass over
-the tiles of `contrast`, with its masks; the gradient of the candidates, where they want one, takes a second pass.
+A loss needs sum_k w_ik and sum_k w_ik s_ik: the kernel's sums over pulled pairs, with weights (`Teacher`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from antipodes.functional._arguments import Guide
-from antipodes.functional._compiling import eager_full_precision, first_order
-from antipodes.functional._masks import keep_mask, pull_mask
-from antipodes.functional._shift import LOWEST
-from antipodes.functional._stream import FAR, Walk
-from antipodes.functional._task import Task, prepare
-from antipodes.functional._tiles import Sliced, Tile
+from antipodes.functional._compiling import eager_full_precision
+from antipodes.functional._kernel import run
+from antipodes.functional._pair_functions import FAR, LOWEST
+from antipodes.functional._plan import Inputs, Kernel, as_rules, make_plan
+from antipodes.functional._stream import Pass
+from antipodes.functional._teacher import Teacher
+from antipodes.functional._tiles import Tile
 from antipodes.functional._workers import share_out
 from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
@@ -60,6 +62,7 @@ def refine(
     among: Literal["all", "others"] = "all",
     guide: Guide | None = None,
     same_sample: SameSample | None = None,
+    kernel: Kernel = "auto",
     block: int | None = None,
 ) -> Refined:
     """Weigh the pairs that each rule pulls by what the anchors' teachers make of them.
@@ -81,7 +84,8 @@ def refine(
             those to the pairs that are pulled.
         guide: vectors in a guide's space, as in `contrast`.
         same_sample: as in `contrast`.
-        block: the edge of the square blocks in which pairs are visited.
+        kernel: as in `contrast`.
+        block: as in `contrast`.
 
     Raises:
         ValueError: as `contrast`, or if the teachers do not fit or their temperature is not positive.
@@ -94,9 +98,10 @@ def refine(
         >>> refine(views, teachers=positives, anchor_ids=ids, rules=flagged, **temperatures).weight.shape
         torch.Size([1, 8])
     """
+    count = len(anchors if candidates is None else candidates)
     if teacher_keys is not None:
-        count = len(anchors if candidates is None else candidates)
-        if teachers.shape[:1] != anchors.shape[:1] or teacher_keys.shape != (count, *teachers.shape[1:]):
+        fits = teachers.ndim == 2 and teacher_keys.ndim == 2 and teachers.shape[1] == teacher_keys.shape[1]
+        if not fits or (len(teachers), len(teacher_keys)) != (len(anchors), count):
             shapes = f"{tuple(teachers.shape)} and {tuple(teacher_keys.shape)}"
             raise ValueError(f"teachers and teacher_keys must be ({len(anchors)}, G) and ({count}, G), got {shapes}")
     elif teachers.shape != anchors.shape:
@@ -104,149 +109,47 @@ def refine(
         raise ValueError(f"teachers must hold one embedding per anchor, got {shapes}")
     if not teacher_temperature > 0:
         raise ValueError(f"teacher_temperature must be positive, got {teacher_temperature}")
-    dtype = torch.promote_types(anchors.dtype, torch.float32)
-    anchors, candidates, tau, task = prepare(
-        anchors,
-        candidates,
-        anchor_ids,
-        candidate_ids,
-        temperature,
-        rules,
-        block,
-        guide=guide,
-        same_sample=same_sample,
-        halve=False,
-        exponentials=False,
-        direct=False,
-    )
-    teachers = teachers.detach().to(anchors.dtype)
-    if teacher_keys is not None:
-        teacher_keys = teacher_keys.detach().to(anchors.dtype)
-        if len(teacher_keys) != len(candidates):  # empty slots have been left out
-            teacher_keys = teacher_keys[(anchor_ids if candidate_ids is None else candidate_ids) >= 0]
-    weight, weighted_sum = _Function.apply(  # type: ignore[no-untyped-call]
-        anchors, candidates, teachers, teacher_keys, tau.detach(), teacher_temperature, task, among == "others"
-    )
-    return Refined(weight.to(dtype), weighted_sum.to(dtype))
+    dtype = torch.float64 if anchors.dtype is torch.float64 else torch.float32
+    keys = anchors if candidates is None else candidates
+    keys = (keys if teacher_keys is None else teacher_keys).detach().to(dtype)
+    vectors = teachers.detach().to(dtype)
+    scaled = vectors / teacher_temperature
+    rules = as_rules(rules)
+    reference = (scaled * vectors).sum(1).expand(len(rules), -1)  # t_ii / T
+    inputs = Inputs(
+        anchors, candidates, anchor_ids, candidate_ids, temperature, rules, guide=guide,
+        teacher=Teacher(scaled, keys, reference), same_sample=same_sample,
+    )  # fmt: skip
+    if among == "others":
+        reference = _highest(inputs, block)
+    reference = reference.masked_fill(~vectors.any(1), torch.inf)
+    inputs = replace(inputs, teacher=Teacher(scaled, keys, reference))
+    sums = run(inputs, "none", kernel, block)[0]
+    return Refined(sums.pulled, sums.pulled_sum)
 
 
-class _Function(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        anchors: Tensor,
-        candidates: Tensor,
-        teachers: Tensor,
-        teacher_keys: Tensor | None,
-        temperature: Tensor,
-        teacher_temperature: float,
-        task: Task,
-        rising: bool,
-    ) -> tuple[Tensor, Tensor]:
-        walk = _Walk(task, anchors, candidates, temperature, teachers, teacher_keys, teacher_temperature)
-        ones = anchors.new_ones(len(candidates))
+@torch.no_grad()
+def _highest(inputs: Inputs, block: int | None) -> Tensor:
+    """Return the largest t_ik / T of every anchor's pulled pairs, (R, A), by a pass over the tiles."""
+    anchors, candidates, tau, plan = make_plan(inputs, "none", "stream", block)
+    teacher = plan.teacher
+    assert teacher is not None  # of `refine`
+    whole = Pass(replace(plan, teacher=None), anchors, candidates, tau)
+    like = teacher.reference
 
-        def part(tiles: Sequence[Tile]) -> tuple[Tensor, Tensor, Tensor]:
-            shape = (len(task.directions[0].masks), len(anchors))
-            weight = anchors.new_zeros(shape)
-            drawn = anchors.new_zeros(*shape, anchors.shape[1])  # (R, A, D) the weighted sum of candidates
-            peak = anchors.new_full(shape, LOWEST) if rising else walk.self_similarity.expand(shape)
-            own = walk.beside()
-            for tile in tiles:
-                for number, pull in own.pulls(tile):
-                    if rising:
-                        before = peak[number, tile.rows]
-                        top = torch.maximum(before, own.highest(tile, pull))
-                        fade = before.sub_(top).exp_()
-                        weight[number, tile.rows].mul_(fade)
-                        drawn[number, tile.rows].mul_(fade[:, None])
-                        before.copy_(top)
-                    own.weigh(tile, pull, peak[number])
-                    weight[number, tile.rows].addmv_(pull, ones[tile.columns])
-                    drawn[number, tile.rows].addmm_(pull, candidates[tile.columns])
-            return weight, drawn, peak
+    def part(tiles: Sequence[Tile]) -> Tensor:
+        highest, work = torch.full_like(like, LOWEST), whole.own()
+        for tile in tiles:
+            said = teacher.logits(tile.rows, tile.columns, work.buffers("said", tile.shape))
+            known = teacher.candidates[tile.columns].any(1)
+            for read in work.readings(tile, work.logits(tile), both=False):
+                if read.pull is not None:
+                    hidden = torch.gt(read.pull, 0.0, out=read.pull).mul_(known).sub_(1.0)
+                    best = torch.add(said, hidden, alpha=FAR, out=hidden).amax(1)
+                    highest[read.rule, tile.rows] = torch.maximum(highest[read.rule, tile.rows], best)
+        return highest
 
-        (weight, drawn, peak), *rest = share_out(walk.tiles(), anchors.device, part)
-        for their_weight, their_drawn, their_peak in rest:
-            top = torch.maximum(peak, their_peak)  # the same for all workers unless it rises
-            fade, their_fade = ((each - top).exp_() for each in (peak, their_peak))
-            weight = weight * fade + their_weight * their_fade
-            drawn = drawn * fade[..., None] + their_drawn * their_fade[..., None]
-            peak = top
-        ctx.task, ctx.teacher_temperature = task, teacher_temperature
-        ctx.save_for_backward(anchors, candidates, teachers, teacher_keys, temperature, drawn, peak)
-        ctx.mark_non_differentiable(weight)
-        return weight, torch.einsum("ad,rad->ra", anchors, drawn)
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, _: Tensor, on_sum: Tensor) -> tuple[Tensor | None, ...]:
-        anchors, candidates, teachers, teacher_keys, temperature, drawn, peak = ctx.saved_tensors
-        on_anchors = torch.einsum("ra,rad->ad", on_sum, drawn) if ctx.needs_input_grad[0] else None
-        on_candidates = None
-        if ctx.needs_input_grad[1]:
-            walk = _Walk(ctx.task, anchors, candidates, temperature, teachers, teacher_keys, ctx.teacher_temperature)
-
-            def part(tiles: Sequence[Tile]) -> Tensor:
-                total, own = torch.zeros_like(candidates), walk.beside()
-                for tile in tiles:
-                    for number, pull in own.pulls(tile):
-                        own.weigh(tile, pull, peak[number]).mul_(on_sum[number, tile.rows, None])
-                        total[tile.columns].addmm_(pull.T, anchors[tile.rows])
-                return total
-
-            on_candidates, *rest = share_out(walk.tiles(), anchors.device, part)
-            for total in rest:
-                on_candidates += total
-        return on_anchors, on_candidates, *(None,) * 6
-
-
-class _Walk(Walk):
-    """One pass over the tiles with the teachers beside the anchors."""
-
-    def __init__(
-        self,
-        task: Task,
-        anchors: Tensor,
-        candidates: Tensor,
-        temperature: Tensor,
-        teachers: Tensor,
-        teacher_keys: Tensor | None,
-        teacher_temperature: float,
-    ) -> None:
-        super().__init__(task, anchors, candidates, temperature)
-        scaled = teachers / teacher_temperature
-        self.teachers = scaled
-        self.teacher_keys = self.candidates if teacher_keys is None else Sliced(teacher_keys)
-        self.self_similarity = (scaled * teachers).sum(1)  # t_ii / T
-        # who is not known pulls nothing, and is not pulled
-        self.knowing = teachers.any(1).to(scaled.dtype)  # (A,)
-        self.known = None if teacher_keys is None else teacher_keys.any(1).to(scaled.dtype)  # (C,)
-
-    def tiles(self) -> tuple[Tile, ...]:
-        """Return the tiles to walk: none when no rule pulls anything."""
-        return self.task.tiles if self.task.pulls else ()
-
-    def pulls(self, tile: Tile) -> Iterator[tuple[int, Tensor]]:
-        """Yield for every rule that pulls its number and how much of the tile's pairs is pulled."""
-        block = self.block(tile, self.logits(tile))
-        said = self.buffers("said", tile.shape)
-        torch.mm(self.teachers[tile.rows], self.teacher_keys(tile.columns, down=True), out=said)
-        for number, mask in enumerate(self.task.directions[0].masks):
-            if mask.pulls:
-                keep = keep_mask(mask, block, False, "keep", self.buffers)
-                pull = pull_mask(mask, block, False, keep, self.buffers).mul_(self.knowing[tile.rows, None])
-                yield number, pull if self.known is None else pull.mul_(self.known[tile.columns])
-
-    def highest(self, tile: Tile, pull: Tensor) -> Tensor:
-        """Return the largest t / T of every anchor's pulled pairs in the tile that `pulls` is at."""
-        out = self.buffers("weights", tile.shape)
-        torch.gt(pull, 0.0, out=out).sub_(1.0)
-        return torch.add(self.buffers("said", tile.shape), out, alpha=FAR, out=out).amax(1)
-
-    def weigh(self, tile: Tile, pull: Tensor, peak: Tensor) -> Tensor:
-        """Multiply what is pulled by the teachers' weights, relative to the anchors' peaks."""
-        weights = torch.sub(
-            self.buffers("said", tile.shape), peak[tile.rows, None], out=self.buffers("weights", tile.shape)
-        )
-        return pull.mul_(weights.clamp_(max=0.0).exp_())  # what is above the peak of pulled pairs is not pulled
+    highest, *rest = share_out(plan.tiles, anchors.device, part)
+    for other in rest:
+        highest = torch.maximum(highest, other)
+    return highest

@@ -62,7 +62,7 @@ class RowBlocks:
         if empty:
             self.columns = filled.nonzero().squeeze(1)
             self.candidates = self.candidates[self.columns]
-            self.same_sample = SameSample(anchor_ids, candidate_ids[self.columns])
+            self.same_sample = self.same_sample.of_candidates(self.columns)
         self.count = len(self.candidates) - self.same_sample.count
 
     def per_anchor(self, number: float | Tensor, name: str) -> Tensor:

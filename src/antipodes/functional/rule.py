@@ -153,6 +153,8 @@ class Rule:
         lists: lists of single pairs.
         ranks: bands of ranks, which become bounds where the similarities are computed.
         guide: bounds of the similarity in the guide's space.
+        only_pulled: sum over the pulled pairs alone. It is set last, on a rule whose ranks are bounds already; `&`
+            does not keep it.
 
     Example:
         >>> import torch
@@ -170,6 +172,7 @@ class Rule:
     lists: tuple[Listed, ...] = ()
     ranks: tuple[Ranks, ...] = ()
     guide: Bounds | None = None
+    only_pulled: bool = False
 
     def __post_init__(self) -> None:
         """Take a single group, list or band of ranks in the place of a tuple of them."""
@@ -209,6 +212,13 @@ class Rule:
         guide = None if self.guide is None else replace(self.guide, above="pull")
         return replace(self, above="pull", groups=groups, lists=lists, guide=guide)
 
+    def eliminate(self) -> Rule:
+        """Return the same rule with every false negative dropped instead of pulled."""
+        groups = tuple(replace(group, same="drop") if group.same == "pull" else group for group in self.groups)
+        lists = tuple(Listed(listed.anchors, listed.candidates) for listed in self.lists)
+        guide = None if self.guide is None else replace(self.guide, above="drop")
+        return replace(self, above="drop", groups=groups, lists=lists, guide=guide)
+
     def of_candidates(self, positions: Tensor) -> Rule:
         """Return the rule for the candidates at these positions, which rise; ranks are taken as ranks among them."""
         groups = tuple(replace(group, candidates=group.candidates[positions]) for group in self.groups)
@@ -233,7 +243,8 @@ class Rule:
         for listed in self.lists:
             here = listed.chosen((listed.anchors >= rows.start) & (listed.anchors < rows.stop))
             lists.append(replace(here, anchors=here.anchors - rows.start))
-        return Rule(bounds.low, bounds.high, bounds.ceiling, bounds.above, groups, tuple(lists), self.ranks, guide)
+        low, high, ceiling, above = bounds.low, bounds.high, bounds.ceiling, bounds.above
+        return Rule(low, high, ceiling, above, groups, tuple(lists), self.ranks, guide, self.only_pulled)
 
     @property
     def pulls(self) -> bool:
@@ -263,7 +274,7 @@ class Rule:
     def ceiling_alone(self) -> bool:
         """Whether this rule says no more than that pairs above a ceiling are dropped, if that."""
         more = self.low is not None or self.high is not None or self.groups or self.lists or self.ranks or self.guide
-        return not more and (self.ceiling is None or self.above == "drop")
+        return not (more or self.only_pulled) and (self.ceiling is None or self.above == "drop")
 
     def flags(self) -> Rule:
         """Return what this rule says about false negatives, without what it ignores."""

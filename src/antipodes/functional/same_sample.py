@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -114,6 +115,14 @@ class SameSample:
         numbers = torch.cat(parts).unique(return_inverse=True)[1]
         return numbers[: len(anchors)], numbers[len(numbers) - len(candidates) :]
 
+    def spaces(self, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+        """Return numbers as `numbers` does, one pair of tensors per comparison: equal in any of them never counts."""
+        return [self.numbers(dtype)]
+
+    def of_candidates(self, positions: Tensor) -> SameSample:
+        """Return the relation of the same anchors to the candidates at these positions (P,)."""
+        return SameSample(self.anchor_ids, self.candidate_ids[positions])
+
     def number_of_pairs(self) -> int:
         """How many pairs `pairs` would list; only on a CPU may one look without waiting."""
         return int(self._found[0].numpy().sum())
@@ -126,3 +135,105 @@ class SameSample:
         number = np.arange(len(row)) - np.repeat(count.cumsum() - count, count)
         place = torch.from_numpy(start[row] + number).to(columns.device)
         return torch.from_numpy(row).to(columns.device), columns[place]
+
+
+class Excluded(SameSample):
+    """Pairs that never count for more reasons than one: another comparison of numbers, or given negatives of others.
+
+    Args:
+        anchor_ids: (A,) as in `SameSample`.
+        candidate_ids: (C,) as in `SameSample`; negative for an empty slot.
+        spaces: Further numbers of anchors (A,), at least 0, and of candidates (C,): a pair with equal numbers in one of
+            these spaces never counts. A negative number of a candidate equals none.
+        owners: Numbers of anchors (A,) and of candidates (C,): only pairs with equal numbers count. For candidates
+            that belong to one anchor each.
+
+    Example:
+        >>> queries, documents = torch.tensor([0, 0, 1]), torch.tensor([5, 6, 6])
+        >>> Excluded(documents, documents, [(queries, queries)]).different
+        tensor([[0., 0., 1.],
+                [0., 0., 0.],
+                [1., 0., 0.]])
+    """
+
+    def __init__(
+        self,
+        anchor_ids: Tensor,
+        candidate_ids: Tensor,
+        spaces: Sequence[tuple[Tensor, Tensor]] = (),
+        owners: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        super().__init__(anchor_ids, candidate_ids)
+        self.further, self.owners = tuple(spaces), owners
+
+    @cached_property
+    def count(self) -> Tensor:
+        """(A,) how many filled candidates never count for the anchor."""
+        if len(self.anchor_ids) * len(self.candidate_ids) <= FEW_PAIRS:
+            return (self.filled.sum() - self.different.sum(1)).long()
+        if self.owners is None:
+            listed = self.filled[self._listed[1]]
+            return torch.bincount(self._listed[0], weights=listed.double(), minlength=len(self.anchor_ids)).long()
+        counts = [self.filled.sum() - self._block(slice(k, k + 64)).sum(1) for k in range(0, len(self.anchor_ids), 64)]
+        return torch.cat(counts)
+
+    @cached_property
+    def different(self) -> Tensor:
+        """(A, C) of float32: 1 where a pair counts, 0 where it never does; for few pairs."""
+        return self._block(slice(None)).float()
+
+    @cached_property
+    def available(self) -> Tensor:
+        """(A,) how many candidates count."""
+        return self.filled.sum() - self.count
+
+    def blank(self, numbers: Tensor) -> Tensor:
+        """Set what a matrix (A, C) holds for pairs that never count to zero; for few pairs."""
+        return numbers.mul_(self.different.to(numbers.dtype))
+
+    def spaces(self, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+        """Return numbers of anchors (A,) and candidates (C,) per space, small enough for that dtype."""
+        return [self.numbers(dtype), *(SameSample(*each).numbers(dtype) for each in self.further)]
+
+    def of_candidates(self, positions: Tensor) -> Excluded:
+        """Return the relation of the same anchors to the candidates at these positions (P,)."""
+        return self.part(slice(None), positions)
+
+    def part(self, rows: slice, columns: slice | Tensor) -> Excluded:
+        """Return the relation of some anchors to some candidates."""
+        further = [(anchors[rows], candidates[columns]) for anchors, candidates in self.further]
+        owners = None if self.owners is None else (self.owners[0][rows], self.owners[1][columns])
+        return Excluded(self.anchor_ids[rows], self.candidate_ids[columns], further, owners)
+
+    def number_of_pairs(self) -> int:
+        """How many pairs `pairs` would list."""
+        if self.owners is not None:  # nearly all: not worth a list
+            return len(self.anchor_ids) * len(self.candidate_ids)
+        return len(self._listed[0])
+
+    def pairs(self, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Return the pairs that never count, of the anchors in these rows: rows, from their first on, and columns."""
+        if self.owners is not None:
+            found = (~self._block(rows) & self.filled).nonzero()
+            return found[:, 0], found[:, 1]
+        row, column = self._listed
+        start, stop, _ = rows.indices(len(self.anchor_ids))
+        first, last = torch.searchsorted(row, torch.tensor([start, stop], device=row.device)).tolist()
+        return row[first:last] - start, column[first:last]
+
+    @cached_property
+    def _listed(self) -> tuple[Tensor, Tensor]:
+        """The pairs that are equal in one space or several, each once, in the order of anchors."""
+        parts = [SameSample(*each).pairs() for each in ((self.anchor_ids, self.candidate_ids), *self.further)]
+        width = max(len(self.candidate_ids), 1)
+        flat = torch.cat([rows * width + columns for rows, columns in parts]).unique()
+        return flat // width, flat % width
+
+    def _block(self, rows: slice) -> Tensor:
+        """(b, C) of booleans: whether the pairs of these anchors count."""
+        counts = (self.anchor_ids[rows, None] != self.candidate_ids) & self.filled
+        for anchors, candidates in self.further:
+            counts &= anchors[rows, None] != candidates
+        if self.owners is not None:
+            counts &= self.owners[0][rows, None] == self.owners[1]
+        return counts

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from antipodes.functional.row_blocks import RowBlocks
+from antipodes.functional.same_sample import SameSample
 
 
 def kth_largest(
@@ -55,11 +56,13 @@ def band_by_rank(
     candidate_ids: Tensor,
     first: float | Tensor,
     last: float | Tensor,
+    same_sample: SameSample | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Bounds (low, high) between which exactly the ranks [first, last) of every anchor lie, both ends closed.
 
     ``first`` and ``last`` are one rank or (A,), or a float, which is a share of N_i, rounded down. A bound at the end
-    of the ranks is infinite; an empty range gives low = inf and high = -inf, which nothing satisfies.
+    of the ranks is infinite; an empty range gives low = inf and high = -inf, which nothing satisfies. ``same_sample``
+    says which pairs never count, where that is known already or more than ids say it.
 
     Raises:
         ValueError: if first is negative, or the inputs do not fit together or are not finite.
@@ -70,7 +73,7 @@ def band_by_rank(
         >>> band_by_rank(points[:1], points, ids[:1], ids, 0, 1)
         (tensor([0.3000]), tensor([inf]))
     """
-    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids)
+    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids, same_sample)
     return band(blocks, blocks.per_anchor(first, "first"), blocks.per_anchor(last, "last"))
 
 
@@ -84,26 +87,13 @@ def band(blocks: RowBlocks, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor
     return low, high
 
 
-def ring(
-    anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, inner: float, outer: float
-) -> tuple[Tensor, Tensor]:
-    """Bounds (low, high) of Ring: the ranks [floor(inner * outer * N_i), floor(outer * N_i)) of every anchor.
-
-    ``outer`` is the share of the candidates in the outer ball, ``inner`` the share of that ball which is too close. In
-    percentiles of similarity, inner 0.1 keeps [0, 90] at outer 1 and [90, 99] at outer 0.1.
-
-    Raises:
-        ValueError: if inner is not in [0, 1) or outer not in (0, 1].
-    """
-    if not 0 <= inner < 1:
-        raise ValueError(f"inner must be in [0, 1), got {inner}: it is the share of the outer ball that is left out")
-    if not 0 < outer <= 1:
-        raise ValueError(f"outer must be in (0, 1], got {outer}: it is the share of the candidates in the outer ball")
-    return band_by_rank(anchors, candidates, anchor_ids, candidate_ids, float(inner * outer), float(outer))
-
-
 def top_share(
-    anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, alpha: float | Tensor
+    anchors: Tensor,
+    candidates: Tensor,
+    anchor_ids: Tensor,
+    candidate_ids: Tensor,
+    alpha: float | Tensor,
+    same_sample: SameSample | None = None,
 ) -> Tensor:
     """The ceiling that exactly the max(1, round(alpha * N_i)) most similar candidates of every anchor exceed (FNC).
 
@@ -115,7 +105,7 @@ def top_share(
     Raises:
         ValueError: if alpha is not in (0, 1].
     """
-    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids)
+    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids, same_sample)
     last = blocks.share(alpha)
     low, _ = band(blocks, torch.zeros_like(last), last)
     # s > the number just below low is s >= low, which is what the band promises
@@ -123,7 +113,12 @@ def top_share(
 
 
 def top_pairs(
-    anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, alpha: float | Tensor
+    anchors: Tensor,
+    candidates: Tensor,
+    anchor_ids: Tensor,
+    candidate_ids: Tensor,
+    alpha: float | Tensor,
+    same_sample: SameSample | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The pairs above the ceiling of `top_share`, one by one: positions of anchors and of candidates, (L,) each.
 
@@ -132,7 +127,7 @@ def top_pairs(
     Raises:
         ValueError: if alpha is not in (0, 1].
     """
-    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids)
+    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids, same_sample)
     last = blocks.share(alpha)
     rows, columns = [torch.empty_like(last[:0])], [torch.empty_like(last[:0])]
     for part, similarities in blocks.blocks():
@@ -141,105 +136,6 @@ def top_pairs(
         rows.append(row + part.start)
         columns.append(column)
     return torch.cat(rows), blocks.original(torch.cat(columns))
-
-
-def top_k(
-    anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor, k: int
-) -> tuple[Tensor, Tensor]:
-    """The k most similar candidates of every anchor, the most similar first.
-
-    Returns:
-        similarities (A, k) and their columns in ``candidates`` (A, k); -inf and -1 where there are fewer than k. Equal
-        similarities come by column on the CPU, in any order elsewhere.
-
-    Raises:
-        ValueError: if k is below 1, or the inputs do not fit together or are not finite.
-    """
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}: 1 asks for the most similar candidate")
-    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids)
-    values = blocks.anchors.new_full((len(anchors), k), -torch.inf)
-    columns = torch.full((len(anchors), k), -1, device=values.device)
-    for rows, similarities in blocks.blocks():
-        width = min(k, similarities.shape[1])
-        values[rows, :width], columns[rows, :width] = _top(similarities, width)
-    return values, blocks.original(columns.masked_fill(values == -torch.inf, -1))
-
-
-def draw_from_band(
-    anchors: Tensor,
-    candidates: Tensor,
-    anchor_ids: Tensor,
-    candidate_ids: Tensor,
-    low: Tensor,
-    high: Tensor,
-    m: int,
-    generator: torch.Generator,
-    *,
-    rank: int = 0,
-    world_size: int = 1,
-) -> Tensor:
-    """Draw m candidates per anchor, uniformly and with replacement, from those with low <= similarity <= high.
-
-    The random numbers are drawn for the anchors of all ranks, and each rank takes its own, so that two ranks of A
-    anchors with equal generators draw what one rank of 2A anchors draws.
-
-    Returns:
-        columns in ``candidates`` (A, m), int64; a row of -1 where the band of the anchor is empty.
-
-    Raises:
-        ValueError: if m is negative, low or high is not (A,), or the inputs do not fit together or are not finite.
-    """
-    blocks = RowBlocks(anchors, candidates, anchor_ids, candidate_ids)
-    count = len(anchors)
-    if m < 0:
-        raise ValueError(f"m must not be negative, got {m}: it is the number of draws per anchor")
-    if low.shape != (count,) or high.shape != (count,):
-        raise ValueError(f"low and high need one bound per anchor ({count}), got {(*low.shape,)} and {(*high.shape,)}")
-    # excluded candidates have the similarity -inf, so an open lower bound is the lowest finite number
-    low, high = (bound.detach().to(blocks.anchors) for bound in (low, high))
-    low = low.clamp(min=torch.finfo(low.dtype).min)
-    numbers = uniform_numbers(generator, (count, m), rank, world_size, blocks.anchors.device)
-    columns = torch.full((count, m), -1, device=blocks.anchors.device)
-    for rows, similarities in blocks.blocks():
-        inside = (similarities >= low[rows, None]) & (similarities <= high[rows, None])
-        columns[rows] = draw(inside, numbers[rows])[0]
-    return blocks.original(columns)
-
-
-def uniform_numbers(
-    generator: torch.Generator, shape: tuple[int, ...], rank: int, world_size: int, device: torch.device
-) -> Tensor:
-    """Numbers in [0, 1) for the anchors of all ranks, of which each rank takes its own.
-
-    Two ranks of A anchors with equal generators get what one rank of 2A anchors gets.
-
-    Args:
-        generator: In the same state on all ranks.
-        shape: (..., A, m) of this rank.
-        rank: Whose numbers to take.
-        world_size: How many ranks.
-        device: Where to put them.
-
-    Returns:
-        float64, 53 random bits, so that floor(number * size) is uniform for a bank of any size.
-    """
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank must be in 0..{world_size - 1}, got {rank}: it says whose random numbers to take")
-    *outer, count, m = shape
-    numbers = torch.rand(
-        *outer, world_size * count, m, dtype=torch.float64, generator=generator, device=generator.device
-    )
-    return numbers[..., rank * count : (rank + 1) * count, :].to(device)
-
-
-def draw(inside: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Choose by numbers (A, m) in [0, 1) among the columns inside (A, C).
-
-    Returns:
-        the columns (A, m), -1 where there are none, and the number that there were to choose from (A,).
-    """
-    return _draw_by_rows(inside, numbers) if inside.device.type == "cpu" else _draw_by_counts(inside, numbers)
 
 
 def edges(similarities: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
@@ -312,34 +208,3 @@ def _edges_by_top_k(similarities: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor
     end = similarities.new_full((len(similarities), 1), torch.inf)
     largest = torch.cat([end, similarities.topk(width).values, -end], dim=1)
     return largest.gather(1, ranks), largest.gather(1, ranks + 1)
-
-
-def _top(similarities: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    if similarities.device.type != "cpu":
-        values, columns = similarities.topk(k)
-        return values, columns
-    columns = torch.empty(len(similarities), k, dtype=torch.int64)
-    ranked = np.empty_like(similarities[0].numpy())
-    for row, chosen in zip(similarities.numpy(), columns.numpy(), strict=True):
-        np.copyto(ranked, row)
-        partition(ranked, len(row) - k)
-        at_least = np.flatnonzero(row >= ranked[-k])
-        chosen[:] = at_least[np.argsort(-row[at_least], kind="stable")[:k]]
-    return similarities.gather(1, columns), columns
-
-
-def _draw_by_rows(inside: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    columns, sizes = torch.full(numbers.shape, -1), torch.zeros(len(numbers), dtype=torch.int64)
-    rows = zip(inside.numpy(), numbers.numpy(), columns.numpy(), strict=True)
-    for place, (row, number, chosen) in enumerate(rows):
-        places = np.flatnonzero(row)
-        sizes[place] = len(places)
-        if len(places):
-            chosen[:] = places[(number * len(places)).astype(np.int64)]
-    return columns, sizes
-
-
-def _draw_by_counts(inside: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    counts = inside.cumsum(1)
-    size = counts[:, -1:].contiguous()
-    return torch.searchsorted(counts, (numbers * size).long() + 1).masked_fill(size == 0, -1), size[:, 0]

@@ -4,10 +4,12 @@ from antipodes.losses.base import LossModule
 from antipodes.losses.distillation import Distillation
 from antipodes.losses.global_contrastive import GlobalContrastive
 from antipodes.losses.hard_pairs import HardPairs
+from antipodes.losses.hardness import Hardness
 from antipodes.losses.info_nce import InfoNCE
 from antipodes.losses.local_aggregation import LocalAggregation
 from antipodes.losses.loss import Loss, Reduction, Treatment, TreatmentName
 from antipodes.losses.observation import Observation
+from antipodes.losses.one_way import OneWay
 from antipodes.losses.sigmoid import Sigmoid
 from antipodes.losses.soft_label import SoftLabel, Targets
 from antipodes.losses.soft_targets import Refine
@@ -18,11 +20,13 @@ __all__ = [
     "Distillation",
     "GlobalContrastive",
     "HardPairs",
+    "Hardness",
     "InfoNCE",
     "LocalAggregation",
     "Loss",
     "LossModule",
     "Observation",
+    "OneWay",
     "Reduction",
     "Refine",
     "Sigmoid",

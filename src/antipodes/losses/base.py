@@ -29,6 +29,7 @@ class CallRecord:
         rankings: Calls in which the order of similarities decided.
         local_ids: Calls in a row whose ids were 0..B-1.
         skipped: Mined negatives that did not count, once there were some.
+        ignored: How many given negatives of this call have their anchor's own document.
     """
 
     numbers: Numbers = field(default_factory=dict)
@@ -38,6 +39,7 @@ class CallRecord:
     rankings: int = 0
     local_ids: int = 0
     skipped: int = 0
+    ignored: Tensor | None = None
 
 
 class LossModule(nn.Module):
@@ -106,7 +108,8 @@ class LossModule(nn.Module):
         if self.observer is not None:
             self.observer(observation())
 
-    def _warn(self, sentence: str) -> None:
+    def warn_once(self, sentence: str) -> None:
+        """Warn with this sentence unless this loss has done so before."""
         if sentence not in self._record.warned:
             self._record.warned.add(sentence)
             warnings.warn(sentence, stacklevel=5)

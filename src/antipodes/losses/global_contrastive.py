@@ -46,15 +46,10 @@ class GlobalContrastive(Loss):
         total_steps: How many calls the training will have, so that `progress` may be left out.
         rho: Of a temperature that learns: how far from even the weights of negatives may be; FastCLIP takes 6.5. More
             makes the temperature smaller.
-        per_view: A running mean for each of the two views of a batch, as in the code of SogCLR's authors. Anchors of
-            one view alone, as with `candidates` and in `TwoWay`, have the first view's.
-        restart: Forget every u when the policy starts to flag. What it has summed until then has the false negatives in
-            it, which are the largest; g / u, and with it the push, is too small until that has faded.
         distill: Let the anchors find the guide's vector of their sample as well.
     """
 
     sums_positives = False
-    restarted: Tensor
 
     def __init__(
         self,
@@ -68,8 +63,6 @@ class GlobalContrastive(Loss):
         reduction: Reduction = "mean",
         total_steps: int | None = None,
         rho: float = 0.0,
-        per_view: bool = False,
-        restart: bool = False,
         distill: Distillation | None = None,
     ) -> None:
         super().__init__(temperature, negatives, treatment, reduction, total_steps, distill)
@@ -80,13 +73,8 @@ class GlobalContrastive(Loss):
             raise ValueError(f"gamma_until must be in [0, 1], got {gamma_until}: it is a share of training")
         if not 0 <= rho < math.inf:
             raise ValueError(f"rho must be at least 0 and finite, got {rho}: it is the price of a high temperature")
-        self.num_samples, self.gamma, self.gamma_until, self.rho, self.per_view = (
-            num_samples, gamma, gamma_until, rho, per_view,
-        )  # fmt: skip
-        self.restart = restart
-        if restart:
-            self.register_buffer("restarted", torch.zeros((), dtype=torch.bool))
-        self.log_u = SampleTable(num_samples * (2 if per_view else 1), fill=-math.inf, folder=folder)  # u = 0: unseen
+        self.num_samples, self.gamma, self.gamma_until, self.rho = num_samples, gamma, gamma_until, rho
+        self.log_u = SampleTable(self._entries(num_samples), fill=-math.inf, folder=folder)  # u = 0: unseen
 
     @property
     def uses_progress(self) -> bool:
@@ -99,9 +87,7 @@ class GlobalContrastive(Loss):
         fixed = tau.detach() if isinstance(tau, Tensor) else tau
         count = sums.kept.clamp(min=1).to(sums.log_sum.dtype).log()
         log_g = sums.log_sum - count
-        if self.restart and step.learn and not bool(self.restarted) and self._flags(step.progress):
-            self.log_u.rows.fill_(-math.inf)
-            self.restarted.fill_(True)
+        self._before_update(step)
         log_u = self._update(self._places(pairs), log_g.detach(), step)
         present = sums.kept > 0
         ratio = torch.where(present, (log_g.where(present, log_u) - log_u).exp(), 0.0)
@@ -114,19 +100,18 @@ class GlobalContrastive(Loss):
             self._record.numbers["value"] = value.mean()
         return loss
 
-    def _flags(self, progress: float) -> bool:
-        """Whether a policy that waits for its start has begun."""
-        starts = [getattr(policy, "start", 0.0) for policy in self.policies()]
-        return any(0 < start <= progress for start in starts)
+    def _before_update(self, step: Step) -> None:
+        """Called before u moves by a step's estimates."""
+
+    def _entries(self, num_samples: int) -> int:
+        """The length of the table of u: an entry for every sample."""
+        return num_samples
 
     def _places(self, pairs: Pairs) -> Tensor:
         """Where the anchors' u stand in the table, (A,)."""
         rows = pairs.rows()[0]
         check_ids(rows, self.num_samples)
-        if not self.per_view:
-            return rows
-        second = torch.arange(len(rows), device=rows.device) >= len(rows) / pairs.views
-        return 2 * rows + second
+        return rows
 
     def _update(self, places: Tensor, log_g: Tensor, step: Step) -> Tensor:
         """Move u of every sample by the mean g of its views and rules; returns the new log u per anchor, (A,)."""
@@ -155,6 +140,11 @@ class GlobalContrastive(Loss):
 
     def _table_rows(self) -> int:
         return max(self.num_samples, super()._table_rows())
+
+    @property
+    def needs_rows(self) -> bool:
+        """It keeps a number for every row."""
+        return True
 
     def own_ids(self, z1: Tensor, candidates: Tensor | None = None) -> Tensor:
         """Refuse to go without ids."""

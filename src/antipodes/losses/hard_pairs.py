@@ -9,9 +9,9 @@ from torch import Tensor
 
 from antipodes.distributed import gather
 from antipodes.functional._compiling import eager_full_precision
-from antipodes.functional.distances import closest, scale_by_largest, squared_distances
 from antipodes.functional.errors import NotFinite
 from antipodes.losses.base import LossModule
+from antipodes.losses.distances import closest, scale_by_largest, squared_distances
 from antipodes.losses.inputs import Ids, check_embeddings, whole_numbers
 from antipodes.losses.observation import MinedPairs
 from antipodes.losses.shares import check_shares

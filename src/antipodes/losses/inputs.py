@@ -4,22 +4,240 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from antipodes.arguments import LARGEST, check_vectors, describe, is_dense
-from antipodes.distributed import gather, rank
+from antipodes.distributed import gather, rank, world_size
 from antipodes.functional._reading import on_host, read
+from antipodes.functional.batch_softmax import Views
 from antipodes.functional.errors import NotFinite
-from antipodes.functional.normalise import measure
+from antipodes.functional.normalise import Measured, link, measure
+from antipodes.identity import content_ids
 from antipodes.losses.shares import check_shares
-from antipodes.pairs import Guide, Pairs, normalise
+from antipodes.losses.temperature import check_temperature
+from antipodes.pairs import Guide, PairFacts, Pairs
 
-Ids = Tensor | Sequence[int] | Any
-"""Whole numbers: a tensor, a list or a NumPy array."""
+if TYPE_CHECKING:
+    from antipodes.losses.loss import Loss
+
+Ids = Tensor | Sequence[int] | Sequence[str] | Any
+"""Whole numbers, as a tensor, a list or a NumPy array; or texts."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """The arguments of a call of a loss, once they are checked.
+
+    Attributes:
+        views: Both views (B, D) before they are linked to the graph; None without a second view, or of dot products.
+        first: (B, D) the first view, of length 1 unless the loss compares dot products, with gradient.
+        second: (B, D) likewise, or None.
+        raw_second: The second view as it was given.
+        ids: (B,).
+        rows: (B,), or None for the ids.
+        facts: What the check has found out about the batch.
+        distinct: Whether no two ids are known to be equal.
+        candidates: (C, D) as they were given.
+        candidate_ids: (C,).
+        candidate_rows: (C,), or None for the ids.
+        joined: Whether every rank gives the same candidates.
+        guide: The guide's vectors (B, G) of both views, of length 1.
+        candidate_guide: (C, G) likewise.
+        weights: (B,), or None.
+        log_weights: (C,), or (B,) without candidates.
+        positive_log_weights: (B,), or None.
+        temperature: Of this call, or None.
+        unit: Whether embeddings are scaled to length 1.
+    """
+
+    views: Views | None
+    first: Tensor
+    second: Tensor | None
+    raw_second: Tensor | None
+    ids: Tensor
+    rows: Tensor | None
+    facts: PairFacts
+    distinct: bool
+    candidates: Tensor | None
+    candidate_ids: Tensor | None
+    candidate_rows: Tensor | None
+    joined: bool
+    guide: tuple[Tensor, Tensor] | None
+    candidate_guide: Tensor | None
+    weights: Tensor | None
+    log_weights: Tensor | None
+    positive_log_weights: Tensor | None
+    temperature: float | Tensor | None
+    unit: bool = True
+
+    def weights_of(self, anchors: int) -> Tensor | None:
+        """The weights of so many anchors, which are one view of every sample or both."""
+        return None if self.weights is None else self.weights.repeat(anchors // len(self.weights))
+
+
+def check_call(
+    loss: Loss,
+    z1: Tensor,
+    z2: Tensor | None,
+    ids: Ids | None,
+    rows: Ids | None,
+    candidates: Tensor | None,
+    candidate_ids: Ids | None,
+    candidate_rows: Ids | None,
+    gathered: bool | None,
+    supports: Tensor | None,
+    guide: tuple[Tensor, Tensor] | None,
+    candidate_guide: Tensor | None,
+    weights: Tensor | None,
+    log_weights: Tensor | None,
+    positive_log_weights: Tensor | None,
+    temperature: float | Tensor | None,
+) -> Given:
+    """Refuse whatever `Loss.forward`, whose arguments these are, cannot use; nothing has moved until it returns."""
+    if (candidates is None) != (candidate_ids is None):
+        raise ValueError("candidates and candidate_ids go together: the ids keep an anchor's own copy out")
+    if z2 is None:
+        check_single_view(loss, guide)
+        check_embeddings(z1=z1, candidates=candidates)
+    else:
+        check_embeddings(z1=z1, z2=z2, candidates=candidates)
+    numbers = None if ids is None else read_ids(ids, z1)
+    check_shapes(z1, z1 if z2 is None else z2, numbers)
+    if numbers is None:
+        numbers = loss.own_ids(z1, candidates)
+    places = None if rows is None else whole_numbers(rows, z1, "rows")
+    check_length("rows", places, len(z1))
+    if places is None and loss.needs_rows and is_text(ids):
+        raise ValueError("rows are missing: ids are texts, and a policy or the loss looks samples up by table row (B,)")
+    if supports is not None:
+        check_supports(supports, z1)
+    if weights is not None:
+        check_weights("weights", weights, len(z1), least=0)
+    if log_weights is not None or positive_log_weights is not None:
+        check_weights("candidate_log_weights", log_weights, len(z1 if candidates is None else candidates))
+        if positive_log_weights is not None and candidates is None:
+            raise ValueError("without candidates the positives have the weights of their samples: leave them out")
+        check_weights("positive_log_weights", positive_log_weights, len(z1))
+        if loss.sums_positives and positive_log_weights is None and log_weights is not None and candidates is not None:
+            loss.warn_once(_ONE_SIDED)
+    temperature = call_temperature(temperature)
+    # both views in one go, and linked to the graph once it is known how: small batches pay by the operation
+    unit = loss.similarity == "cosine"
+    both = z1.detach() if z2 is None else torch.cat((z1.detach(), z2.detach()))
+    measured = measure(both)
+    seen = loss.check_views([measured], numbers, places)
+    vectors = view_guide(guide, len(z1))
+    views = Views(z1, z2, measured) if z2 is not None and unit else None
+    first: Tensor = z1
+    second = z2
+    joined, key_ids, key_rows = True, None, None
+    if candidates is not None and candidate_ids is not None:
+        key_ids = read_ids(candidate_ids, z1, "candidate_ids")
+        key_rows = None if candidate_rows is None else whole_numbers(candidate_rows, z1, "candidate_rows")
+        if z2 is not None and is_same(candidates, z2):  # the second view itself: it needs no arguments of its own
+            key_rows = places if key_rows is None else key_rows
+            candidate_guide = vectors[1] if candidate_guide is None and vectors is not None else candidate_guide
+        check_candidates(z1, candidates, key_ids, places, key_rows, vectors, candidate_guide, gathered)
+        joined = check_shares(z1, z1 if z2 is None else z2, numbers, candidates, key_ids, gathered)
+        if views is not None:
+            first, second = views.linked().chunk(2)
+            views = None
+    else:
+        check_shares(z1, z1 if z2 is None else z2, numbers)
+    if views is None and z2 is None:
+        first = in_place(z1, measured, unit)
+    elif not unit:
+        first, second = in_place(z1, measured, unit), None if z2 is None else in_place(z2, measured, unit)
+    extent, row_span = seen.known()
+    alone = candidates is None and (world_size() == 1) and unit
+    return Given(
+        views, first, second, z2, numbers, places, PairFacts(extent if alone else None, row_span), seen.distinct,
+        candidates, key_ids, key_rows, joined, vectors, candidate_guide, weights, log_weights, positive_log_weights,
+        temperature, unit,
+    )  # fmt: skip
+
+
+_FULL = (torch.float32, torch.float64)
+_ONE_SIDED = (
+    "candidate_log_weights without positive_log_weights leave the positives' logits as they are: "
+    "a logQ correction is meant for both"
+)
+
+
+def in_place(embeddings: Tensor, measured: Measured, unit: bool) -> Tensor:
+    """Embeddings with their gradient, in float32 or better: at length 1, or as they are for dot products."""
+    if unit:
+        return link(embeddings, measured)
+    return embeddings if embeddings.dtype in _FULL else embeddings.float()
+
+
+def check_single_view(loss: Loss, guide: object) -> None:
+    """Refuse a call without second views where something needs them."""
+    if not loss.pulls_inside:
+        raise ValueError(f"{type(loss).__name__} compares every anchor with a view of its own: give z2")
+    if loss.treatment not in ("attract", "attract_inside"):
+        raise ValueError(
+            "without z2 the positives are the candidates that the policy flags: "
+            "give negatives and treatment='attract' or 'attract_inside'"
+        )
+    if guide is not None or loss.distill is not None:
+        raise ValueError("a guide compares both views of a sample: give z2")
+
+
+def call_temperature(temperature: Any) -> float | Tensor | None:
+    """The temperature of one call: a number, or a scalar tensor with its gradient.
+
+    Raises:
+        ValueError: if it cannot divide similarities.
+    """
+    if temperature is None:
+        return None
+    check_temperature(temperature)
+    return temperature.reshape(()) if isinstance(temperature, Tensor) else float(temperature)
+
+
+def is_text(ids: Any) -> bool:
+    """Whether these are texts rather than numbers, by the first of them."""
+    if ids is None or isinstance(ids, (Tensor, str)):
+        return isinstance(ids, str)
+    kind = getattr(getattr(ids, "dtype", None), "kind", None)  # of NumPy
+    if kind is not None and kind != "O":
+        return bool(kind in "US")
+    return hasattr(ids, "__len__") and hasattr(ids, "__getitem__") and len(ids) > 0 and isinstance(ids[0], str)
+
+
+def read_ids(given: Ids, like: Tensor, name: str = "ids") -> Tensor:
+    """Whole numbers as `whole_numbers` reads them, and texts as their hashes.
+
+    Example:
+        >>> a, b, again = read_ids(["a", "b", "a"], torch.zeros(3))
+        >>> bool(a == again), bool(a == b)
+        (True, False)
+    """
+    if isinstance(given, tuple) and len(given) == 2 and not isinstance(given[0], (Real, str, Tensor)):
+        raise ValueError(f"{name} of queries and of documents are two spaces: they go to OneWay or TwoWay")
+    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(each, Tensor) and each.dim() for each in given):
+        raise ValueError(f"{name} of queries and of documents are two spaces: they go to OneWay or TwoWay")
+    if not is_text(given):
+        return whole_numbers(given, like, name)
+    try:
+        return content_ids(list(given)).to(like.device)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ValueError(f"{name} must be whole numbers or texts, all of one kind") from error
+
+
+def is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are the same numbers, as far as that can be told without a synchronisation."""
+    if one is other:
+        return True
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+        return False
+    return one.data_ptr() == other.data_ptr() or (on_host(one) and torch.equal(one, other))
 
 
 def whole_numbers(given: Ids, like: Tensor, name: str = "ids") -> Tensor:
@@ -153,37 +371,17 @@ def _seen(name: str, vectors: Tensor) -> Tensor:
     return measured.unit
 
 
-def queue_pairs(
-    first: Tensor,
-    second: Tensor,
-    ids: Tensor,
+def check_candidates(
+    z1: Tensor,
     candidates: Tensor,
     candidate_ids: Tensor,
-    rows: Tensor | None = None,
-    candidate_rows: Tensor | None = None,
-    guide: tuple[Tensor, Tensor] | None = None,
-    candidate_guide: Tensor | None = None,
-    log_weights: Tensor | None = None,
-    positive_log_weights: Tensor | None = None,
-    gathered: bool | None = None,
-) -> Pairs:
-    """Queries with their keys as positives and given candidates: one direction.
-
-    Args:
-        first: (b, D) normalised queries, this rank's share.
-        second: (b, D) normalised keys.
-        ids: (b,) identities.
-        candidates: (c, D) of any length.
-        candidate_ids: (c,), -1 for empty slots.
-        rows: (b,) table rows; None takes the ids.
-        candidate_rows: (c,) table rows; None takes the ids.
-        guide: The guide's normalised vectors (b, G) of queries and keys.
-        candidate_guide: (c, G) those of the candidates.
-        log_weights: (c,) by which the candidates' logits are raised.
-        positive_log_weights: (b,) by which those of the positives are.
-        gathered: Whether every rank gives the same candidates; False joins the shares that the ranks give. None finds
-            out by their ids: those of a queue or bank that every rank holds are equal, and so are its vectors.
-    """
+    rows: Tensor | None,
+    candidate_rows: Tensor | None,
+    guide: tuple[Tensor, Tensor] | None,
+    candidate_guide: Tensor | None,
+    gathered: bool | None,
+) -> None:
+    """Refuse candidates that do not fit the views, or that lack ids, rows or vectors of a guide."""
     check_length("candidate_ids", candidate_ids, len(candidates))
     if candidate_guide is not None:
         check_vectors("candidate_guide", candidate_guide, None if guide is None else guide[0].shape[1])
@@ -196,28 +394,42 @@ def queue_pairs(
     if candidate_rows is None and rows is not None:
         raise ValueError("rows and candidate_rows go together: give the table rows of the candidates, too")
     check_length("candidate_rows", candidate_rows, len(candidate_ids))
-    if candidates.dim() != 2 or candidates.shape[1] != first.shape[1] or candidate_ids.shape != candidates.shape[:1]:
+    if candidates.dim() != 2 or candidates.shape[1] != z1.shape[1] or candidate_ids.shape != candidates.shape[:1]:
         shapes = f"{tuple(candidates.shape)} and {tuple(candidate_ids.shape)}"
-        raise ValueError(f"candidates must be (C, D) with D = {first.shape[1]} and candidate_ids (C,), got {shapes}")
-    keys = normalise(candidates)
-    if not check_shares(first, second, ids, candidates, candidate_ids, gathered):
+        raise ValueError(f"candidates must be (C, D) with D = {z1.shape[1]} and candidate_ids (C,), got {shapes}")
+
+
+def queue_pairs(given: Given) -> Pairs:
+    """Queries with their keys as positives and given candidates: one direction.
+
+    Candidates that every rank holds, as those of a queue or bank, stay as they are; shares of them are joined.
+    """
+    candidates, candidate_ids, candidate_rows = given.candidates, given.candidate_ids, given.candidate_rows
+    assert candidates is not None
+    assert candidate_ids is not None
+    keys = in_place(candidates, measure(candidates), given.unit)
+    log_weights, vectors = given.log_weights, given.candidate_guide
+    if not given.joined:
         keys, candidate_ids = gather(keys), gather(candidate_ids)
         candidate_rows = None if candidate_rows is None else gather(candidate_rows)
-        candidate_guide = None if candidate_guide is None else gather(candidate_guide)
+        vectors = None if vectors is None else gather(vectors)
         log_weights = None if log_weights is None else gather(log_weights)
-    seen = None
-    if guide is not None and candidate_guide is not None:
-        seen = Guide(guide[0], (guide[0] * guide[1]).sum(1), _seen("candidate_guide", candidate_guide), guide[1])
-    return Pairs(
-        first,
-        ids,
-        (first * second).sum(1),
+    seen, guide, second = None, given.guide, given.second
+    if guide is not None and vectors is not None:
+        seen = Guide(guide[0], (guide[0] * guide[1]).sum(1), _seen("candidate_guide", vectors), guide[1])
+    positives = torch.zeros_like(given.first[:, 0]) if second is None else (given.first * second).sum(1)
+    pairs = Pairs(
+        given.first,
+        given.ids,
+        positives,
         keys,
         candidate_ids,
-        second.detach(),
-        anchor_rows=rows,
+        None if second is None else second.detach(),
+        anchor_rows=given.rows,
         candidate_rows=candidate_rows,
         guide=seen,
         log_weights=log_weights,
-        positive_log_weights=positive_log_weights,
+        positive_log_weights=given.positive_log_weights,
+        has_positive=second is not None,
     )
+    return pairs.measured()[0]

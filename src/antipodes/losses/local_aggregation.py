@@ -50,7 +50,7 @@ class LocalAggregation(Loss):
         super().__init__(temperature, negatives)
         if not 0 <= start <= 1:
             raise ValueError(f"start must be in [0, 1], got {start}: it is the share of training without clusters")
-        if negatives is not None and negatives.reweighs:
+        if negatives is not None and negatives.needs.reweighs:
             raise ValueError(
                 "local aggregation compares the means over two sets: policies that reweigh a sum do not fit"
             )

@@ -5,49 +5,39 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, get_args
+from dataclasses import replace
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from antipodes.candidates.batch import batch_pairs, small_batch
+from antipodes.candidates.batch import batch_pairs, single_view_pairs, small_batch
 from antipodes.distributed import gather, world_size
 from antipodes.functional._compiling import eager_full_precision
 from antipodes.functional._reading import has_zero, on_host
 from antipodes.functional.batch_softmax import Views
 from antipodes.functional.contrast import contrast_both
 from antipodes.functional.errors import NotFinite
-from antipodes.functional.normalise import Measured, measure
+from antipodes.functional.normalise import Measured
 from antipodes.functional.sums import Sums
 from antipodes.losses.base import LossModule
 from antipodes.losses.distillation import Distillation
-from antipodes.losses.inputs import (
-    Ids,
-    check_embeddings,
-    check_length,
-    check_shapes,
-    check_supports,
-    check_weights,
-    own_numbers,
-    queue_pairs,
-    share_of_training,
-    view_guide,
-    whole_numbers,
-)
+from antipodes.losses.dot import shrink
+from antipodes.losses.inputs import Given, Ids, check_call, own_numbers, queue_pairs, share_of_training
 from antipodes.losses.mined import count_skipped
 from antipodes.losses.observation import FlaggedPairs
-from antipodes.losses.shares import check_shares
 from antipodes.losses.soft_targets import Refine
-from antipodes.losses.step import Step, statistics
+from antipodes.losses.step import Part, Step, statistics
 from antipodes.losses.temperature import Temperature, check_temperature
 from antipodes.losses.views import NOT_FINITE, ViewFacts, examine_views
 from antipodes.negatives.collapse import COLLAPSED, NARROW, negative_similarity
 from antipodes.negatives.policy import Policy
 from antipodes.pairs import Guide, Pairs, Rule
 
-TreatmentName = Literal["eliminate", "attract", "refine"]
+TreatmentName = Literal["eliminate", "attract", "attract_inside", "refine"]
 Reduction = Literal["mean", "none"]
-Contrast = Callable[[Pairs, Any, Sequence[Rule]], Sums]
+Similarity = Literal["cosine", "dot"]
+Contrast = Callable[[Pairs, float | Tensor, Sequence[Rule]], Sums]
 """Pairs, the temperature and rules to sums: `Pairs.contrast`, or another way to sum over what the rules keep."""
 
 _PATIENCE = 2  # calls in a row whose ids are 0..B-1 before that is called odd
@@ -63,7 +53,9 @@ class Loss(LossModule, ABC):
         temperature: Divides the similarities: a number, or a `Temperature` that moves or learns.
         negatives: The policy; None keeps every candidate but the anchor's own sample.
         treatment: What happens to false negatives: `eliminate` takes them out of the sum, `attract` pulls them like
-            positives, `refine` pulls each as much as the anchor's positive resembles it, with the numbers of `Refine`.
+            positives (the mean over positives is outside the logarithm), `attract_inside` sums them with the positive
+            inside the logarithm, and `refine` pulls each as much as the anchor's positive resembles it, with the
+            numbers of `Refine`.
         reduction: `mean` over anchors, or `none` for the loss of every anchor, (A,): of a batch its first views, then
             its second ones.
         total_steps: How many calls the training will have. With it the loss counts them itself, and `progress`
@@ -72,8 +64,10 @@ class Loss(LossModule, ABC):
     """
 
     general: ClassVar[bool] = True  # False: only methods that name it in their `trains` can train it
-    whole: ClassVar[bool] = False  # True: on a bank it wants every entry, not a draw
+    whole: ClassVar[bool] = False  # True: on a bank it needs every entry, not a draw
     sums_positives: ClassVar[bool] = True  # False: the positive does not compete with the candidates
+    pulls_inside: ClassVar[bool] = False  # True: it can sum positives inside the logarithm, and do without a view
+    similarity: Similarity = "cosine"
     steps: Tensor
 
     def __init__(
@@ -99,7 +93,9 @@ class Loss(LossModule, ABC):
             raise ValueError(f"treatment must be one of {', '.join(get_args(TreatmentName))}, got {treatment!r}")
         if treatment != "eliminate" and negatives is None:
             raise ValueError(f"treatment {treatment!r} needs a policy that finds false negatives: give negatives")
-        if self.treatment == "eliminate" and negatives is not None and negatives.weighs:
+        if self.treatment == "attract_inside" and not self.pulls_inside:
+            raise ValueError(f"{type(self).__name__} has no logarithm of a sum of positives: give treatment='attract'")
+        if self.treatment in ("eliminate", "attract_inside") and negatives is not None and negatives.needs.weighs:
             raise ValueError("the policy's weights say how much pairs are pulled: give treatment='attract' or 'refine'")
         if reduction not in get_args(Reduction):
             raise ValueError(f"reduction must be one of {', '.join(get_args(Reduction))}, got {reduction!r}")
@@ -117,7 +113,7 @@ class Loss(LossModule, ABC):
     def forward(
         self,
         z1: Tensor,
-        z2: Tensor,
+        z2: Tensor | None,
         ids: Ids | None = None,
         *,
         rows: Ids | None = None,
@@ -131,89 +127,73 @@ class Loss(LossModule, ABC):
         weights: Tensor | None = None,
         candidate_log_weights: Tensor | None = None,
         positive_log_weights: Tensor | None = None,
+        temperature: float | Tensor | None = None,
         progress: float | None = None,
     ) -> Tensor:
         """The mean loss over this rank's anchors.
 
+        Queries and documents, images and texts go through `OneWay` or `TwoWay` instead: without candidates this call
+        also pushes z1 from z1 and z2 from z2.
+
         Args:
             z1: (B, D) embeddings of one view (the queries, when candidates are given); any length.
-            z2: (B, D) embeddings of the other view (the keys).
-            ids: (B,) dataset indices, as a tensor, list or array of whole numbers. They may be left out where neither a
-                policy nor candidates need to know which sample is which.
-            rows: (B,) where the samples stand in tables and labels; only if several share an id.
+            z2: (B, D) embeddings of the other view (the keys); None if there is no other view: then the candidates that
+                the policy flags are the positives, with `attract` or `attract_inside`.
+            ids: (B,) dataset indices, as a tensor, list or array of whole numbers, or texts. They may be left out where
+                neither a policy nor candidates need to know which sample is which.
+            rows: (B,) where the samples stand in tables and labels; None takes the ids.
             candidates: (C, D) negatives from a queue or bank; then only z1 is an anchor. None: the batch, both ways.
             candidate_ids: (C,) their dataset indices, -1 for empty slots. A candidate of the anchor's own id or of -1
                 does not count; mined negatives need the ids of the samples that they show, or ids that nothing else
                 has. On the CPU the loss warns once of mined negatives that have the ids of their queries.
-            candidate_rows: (C,) their rows, with `rows`.
+            candidate_rows: (C,) their rows, with `rows`; not needed if the candidates are z2.
             gathered: Whether all ranks give the same candidates, as a queue or bank that every rank holds (True), or
                 each its own share, which are then joined (False). None finds out by comparing their ids over the ranks.
-            supports: (S, B, D) embeddings of further views of the samples, for a policy that asks for some.
-            guide: A guide's vectors (B, G) of both views, for policies that look there; any length.
-            candidate_guide: (C, G) the guide's vectors of the candidates.
+            supports: (S, B, D) embeddings of further views of the samples, for a policy that needs some.
+            guide: A guide's vectors (B, G) of both views, for policies that compare there; any length.
+            candidate_guide: (C, G) the guide's vectors of the candidates; not needed if the candidates are z2.
             weights: (B,) at least 0: the loss is then a weighted mean.
             candidate_log_weights: (C,), or (B,) without candidates: raises the logit of every candidate; bounds still
                 compare the similarity itself. -log of the sampling probability is the logQ correction of Yi et al.,
                 which is meant for all logits: without candidates a sample's weight is also that of its positive.
             positive_log_weights: (B,) raises the logits of the positives, with candidates: those of z2.
+            temperature: In the place of the loss's own, for this call: a number, or a tensor of one with gradient.
             progress: Share of training done. It may be left out with `total_steps`, or if nothing depends on it.
 
         Raises:
             ValueError: for shapes that do not fit, candidates without ids, or embeddings that are not finite.
         """
-        if (candidates is None) != (candidate_ids is None):
-            raise ValueError("candidates and candidate_ids go together: the ids keep an anchor's own copy out")
-        check_embeddings(z1=z1, z2=z2, candidates=candidates)
-        numbers = None if ids is None else whole_numbers(ids, z1)
-        check_shapes(z1, z2, numbers)
-        if numbers is None:
-            numbers = self.own_ids(z1, candidates)
-        places = None if rows is None else whole_numbers(rows, z1, "rows")
-        check_length("rows", places, len(z1))
-        if supports is not None:
-            check_supports(supports, z1)
-        if weights is not None:
-            check_weights("weights", weights, len(z1), least=0)
-        if candidate_log_weights is not None or positive_log_weights is not None:
-            raised = len(z1 if candidates is None else candidates)
-            check_weights("candidate_log_weights", candidate_log_weights, raised)
-            self._check_positives(positive_log_weights, candidate_log_weights, candidates, len(z1))
-        # in one go, and linked to the graph once it is known how: small batches pay by the operation
-        views = Views(z1, z2, measure(torch.cat((z1.detach(), z2.detach()))))
-        seen, small = self.check_views([views.measured], numbers, places), False
-        vectors = view_guide(guide, len(z1))
-        if candidates is None or candidate_ids is None:
-            check_shares(z1, z2, numbers)
-            asks = self.ask_guide is not None or self.distill is not None
-            plain = world_size() == 1 and candidate_log_weights is None and not asks
-            small = plain and self.goes_direct(views.measured.unit)
-            if small:
-                pairs = small_batch(views.measured.unit, numbers, seen.distinct, places, vectors)
-            else:
-                teachers = self.treatment == "refine" or self.ask_guide is not None
-                pairs = batch_pairs(
-                    views.linked(), numbers, places, vectors, candidate_log_weights, teachers, seen.distinct
-                )
-        else:
-            first, second = views.linked().chunk(2)
-            key_ids = whole_numbers(candidate_ids, z1, "candidate_ids")
-            key_rows = None if candidate_rows is None else whole_numbers(candidate_rows, z1, "candidate_rows")
-            pairs = queue_pairs(
-                first, second, numbers, candidates, key_ids, places, key_rows, vectors, candidate_guide,
-                candidate_log_weights, positive_log_weights, gathered,
-            )  # fmt: skip
-            self._warn_of_skipped(z2, numbers, candidates, key_ids)
-        if pairs.candidates is None:
-            pairs.remember(*seen.known())
-        if weights is not None:
-            weights = weights.repeat(len(pairs.anchors) // len(z1))
-        step = self.begin(pairs.with_supports(supports), progress)
-        if small:
-            losses = self.direct(step, views)
-            if losses is not None:
-                return self._conclude(step, losses, weights)
-            step = step.linked(views)
-        return self.finish(step, self.sums(step), weights)
+        given = check_call(
+            self, z1, z2, ids, rows, candidates, candidate_ids, candidate_rows, gathered, supports, guide,
+            candidate_guide, weights, candidate_log_weights, positive_log_weights, temperature,
+        )  # fmt: skip
+        pairs, views = self.make_pairs(given)
+        step = self.begin(pairs.with_supports(supports), progress, given.temperature)
+        losses = None if views is None else self.direct(step, views)
+        if losses is None:
+            step = step if views is None else step.linked(views)
+            losses = self.reweighed_value(step, self.sums(step))
+        return self._conclude(step, losses, given.weights_of(len(pairs.anchors)))
+
+    def make_pairs(self, given: Given) -> tuple[Pairs, Views | None]:
+        """The pairs of a call, and its views where they are so few that `direct` may have a quicker way."""
+        if given.candidates is not None:
+            pairs = queue_pairs(given)
+            self._warn_of_skipped(given)
+            return pairs, None
+        if given.second is None:
+            return single_view_pairs(given.first, given.ids, given.rows, given.log_weights, given.facts), None
+        asks = self.ask_guide is not None or self.distill is not None
+        plain = world_size() == 1 and given.log_weights is None and given.views is not None and not asks
+        if given.views is not None and plain and self.goes_direct(given.views.measured.unit, given.temperature):
+            unit = given.views.measured.unit
+            return small_batch(unit, given.ids, given.distinct, given.rows, given.guide, given.facts), given.views
+        teachers = self.treatment == "refine" or self.ask_guide is not None
+        linked = torch.cat((given.first, given.second)) if given.views is None else given.views.linked()
+        pairs = batch_pairs(
+            linked, given.ids, given.rows, given.guide, given.log_weights, teachers, given.distinct, given.facts
+        )
+        return pairs, None
 
     @eager_full_precision
     def evaluate(
@@ -222,21 +202,42 @@ class Loss(LossModule, ABC):
         progress: float | None = None,
         contrast: Contrast = Pairs.contrast,
         weights: Tensor | None = None,
+        temperature: float | Tensor | None = None,
     ) -> Tensor:
-        """The mean loss of pairs that are ready (normalised, gathered); methods with a queue or bank come in here.
+        """The mean loss of pairs that are ready (normalised, gathered); methods with a queue or bank use it.
 
         Args:
             pairs: What is compared.
             progress: Share of training done; see `forward`.
             contrast: How to sum over what the rules keep; the default takes every kept candidate once.
             weights: (A,) of the anchors, for a weighted mean.
+            temperature: As in `forward`.
         """
-        if not math.isfinite(pairs.measure(pairs.positives.detach().sum())[0]):
+        pairs, (total,) = pairs.measured(pairs.positives.detach().sum())
+        if not math.isfinite(total):
             raise NotFinite(NOT_FINITE)
-        step = self.begin(pairs, progress)
+        step = self.begin(pairs, progress, temperature)
         return self.finish(step, self.sums(step, contrast), weights)
 
-    def goes_direct(self, unit: Tensor) -> bool:
+    def evaluate_blocks(
+        self,
+        blocks: Sequence[Pairs],
+        progress: float | None = None,
+        weights: Tensor | None = None,
+        temperature: float | Tensor | None = None,
+    ) -> Tensor:
+        """The mean loss of pairs of queries and documents whose candidates stand in one denominator.
+
+        Args:
+            blocks: As `OneWay` makes them; the first compares queries with documents.
+            progress: As in `forward`.
+            weights: (A,) of the anchors.
+            temperature: As in `forward`.
+        """
+        step = self.begin(blocks[0], progress, temperature, blocks[1:])
+        return self.finish(step, self.sums(step), weights)
+
+    def goes_direct(self, unit: Tensor, temperature: float | Tensor | None = None) -> bool:
         """Whether `direct` may have a quicker way for a batch of these views (2b, D), unless the policy forbids it."""
         return False
 
@@ -248,8 +249,10 @@ class Loss(LossModule, ABC):
         return None
 
     def sums(self, step: Step, contrast: Contrast = Pairs.contrast) -> Sums:
-        """The kernel's sums over what the rules keep."""
-        return contrast(step.pairs, step.temperature, step.all_rules)
+        """The kernel's sums over what the rules keep, of all parts of the denominator."""
+        sums = contrast(step.pairs, step.temperature, step.all_rules)
+        further = [part.pairs.contrast(step.temperature, part.rules) for part in step.parts]
+        return joined(sums, further) if further else sums
 
     def sums_both(self, step: Step, other: Step) -> tuple[Sums, Sums]:
         """The sums of two directions, whose anchors are each other's candidates, from one product of similarities."""
@@ -263,52 +266,108 @@ class Loss(LossModule, ABC):
             first_rules=step.all_rules,
             second_rules=other.all_rules,
             guide=None if guide is None else (guide.anchors, guide.keys()),
-            extent=pairs.extent,
+            extent=pairs.facts.extent,
         )
+
+    @property
+    def shares_product(self) -> bool:
+        """Whether two directions may come from one product of similarities (`sums_both`)."""
+        return True
 
     def shared_parts(self) -> list[nn.Module | nn.Parameter]:
         """What two directions of one loss have in common: a temperature, unless every sample has its own."""
         learned = isinstance(self.temperature, Temperature) and self.temperature.per_sample is None
         return [self.temperature] if learned else []  # type: ignore[list-item]
 
-    def begin(self, pairs: Pairs, progress: float | None = None) -> Step:
-        """Judge the pairs: what `evaluate` does before the kernel sums."""
+    def begin(
+        self,
+        pairs: Pairs,
+        progress: float | None = None,
+        temperature: float | Tensor | None = None,
+        blocks: Sequence[Pairs] = (),
+    ) -> Step:
+        """Judge the pairs: what `evaluate` does before the kernel sums.
+
+        Tables learn from the first pairs alone, and what they have learned applies to all blocks.
+        """
         progress, learn = self._progress(progress), self.learning
         if self.ask_guide is not None and pairs.guide is None:
             pairs = pairs.with_guide(self.ask_guide(pairs, learn=learn))
         rules: Sequence[Rule] = [Rule()]
+        of_blocks: list[Sequence[Rule]] = [rules] * len(blocks)
         if self.negatives is not None:
+            self._check_needs(pairs, blocks)
             with torch.no_grad():
                 rules = self.judge(pairs, progress, learn)
+                of_blocks = [self.judge(block, progress, learn=False) for block in blocks]
             self._observe(lambda: FlaggedPairs(pairs.detached(), rules))
             self._warn_of_collapse(pairs, rules)
+        if temperature is None:
+            temperature = self.temperature  # type: ignore[assignment]
+            if isinstance(temperature, Temperature):
+                temperature = temperature(pairs.rows()[0], progress)
+        treated = self.treat(pairs, rules)
+        extra = [*self.inside(treated), *self.extra_rules(pairs, progress, learn)]
+        if len(extra) > len(self.inside(treated)) and blocks:
+            raise ValueError(f"{type(self).__name__} compares two sets of candidates: it has no further blocks")
+        parts = []
+        several = max(len(each) for each in (treated, *of_blocks))
+        treated = _repeated(treated, several)
+        for block, judged in zip(blocks, of_blocks, strict=True):
+            of_block = _repeated(self.treat(block, judged), several)
+            parts.append(Part(block, [*of_block, *self.inside(of_block)]))
+        if several > len(rules):
+            extra = list(self.inside(treated))
+        again = any(block.block == "document_to_query" for block in blocks)
+        step = Step(pairs, progress, learn, temperature, treated, extra, tuple(parts), positive_again=again)  # type: ignore[arg-type]
+        return step if self.similarity == "cosine" else shrink(step)
+
+    def treat(self, pairs: Pairs, rules: Sequence[Rule]) -> Sequence[Rule]:
+        """The rules with false negatives dropped or pulled, as the treatment says."""
+        if self.treatment == "attract_inside":
+            return [rule.eliminate() for rule in pairs.bounded(rules)]
         treated = rules if self.treatment == "eliminate" else [rule.attract() for rule in rules]
-        if self.treatment == "refine" or (self.negatives is not None and self.negatives.reweighs):
+        if self.treatment == "refine" or (self.negatives is not None and self.negatives.needs.reweighs):
             treated = pairs.bounded(treated)
-        temperature = self.temperature
-        if isinstance(temperature, Temperature):
-            temperature = temperature(pairs.rows()[0], progress)
-        return Step(pairs, progress, learn, temperature, treated, self.extra_rules(pairs, progress, learn))
+        return treated
+
+    def inside(self, treated: Sequence[Rule]) -> Sequence[Rule]:
+        """Rules that sum what stands beside the positive inside the logarithm."""
+        if self.treatment != "attract_inside":
+            return ()
+        return [replace(rule.attract(), only_pulled=True) for rule in treated]
 
     def finish(self, step: Step, sums: Sums, weights: Tensor | None = None) -> Tensor:
         """Turn the kernel's sums into the loss: what `evaluate` does after the kernel."""
-        if self.negatives is not None and self.negatives.reweighs:
+        return self._conclude(step, self.reweighed_value(step, sums), weights)
+
+    def reweighed_value(self, step: Step, sums: Sums) -> Tensor:
+        """The loss per rule and anchor, (R, A), of sums that the policy and the treatment may change first."""
+        if self.negatives is not None and self.negatives.needs.reweighs:
             sums = self.negatives.reweigh(step.pairs, step.rules, sums, step.temperature)
-        policy = slice(len(step.rules))  # what the loss needs besides comes last
-        self.take_down(step, sums.kept[policy], sums.pulled[policy])
+        count = len(step.rules)  # what the loss needs besides comes last
+        kept, pulled = sums.kept[:count], sums.pulled[:count]
+        if self.treatment == "attract_inside":
+            pulled = sums.kept[count : 2 * count]
+            kept = kept + pulled
+        self.take_down(step, kept, pulled)
         if self.treatment == "refine":
             sums, self._record.numbers["refined_mass"] = self.soft_targets.relabel(step, sums)
-        return self._conclude(step, self.value(step, sums), weights)
+        return self.value(step, sums)
 
     def take_down(self, step: Step, kept: Tensor | None, pulled: Tensor | None = None) -> None:
         """Keep what a log shows of this step, and warn of what is odd about it; numbers as in `statistics`."""
-        self._report({}, statistics(step.pairs, step.rules, kept, pulled))
+        blocks = [part.pairs for part in step.parts]
+        self._report({}, statistics(step.pairs, step.rules, kept, pulled, blocks, step.scale**2))
+        if self._record.ignored is not None:
+            self._record.numbers["given_ignored"] = self._record.ignored
+            self._record.ignored = None
         if self.negatives is not None:
             self._record.numbers |= self.negatives.statistics()
         if isinstance(step.temperature, Tensor):
             self._record.numbers["temperature"] = step.temperature.detach().mean()
         if kept is not None:
-            self._warn_of_nobody(step.pairs, kept)
+            self._warn_of_none_left(step.pairs, kept)
 
     def _conclude(self, step: Step, losses: Tensor, weights: Tensor | None) -> Tensor:
         """Count the step, and reduce the losses of anchors (A,), or of rules and anchors (R, A)."""
@@ -324,7 +383,7 @@ class Loss(LossModule, ABC):
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """The rules of the policy."""
-        return [Rule()] if self.negatives is None else self.negatives.judge(pairs, progress, learn=learn)
+        return [Rule()] if self.negatives is None else self.negatives.rules(pairs, progress, learn)
 
     def extra_rules(self, pairs: Pairs, progress: float, learn: bool) -> Sequence[Rule]:
         """Rules whose sums the loss needs beside those of the policy; they come last."""
@@ -337,10 +396,16 @@ class Loss(LossModule, ABC):
         return by_policy or (isinstance(self.temperature, Temperature) and self.temperature.uses_progress)
 
     @property
+    def needs_rows(self) -> bool:
+        """Whether a policy, the temperature or the loss itself looks samples up in tables."""
+        per_sample = isinstance(self.temperature, Temperature) and self.temperature.per_sample is not None
+        return per_sample or any(policy.needs.rows for policy in self.policies())
+
+    @property
     def uses_guide(self) -> bool:
-        """Whether a policy, the treatment or the loss itself looks at the guide's space."""
+        """Whether a policy, the treatment or the loss itself compares in the guide's space."""
         refined = self.treatment == "refine" and self.soft_targets.space == "guide"
-        return refined or self.distill is not None or any(policy.uses_guide for policy in self.policies())
+        return refined or self.distill is not None or any(policy.needs.guide for policy in self.policies())
 
     @abstractmethod
     def value(self, step: Step, sums: Sums) -> Tensor:
@@ -350,41 +415,70 @@ class Loss(LossModule, ABC):
         """What is pulled: the similarity of the positive and of the pulled candidates, a weighted mean per anchor."""
         if self.treatment == "eliminate":
             return step.pairs.positives
-        if not self.soft_targets.positive:
+        if not (self.soft_targets.positive and step.pairs.has_positive):
             return sums.pulled_sum / torch.where(sums.pulled > 0, sums.pulled, 1.0)
         return (step.pairs.positives + sums.pulled_sum) / (1 + sums.pulled)
 
-    def _warn_of_skipped(self, z2: Tensor, ids: Tensor, candidates: Tensor, candidate_ids: Tensor) -> None:
-        """Warn of mined negatives that their ids leave out; looked at where reading is free, and ever more seldom."""
+    def _check_needs(self, pairs: Pairs, blocks: Sequence[Pairs]) -> None:
+        """Refuse pairs that lack what the policy compares with."""
+        assert self.negatives is not None
+        needs, name = self.negatives.needs, type(self.negatives).__name__
+        if needs.positive and not pairs.has_positive:
+            raise ValueError(f"{name} compares with the anchor's own positive: give z2, the other views")
+        if needs.identities and pairs.identities is None:
+            raise ValueError(
+                f"{name} looks queries and documents up by their identities: "
+                "give OneWay or TwoWay ids=(query_ids, document_ids)"
+            )
+        if blocks and (needs.reweighs or self.treatment == "refine"):
+            what = "refine" if self.treatment == "refine" else name
+            raise ValueError(f"{what} changes the sum over one block of candidates: leave the further blocks out")
+
+    def _warn_of_skipped(self, given: Given) -> None:
+        """Warn of mined negatives that their ids leave out; checked where reading is free, and ever more seldom."""
         calls = self._record.calls
+        candidates, candidate_ids, second = given.candidates, given.candidate_ids, given.raw_second
+        if candidates is None or candidate_ids is None or second is None:
+            return
         if calls & (calls - 1) or not on_host(candidates) or self._record.skipped:
             return
-        self._record.skipped = count_skipped(z2, ids, candidates, candidate_ids)
+        self._record.skipped = count_skipped(second, given.ids, candidates, candidate_ids)
         if self._record.skipped:
-            self._warn(
+            self.warn_once(
                 f"{self._record.skipped} of {len(candidates)} candidates have the id of the anchor at their place or "
                 "-1 and do not count for it: a mined negative needs in candidate_ids the id of the sample that it shows"
             )
 
+    def count_ignored(self, ignored: Tensor, given_ids: Tensor) -> None:
+        """Count given negatives (B K,) that have their anchor's own document, and warn of them once."""
+        self._record.ignored = ignored
+        calls = self._record.calls
+        due = on_host(ignored) or calls & (calls - 1) == 0
+        if due and int(ignored):
+            self.warn_once(
+                f"{int(ignored)} of {len(given_ids)} hard_negatives have the document id of their own anchor and are "
+                "ignored: a negative must be another document"
+            )
+
     def _warn_of_collapse(self, pairs: Pairs, rules: Sequence[Rule]) -> None:
-        """Warn where a policy goes by the order of nearly equal similarities; looked at in calls 1, 2, 4, 8, ..."""
-        ranked = self.negatives is not None and self.negatives.ranks and any(rule.ranks for rule in rules)
-        if not ranked or COLLAPSED in self._record.warned:
+        """Warn where a policy goes by the order of nearly equal similarities; checked in calls 1, 2, 4, 8, ..."""
+        ranked = self.negatives is not None and self.negatives.needs.order and any(rule.ranks for rule in rules)
+        if not ranked or self.similarity != "cosine" or COLLAPSED in self._record.warned:
             return
         record = self._record
         record.rankings += 1
         if record.rankings & (record.rankings - 1) == 0 and negative_similarity(pairs).item() > NARROW:
-            self._warn(COLLAPSED)
+            self.warn_once(COLLAPSED)
 
-    def _warn_of_nobody(self, pairs: Pairs, kept: Tensor) -> None:
-        """Warn where an anchor has no negatives left; looked at where it is free, and in calls 1, 2, 4, 8, ..."""
+    def _warn_of_none_left(self, pairs: Pairs, kept: Tensor) -> None:
+        """Warn where an anchor has no negatives left; checked where reading is free, and in calls 1, 2, 4, 8, ..."""
         record = self._record
         record.calls += 1
         due = on_host(kept) or record.calls & (record.calls - 1) == 0
         if due and _NONE_LEFT not in record.warned and has_zero(kept.detach()):
             ids = pairs.candidate_ids
             if ids is None or bool((ids >= 0).any()):  # else it is the first step of a queue
-                self._warn(_NONE_LEFT)
+                self.warn_once(_NONE_LEFT)
 
     def _progress(self, progress: float | None) -> float:
         """The share of training done: as told, as counted, or the end where it makes no difference."""
@@ -410,9 +504,8 @@ class Loss(LossModule, ABC):
         return (weights * losses).sum() / torch.where(total > 0, total, 1.0)
 
     def own_ids(self, z1: Tensor, candidates: Tensor | None = None) -> Tensor:
-        """Ids where none were given, if nobody needs to know them."""
-        per_sample = isinstance(self.temperature, Temperature) and self.temperature.per_sample is not None
-        if candidates is not None or per_sample or any(policy.by_row for policy in self.policies()):
+        """Ids where none were given, if nothing needs to know them."""
+        if candidates is not None or self.needs_rows:
             who = "candidates" if candidates is not None else "the policy or the loss"
             raise ValueError(f"ids are missing: {who} must know which sample is which, give dataset indices (B,)")
         return own_numbers(len(z1), z1)
@@ -427,27 +520,17 @@ class Loss(LossModule, ABC):
         """
         seen = examine_views(measured, ids, rows)
         (lowest, highest), count = seen.rows, ids.shape[0]
-        if seen.shortest == 0:
-            self._warn("some embeddings are zero vectors: their similarities are 0 and they get no gradient")
+        if seen.shortest == 0 and self.similarity == "cosine":
+            self.warn_once("some embeddings are zero vectors: their similarities are 0 and they get no gradient")
         local = self.learning and lowest == 0 < highest and self._table_rows() >= 10 * count
         record = self._record
         record.local_ids = record.local_ids + 1 if local and highest == count - 1 else 0
         if record.local_ids == _PATIENCE:
-            self._warn(
+            self.warn_once(
                 f"ids were 0..{highest} in {_PATIENCE} calls in a row, with tables of {self._table_rows()} rows: "
                 "they must be positions in the dataset, not in the batch"
             )
         return seen
-
-    def _check_positives(
-        self, weights: Tensor | None, of_candidates: Tensor | None, candidates: Tensor | None, count: int
-    ) -> None:
-        """Refuse log weights of positives that do not fit, and warn where only the candidates have some."""
-        if weights is not None and candidates is None:
-            raise ValueError("without candidates the positives have the weights of their samples: leave them out")
-        check_weights("positive_log_weights", weights, count)
-        if self.sums_positives and weights is None and of_candidates is not None and candidates is not None:
-            self._warn(_ONE_SIDED)
 
     def _table_rows(self) -> int:
         """The size of the dataset, as far as tables know it."""
@@ -455,8 +538,26 @@ class Loss(LossModule, ABC):
         return max([per_sample or 0, *(policy.num_samples or 0 for policy in self.policies())])
 
 
-_ONE_SIDED = (
-    "candidate_log_weights without positive_log_weights leave the positives' logits as they are: "
-    "a logQ correction is meant for both"
-)
 _NONE_LEFT = "some anchors have no negatives left: nothing pushes them"
+
+
+def joined(sums: Sums, further: Sequence[Sums]) -> Sums:
+    """The sums of several sets of candidates in one denominator: logarithms of sums add up in the exponent."""
+    every = (sums, *further)
+    log_sum = sums.log_sum
+    for each in further:
+        log_sum = add_in_log(log_sum, each.log_sum)
+    kept, pulled_sum, pulled = (sum(column[1:], column[0]) for column in list(zip(*every, strict=True))[1:])
+    return Sums(log_sum, kept, pulled_sum, pulled)
+
+
+def add_in_log(a: Tensor, b: Tensor) -> Tensor:
+    """log(e^a + e^b), also where both are -inf, with no gradient there."""
+    nothing = (a == -torch.inf) & (b == -torch.inf)
+    total = torch.logaddexp(a.masked_fill(nothing, 0.0), b.masked_fill(nothing, 0.0))
+    return total.masked_fill(nothing, -torch.inf)
+
+
+def _repeated(rules: Sequence[Rule], count: int) -> Sequence[Rule]:
+    """One rule so many times, or as many rules as there are."""
+    return [*rules] * count if len(rules) == 1 and count > 1 else rules

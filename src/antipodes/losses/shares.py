@@ -1,4 +1,4 @@
-"""What several ranks hand to one loss: as many samples each, and ids that tell the samples of all ranks apart."""
+"""What several ranks hand to one loss: as many samples each, and ids that differ between the samples of all ranks."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def check_shares(
     candidates: Tensor | None = None,
     candidate_ids: Tensor | None = None,
     gathered: bool | None = None,
+    given: int = -1,
 ) -> bool:
     """Refuse what the ranks give if it does not fit together; one small collective, and none on a single rank.
 
@@ -28,6 +29,7 @@ def check_shares(
         candidates: (c, D) from elsewhere, if there are any.
         candidate_ids: (c,) theirs.
         gathered: Whether every rank gives the same candidates; None finds out.
+        given: How many given negatives this rank has, of which every rank must have as many.
 
     Returns:
         Whether every rank gives the same candidates, so that there is nothing to join.
@@ -38,7 +40,7 @@ def check_shares(
     """
     if world_size() == 1:
         return True
-    given = -1 if candidates is None else len(candidates)
+    given = given if candidates is None else len(candidates)
     lengths = torch.tensor([len(first), given], device=first.device)
     counted = (ids == torch.arange(len(ids), device=ids.device)).all() & (len(ids) > 1)
     ours = [counted.long(), _fingerprint(first) + 3 * _fingerprint(second)]
@@ -61,7 +63,7 @@ def check_shares(
                 f"the ranks give candidates of the same ids that are not the same: {_WHERE}; "
                 "gathered=False joins other views of the same samples"
             )
-    if not gathered and len(numbers) > 1:
+    if (not gathered or candidates is None) and len(numbers) > 1:
         counts = " and ".join(str(max(rank[1], 0)) for rank in ranks)
         raise ValueError(f"the ranks give {counts} candidates: every rank must give as many, or all the same ones")
     return gathered

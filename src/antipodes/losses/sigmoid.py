@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antipodes.functional.sigmoid import SigmoidSums, sigmoid_both
+from antipodes.functional.sigmoid import sigmoid_both
 from antipodes.functional.sums import Sums
 from antipodes.losses.distillation import Distillation
 from antipodes.losses.loss import Contrast, Loss, Reduction, Treatment
@@ -25,16 +25,16 @@ class Sigmoid(Loss):
 
         loss_i = softplus(-z_i+) + sum_k softplus(z_ik)
 
-    No candidate competes with another. With `treatment="attract"` a false negative is a positive as well: it has
-    softplus(-z) instead of softplus(z). With `"refine"` its answer is q between no and yes, and its loss
+    There is one logarithm per pair, not one per anchor. With `treatment="attract"` a false negative is a positive as
+    well: it has softplus(-z) instead of softplus(z). With `"refine"` its answer is q between no and yes, and its loss
 
         q_ik softplus(-z_ik) + (1 - q_ik) softplus(z_ik),   q_ik = w_ik mu p_i^2 / (1 + mu p_i^2)
 
     where q is what pulls it in InfoNCE, relative to the positive, whose own answer stays yes: with t_ik the similarity
     of the positive's embedding to the candidate, w_ik = e^((t_ik - t_ii) / (tau tau')) and p_i = 1 / (1 + sum_k w_ik).
 
-    SigLIP's loss between images and texts is one direction of it,
-    `loss_fn(image, text, ids, candidates=text, candidate_ids=ids)`; `TwoWay` gives every direction a policy.
+    SigLIP's loss between images and texts is one direction of it, `OneWay(Sigmoid())(image, text, ids)`; `TwoWay` gives
+    every direction a policy.
 
     Args:
         temperature: Divides the similarities: where it starts, or a `Temperature` of one's own. SigLIP starts at 1/10.
@@ -71,7 +71,7 @@ class Sigmoid(Loss):
         super().__init__(temperature, negatives, treatment, reduction, total_steps, distill)
         if not math.isfinite(bias):
             raise ValueError(f"bias must be finite, got {bias}: it is added to every logit")
-        if negatives is not None and negatives.reweighs:
+        if negatives is not None and negatives.needs.reweighs:
             raise ValueError("the sigmoid loss has no sum of exponentials: policies that reweigh it do not fit")
         if self.soft_targets.among == "others":
             raise ValueError("the sigmoid loss asks about each pair by itself: there is no share of others to give")
@@ -93,10 +93,15 @@ class Sigmoid(Loss):
             raise ValueError("the sigmoid loss sums over all candidates: it cannot draw some of them from a bank")
         if step.pairs.log_weights is not None or step.pairs.positive_log_weights is not None:
             raise ValueError("the sigmoid loss does not compare candidates: leave their log weights out")
-        soft = self.treatment == "refine"
-        return _as_sums(
-            step.pairs.sigmoid(step.temperature, averaged_over_ranks(self.bias), step.all_rules, soft), soft
-        )
+        soft, bias = self.treatment == "refine", averaged_over_ranks(self.bias)
+        sums = Sums(*step.pairs.sigmoid(step.temperature, bias, step.all_rules, soft))
+        for part in step.parts:  # losses of pairs add up
+            more = Sums(*part.pairs.sigmoid(step.temperature, bias, part.rules, soft))
+            sums = Sums(*(one + other for one, other in zip(sums, more, strict=True)))
+        if not step.positive_again:
+            return sums
+        again = F.softplus(-(step.pairs.positives / step.temperature + bias))
+        return sums._replace(log_sum=sums.log_sum + again)
 
     def sums_both(self, step: Step, other: Step) -> tuple[Sums, Sums]:
         """The sums of two directions from one product of similarities."""
@@ -114,7 +119,7 @@ class Sigmoid(Loss):
             guide=None if guide is None else (guide.anchors, guide.keys()),
             soft=soft,
         )
-        return _as_sums(one, soft), _as_sums(back, soft)
+        return Sums(*one), Sums(*back)
 
     def value(self, step: Step, sums: Sums) -> Tensor:
         """The loss per rule and anchor, (R, A)."""
@@ -124,9 +129,3 @@ class Sigmoid(Loss):
         if self.treatment == "refine":  # q softplus(-z) + (1 - q) softplus(z) is softplus(z) - q z
             return loss - (sums.pulled_sum / step.temperature + bias * sums.pulled)
         return loss + sums.pulled_sum
-
-
-def _as_sums(sums: SigmoidSums, soft: bool) -> Sums:
-    """Put losses into the fields of the softmax's sums: in the place of logs, with pulled pairs among those kept."""
-    kept = sums.kept if soft else sums.kept + sums.pulled
-    return Sums(sums.loss_sum, kept, sums.pulled_loss, sums.pulled)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from antipodes.arguments import check_numbers, check_vectors, describe
 from antipodes.functional._compiling import eager_full_precision
-from antipodes.functional.soft import SoftCrossEntropy, soft_cross_entropy
 from antipodes.losses.base import LossModule
 from antipodes.losses.inputs import check_weights, share_of_training
 from antipodes.losses.observation import RefinedLabels
+from antipodes.losses.soft_cross_entropy import SoftCrossEntropy, soft_cross_entropy
 from antipodes.losses.soft_targets import check_soft_targets
 from antipodes.losses.temperature import check_temperature
 from antipodes.pairs import Pairs

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 
 from antipodes.arguments import describe
-from antipodes.candidates.cross import cross_pairs
+from antipodes.candidates.cross import make_block
 from antipodes.distributed import world_size
 from antipodes.functional._compiling import eager_full_precision
-from antipodes.functional.normalise import link, measure
+from antipodes.functional.same_sample import SameSample
 from antipodes.losses.base import LossModule
-from antipodes.losses.inputs import (
-    Ids,
-    check_embeddings,
-    check_length,
-    check_shapes,
-    check_weights,
-    view_guide,
-    whole_numbers,
-)
+from antipodes.losses.inputs import Ids, call_temperature, check_embeddings, check_weights
 from antipodes.losses.loss import Loss
-from antipodes.losses.shares import check_shares
+from antipodes.losses.paired import PairIds, check_pairs
 from antipodes.losses.step import Step
 from antipodes.negatives.policy import Policy
 
@@ -47,6 +40,7 @@ class TwoWay(LossModule):
         names: Of the two directions, for statistics and the checkpoint.
 
     Example:
+        >>> import torch
         >>> from antipodes import InfoNCE, Temperature
         >>> temperature = Temperature(0.07, learnable=True, floor=0.01)
         >>> clip = TwoWay(InfoNCE(temperature), names=("image_to_text", "text_to_image"))
@@ -68,59 +62,66 @@ class TwoWay(LossModule):
         self,
         first: Tensor,
         second: Tensor,
-        ids: Ids | None = None,
+        ids: PairIds | None = None,
         *,
         rows: Ids | None = None,
-        guide: tuple[Tensor, Tensor] | None = None,
+        guide: Sequence[Tensor] | None = None,
         weights: Tensor | None = None,
         log_weights: tuple[Tensor, Tensor] | None = None,
+        hard_negatives: Tensor | None = None,
+        hard_negative_ids: Ids | None = None,
+        temperature: float | Tensor | None = None,
+        log_q: Tensor | None = None,
+        hard_negative_log_q: Tensor | None = None,
+        gather: bool = True,
         progress: float | None = None,
     ) -> Tensor:
         """The mean of both directions over this rank's samples.
 
         Args:
-            first: (B, D) embeddings in the first modality; any length.
-            second: (B, D) embeddings of the same samples in the second.
-            ids: (B,) identities of the samples: captions of one image share one.
+            first: (B, D) embeddings in the first modality (the queries); any length.
+            second: (B, D) embeddings of the same samples in the second (the documents).
+            ids: (B,) identities of the samples: captions of one image share one. Or (query_ids, document_ids), as in
+                `OneWay`; whole numbers or texts.
             rows: (B,) where the samples stand in tables and labels; None takes the ids.
-            guide: A guide's vectors (B, G) of both modalities in one space, for policies that look there.
+            guide: A guide's vectors (B, G) of both modalities in one space, for policies that compare there; with
+                hard_negatives a third, (B, K, G).
             weights: (B,) at least 0: the loss is then a weighted mean.
             log_weights: (B,) of the first and of the second modality, which raise their logits, as candidates and as
                 positives: -log of the sampling probability is the logQ correction.
+            hard_negatives: (B, K, D) given negatives of the first direction, in the second modality.
+            hard_negative_ids: (B, K) their ids, -1 for padding, as in `OneWay`.
+            temperature: In the place of the loss's own, for this call: a number, or a tensor of one with gradient.
+            log_q: (B,) log sampling probability of the second modality, as in `OneWay`; not with log_weights.
+            hard_negative_log_q: (B, K) that of the given negatives.
+            gather: Whether candidates come from all ranks; False keeps to this rank.
             progress: Share of training done; see `Loss.forward`.
 
         Returns:
             The mean, or with `reduction="none"` the loss of every sample, (B,).
         """
         one, other = self._losses()
-        check_embeddings(first=first, second=second)
-        numbers = None if ids is None else whole_numbers(ids, first)
-        check_shapes(first, second, numbers)
-        if numbers is None:
-            numbers = one.own_ids(first)
-        places = None if rows is None else whole_numbers(rows, first, "rows")
-        check_length("rows", places, len(first))
-        check_weights("weights", weights, len(first), least=0)
+        tau = call_temperature(temperature)
+        if log_weights is not None and log_q is not None:
+            raise ValueError("log_q is the second of log_weights with the other sign: give one of them")
         if log_weights is not None and (not isinstance(log_weights, (tuple, list)) or len(log_weights) != 2):
             raise ValueError(f"log_weights must be two tensors, of both modalities, got {describe(log_weights)}")
-        for each in (None, None) if log_weights is None else log_weights:
+        of_first, of_second = (None, None) if log_weights is None else log_weights
+        check_embeddings(first=first)
+        for each in (of_first, of_second):
             check_weights("log_weights", each, len(first))
-        check_shares(first, second, numbers)
-        seen = view_guide(guide, len(first))
-        measured = measure(first), measure(second)
-        known = one.check_views(measured, numbers, places).known()
-        first, second = link(first, measured[0]), link(second, measured[1])
-        to_second, to_first = (None, None) if log_weights is None else (log_weights[1], log_weights[0])
-        back = None if seen is None else (seen[1], seen[0])
-        there_pairs = cross_pairs(first, second, numbers, places, seen, to_second)
-        back_pairs = cross_pairs(second, first, numbers, places, back, to_first)
-        if world_size() == 1:
-            for pairs in (there_pairs, back_pairs):
-                pairs.remember(*known)
+        batch = check_pairs(
+            one, first, second, ids, rows, hard_negatives, hard_negative_ids,
+            log_q if of_second is None else -of_second, hard_negative_log_q, gather, guide, weights,
+            names=("first", "second"),
+        )  # fmt: skip
+        back = batch.turned()
+        back = back if of_first is None else replace(back, log_weights=of_first.detach())
+        there_pairs, back_pairs = make_block(batch), replace(make_block(back), block="document_to_query")
         for loss_fn in (one, other):
             loss_fn.observer = self.observer or loss_fn.observer
-        step, step_back = one.begin(there_pairs, progress), other.begin(back_pairs, progress)
-        if self._one_product(step) and log_weights is None:
+        step, step_back = one.begin(there_pairs, progress, tau), other.begin(back_pairs, progress, tau)
+        if one.shares_product and self._one_product(step) and self._one_product(step_back):
             sums, sums_back = one.sums_both(step, step_back)
         else:
             sums, sums_back = one.sums(step), other.sums(step_back)
@@ -149,8 +150,10 @@ class TwoWay(LossModule):
 
     @staticmethod
     def _one_product(step: Step) -> bool:
-        """Whether both directions can share their similarities: all are here, and have one temperature."""
-        return world_size() == 1 and not (isinstance(step.temperature, torch.Tensor) and step.temperature.dim())
+        """Whether both directions can share their similarities: all are here, weigh 1 and have one temperature."""
+        pairs, tau = step.pairs, step.temperature
+        plain = pairs.owners is None and type(pairs.same_sample) is SameSample and pairs.log_weights is None
+        return plain and world_size() == 1 and not (isinstance(tau, Tensor) and tau.dim())
 
 
 def other_direction(loss_fn: Loss) -> Loss:

@@ -32,7 +32,7 @@ class ViewFacts(NamedTuple):
     distinct: bool
 
     def known(self) -> tuple[Extent, tuple[int, int]]:
-        """What `Pairs.remember` takes, of pairs that hold nothing else."""
+        """The extent and the span of rows of pairs that hold nothing else."""
         return Extent(1.0, float(self.shortest > 0), 1.0, float(self.lowest_id)), self.rows
 
 

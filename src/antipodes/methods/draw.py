@@ -9,10 +9,10 @@ from torch import Tensor
 
 from antipodes.candidates.bank import MemoryBank
 from antipodes.distributed import rank, world_size
-from antipodes.functional.draws import drawn_sums, expected_sums
 from antipodes.functional.sums import Sums
 from antipodes.losses import Loss
 from antipodes.methods.batch import Batch
+from antipodes.methods.draws import drawn_sums, expected_sums
 from antipodes.pairs import Pairs, Rule
 
 Draw = Literal["each", "once", "expected"]
@@ -55,7 +55,7 @@ def against_bank(
         progress: Share of training done.
     """
     policy = loss_fn.negatives
-    shared = draw == "once" or (draw == "each" and policy is None) or (policy is not None and policy.reweighs)
+    shared = draw == "once" or (draw == "each" and policy is None) or (policy is not None and policy.needs.reweighs)
     once = shared and not loss_fn.whole
     entries = bank.read(batch.rows)
     keys, key_rows = bank.draw(samples) if once else bank.entries()

@@ -8,9 +8,7 @@ from torch import Tensor
 from antipodes.losses.hard_pairs import HardPairs
 from antipodes.methods.batch import Batch
 from antipodes.methods.method import Method
-from antipodes.methods.towers import Network, Tower, TowerPlan, Towers, follow, frozen_copy
-
-TARGET = "target"
+from antipodes.methods.towers import Network, Tower, Towers, follow, frozen_copy
 
 
 class HNSSL(Method):
@@ -23,16 +21,15 @@ class HNSSL(Method):
     Gradients train the online encoder alone, which is also the one that is evaluated. The paper calls the online
     network the teacher and the target the student, and its tau is the momentum here: 1 never moves the target (the
     paper's 24.0 % on ImageNet), 0.999 moves it slowly (73.4 %), 0.5 is the default (77.1 %), 0 copies the online
-    encoder (49.1 %). Its lesions: `quantile` 1 takes all negatives, `target_gradient` trains the target too.
+    encoder (49.1 %).
 
-    What it reaches in short runs, its lesions included, is in research/pages/hnssl.md. The paper trains with Adam and
-    batches of 160: `hnssl-paper` has its settings.
+    What it reaches in short runs is in research/pages/hnssl.md. The paper trains with Adam and batches of 160:
+    `hnssl-paper` has its settings.
 
     Args:
         network: One tower, without a head.
         loss_fn: The loss.
         momentum: Share of the target encoder that stays at each step.
-        target_gradient: Let gradients train the target encoder too, before it moves.
     """
 
     run = {
@@ -45,30 +42,28 @@ class HNSSL(Method):
     views = 1
     plain = True
 
-    def __init__(
-        self, network: Towers, loss_fn: HardPairs, momentum: float = 0.5, target_gradient: bool = False
-    ) -> None:
+    def __init__(self, network: Towers, loss_fn: HardPairs, momentum: float = 0.5) -> None:
         if not 0 <= momentum <= 1:
             raise ValueError(f"momentum must be in [0, 1], got {momentum}: it is the share of the target that stays")
         name = network.names()[0]
-        online = network[name]
-        copied = frozen_copy(online)
-        assert isinstance(copied, Tower)
-        if target_gradient:  # then it is a part of what is trained; it sees no input of its own
-            copied.requires_grad_(True)
-            copied.frozen = False
-            plans = {**network.plans, TARGET: TowerPlan("")}
-            network = Towers({name: online, TARGET: copied}, plans)
-        super().__init__(network, {name: loss_fn})
+        target = frozen_copy(network[name])
+        assert isinstance(target, Tower)
+        super().__init__(self._with_target(network, target), {name: loss_fn})
         self.momentum = momentum
-        self.target_gradient = target_gradient
-        if not target_gradient:
-            self._target = copied
+        self._keep_target(target)
 
     @property
     def target(self) -> Tower:
         """Return the target encoder."""
-        return self.network[TARGET] if self.target_gradient else self._target
+        return self._target
+
+    def _with_target(self, network: Towers, target: Tower) -> Towers:
+        """Return the towers that are trained: the online encoder only. A subclass may train the target, too."""
+        return network
+
+    def _keep_target(self, target: Tower) -> None:
+        """Register the target encoder as a module of the method."""
+        self._target = target
 
     def copies(self, tower: str) -> list[Tower]:
         """Return the online tower and the target."""
@@ -79,16 +74,18 @@ class HNSSL(Method):
         name = self.network.names()[0]
         inputs = batch[self.network.plans[name].input]
         assert inputs.plain is not None
-        if self.target_gradient:
-            features = network({name: inputs.views[0], TARGET: inputs.plain})
-            online, target = features[name], features[TARGET]
-        else:
-            online = network({name: inputs.views[0]})[name]
-            with torch.no_grad(), self.precision():
-                target = self.target(inputs.plain)
+        online, target = self._features(network, inputs.views[0], inputs.plain)
         (loss_fn,) = self.directions.values()
         loss: Tensor = loss_fn(online, target, batch.ids, batch.rows)
         return loss
+
+    def _features(self, network: Network, view: Tensor, plain: Tensor) -> tuple[Tensor, Tensor]:
+        """Online features of the views, and target features of the plain images, which get no gradient."""
+        name = self.network.names()[0]
+        online = network({name: view})[name]
+        with torch.no_grad(), self.precision():
+            target: Tensor = self.target(plain)
+        return online, target
 
     def after_step(self) -> None:
         """Move the target encoder towards the online encoder."""

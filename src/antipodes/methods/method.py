@@ -95,7 +95,7 @@ class Method(nn.Module, ABC):
     @property
     def supports(self) -> int:
         """The number of support views that the policies need in addition."""
-        return max((policy.supports for _, policy in self.policies()), default=0)
+        return max((policy.needs.supports for _, policy in self.policies()), default=0)
 
     def backbone(self, input_name: str | None = None) -> nn.Module:
         """Return the module that is evaluated: from an input without augmentation to the features (B, F) of all its

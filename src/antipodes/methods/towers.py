@@ -10,6 +10,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from antipodes.encoders.chunks import embed_pieces
+
 Module = TypeVar("Module", bound=nn.Module)
 Network = Callable[[Mapping[str, "Tensor | Sequence[Tensor]"]], dict[str, Tensor]]
 """A method's network: a function from inputs by tower to embeddings by tower."""
@@ -111,6 +113,34 @@ class JoinedEncoders(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Map inputs (B, ...) to the concatenated features (B, F)."""
         return torch.cat([encoder(inputs) for encoder in self.encoders], dim=1)
+
+
+class InPieces:
+    """A method's network that embeds batches in pieces, as `antipodes.chunked` does.
+
+    Inputs of equal length go through their towers together, so that data-parallel training sees one pass.
+
+    Args:
+        network: The towers, or what a data-parallel wrapper made of them.
+        micro_batch: Inputs of each tower in a piece.
+    """
+
+    def __init__(self, network: Network, micro_batch: int) -> None:
+        self.network, self.micro_batch = network, micro_batch
+
+    def __call__(self, inputs: Mapping[str, Tensor | Sequence[Tensor]]) -> dict[str, Tensor]:
+        """Inputs by tower to embeddings by tower."""
+        whole = {name: [each] if isinstance(each, Tensor) else each for name, each in inputs.items()}
+        parts = {
+            name: [part for each in batches for part in each.split(self.micro_batch)] for name, batches in whole.items()
+        }
+        pieces: list[dict[str, Tensor]]
+        if len({tuple(map(len, each)) for each in parts.values()}) == 1:
+            pieces = [dict(zip(parts, together, strict=True)) for together in zip(*parts.values(), strict=True)]
+        else:
+            pieces = [{name: part} for name, several in parts.items() for part in several]
+        outputs = embed_pieces(self.network, pieces)
+        return {name: torch.cat([output[name] for output in outputs if name in output]) for name in inputs}
 
 
 @torch.no_grad()

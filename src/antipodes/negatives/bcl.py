@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from antipodes.functional.sums import Sums
-from antipodes.negatives.policy import Policy
+from antipodes.negatives.policy import Needs, Policy
 from antipodes.pairs import Pairs, Ranks, Rule
 
 MOST_BANDS = 4096  # each is a rule of its own
@@ -42,8 +42,7 @@ class BCL(Policy):
         >>> loss_fn = InfoNCE(temperature=0.5, negatives=BCL(tau_plus=0.1, alpha=0.8, beta=0.8))
     """
 
-    reweighs = True
-    by_row = False
+    needs = Needs(rows=False, reweighs=True)
 
     def __init__(self, tau_plus: float = 0.1, alpha: float = 0.8, beta: float = 0.8, bands: int = 16) -> None:
         super().__init__()

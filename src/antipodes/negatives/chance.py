@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from antipodes.negatives.policy import Policy, check_shares
+from antipodes.negatives.policy import Needs, Policy, check_shares
 from antipodes.pairs import Group, Pairs, Rule
 from antipodes.seeding import generator
 
@@ -37,6 +37,7 @@ class Chance(Policy):
         torch.Size([3])
     """
 
+    needs = Needs(learn=True)
     steps: Tensor
 
     def __init__(self, alpha: float, start: float = 0.0, seed: int = 0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, get_args
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from antipodes.clustering import Clustering, spherical_kmeans, summed
 from antipodes.distributed import gather, rank, world_size
-from antipodes.negatives.policy import Policy, Space
+from antipodes.negatives.policy import Needs, Policy, Space
 from antipodes.pairs import Group, Pairs, Rule, normalise
 from antipodes.state import ByRow, check_rows, sample_count
 
@@ -34,7 +35,7 @@ class Clustered(Policy):
     """
 
     row_state: ClassVar[Mapping[str, ByRow]] = {"labels": ByRow(1), "seen": ByRow()}
-    fits = True
+    needs = Needs(learn=True, fits=True)
     num_samples: int
     labels: Tensor
     centroids: Tensor
@@ -57,8 +58,7 @@ class Clustered(Policy):
         self.num_samples = num_samples
         self.clusters = tuple(clusters)
         self.every = every
-        self.space = space
-        self.uses_guide = space == "guide"
+        self.needs = replace(self.needs, space=space, guide=space == "guide")
         self.seed = seed
         self.register_buffer("labels", torch.full((len(self.clusters), num_samples), -1, dtype=torch.int32))
         self.register_buffer("centroids", torch.zeros(sum(self.clusters), 0))
@@ -91,8 +91,8 @@ class Clustered(Policy):
         if features is None and not self.seen.shape[1]:
             raise ValueError(
                 f"there is nothing to cluster: {type(self).__name__} has seen no step yet, train first or give features"
-                if self.space == "seen"
-                else f"fit needs the features of the training set: {type(self).__name__} has space {self.space!r}"
+                if self.needs.space == "seen"
+                else f"fit needs the features of the training set: {type(self).__name__} has space {self.needs.space!r}"
             )
         features = self.seen if features is None else features
         n = self.num_samples
@@ -149,7 +149,7 @@ class Clustered(Policy):
     def observe(self, pairs: Pairs, learn: bool = True) -> None:
         """Refuse rows outside of the dataset, and keep what `fit` may want to see."""
         check_rows(*pairs.rows(), self.num_samples)
-        if self.space == "seen" and learn and self.training:
+        if self.needs.space == "seen" and learn and self.training:
             self._see(pairs)
 
     def same_cluster(self, pairs: Pairs) -> Sequence[Rule]:

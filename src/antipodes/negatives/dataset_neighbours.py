@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, get_args
 
 import torch
@@ -10,9 +11,9 @@ from torch import Tensor
 
 from antipodes.clustering import summed
 from antipodes.distributed import rank, world_size
-from antipodes.functional.select import top_k
+from antipodes.functional.neighbours import nearest_of
 from antipodes.negatives.matching import match_partners
-from antipodes.negatives.policy import Policy, Space
+from antipodes.negatives.policy import Needs, Policy, Space
 from antipodes.pairs import Pairs, Rule, normalise
 from antipodes.state import ByRow, check_rows, sample_count
 
@@ -50,7 +51,7 @@ class DatasetNeighbours(Policy):
         [1, 0, 1]
     """
 
-    fits = True
+    needs = Needs(fits=True)
     num_samples: int
     row_state: ClassVar[Mapping[str, ByRow]] = {"table": ByRow(0, "rows")}
     table: Tensor
@@ -77,16 +78,14 @@ class DatasetNeighbours(Policy):
             raise ValueError(f"space must be features, embeddings or guide, got {space!r}")
         if not 0 <= start <= 1:
             raise ValueError(f"start must be in [0, 1], got {start}: it is the share of training before the first flag")
-        self.num_samples, self.k, self.mutual, self.every, self.space, self.start = (
-            num_samples, k, mutual, every, space, start,
-        )  # fmt: skip
+        self.num_samples, self.k, self.mutual, self.every, self.start = num_samples, k, mutual, every, start
         if identities is not None and (identities.shape != (num_samples,) or identities.is_floating_point()):
             what = f"{identities.dtype} {tuple(identities.shape)}"
             raise ValueError(f"identities must be ({num_samples},) whole numbers, the sample of every row, got {what}")
         self.register_buffer("samples", identities, persistent=False)  # what the data says is no part of checkpoints
         self.register_buffer("table", torch.full((num_samples, k), -1, dtype=torch.int32))
         self.register_buffer("fitted_at", torch.tensor(-1.0))
-        self.uses_guide = space == "guide"
+        self.needs = replace(self.needs, space=space, guide=space == "guide")
         self._asked = False
 
     @property
@@ -100,7 +99,7 @@ class DatasetNeighbours(Policy):
         Not before the first, as nothing is learned yet; what a guide knows does not wait.
         """
         self._asked = True
-        return (epoch > 0 or self.space == "guide") and epoch % self.every == 0
+        return (epoch > 0 or self.needs.space == "guide") and epoch % self.every == 0
 
     @torch.no_grad()
     def fit(
@@ -129,7 +128,7 @@ class DatasetNeighbours(Policy):
             vectors = summed(whole)
         rows = torch.arange(n, device=vectors.device)
         samples = rows if self.samples is None else self.samples.to(rows)
-        found = top_k(vectors[share], vectors, samples[share], samples, self.k)[1]
+        found = nearest_of(vectors[share], vectors, self.k, samples[share], samples).rows
         table = torch.zeros(n, self.k, dtype=torch.int32, device=vectors.device)
         table[share] = found.to(table)
         summed(table)

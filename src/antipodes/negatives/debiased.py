@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from antipodes.functional.debias import debias, harden
 from antipodes.functional.sums import Sums
-from antipodes.negatives.policy import Numbers, Policy
+from antipodes.negatives.debias import debias, harden
+from antipodes.negatives.policy import Needs, Numbers, Policy
 from antipodes.pairs import Pairs, Rule
 
 
@@ -32,8 +32,7 @@ class Debiased(Policy):
         >>> loss_fn = InfoNCE(temperature=0.5, negatives=Debiased(tau_plus=0.1))
     """
 
-    reweighs = True
-    by_row = False
+    needs = Needs(rows=False, positive=True, cosine=True, reweighs=True)
 
     def __init__(self, tau_plus: float = 0.1) -> None:
         super().__init__()

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, get_args
+from dataclasses import replace
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from antipodes.functional.select import band_by_rank, top_pairs, top_share
-from antipodes.functional.shares import whole_above
-from antipodes.negatives.policy import Alpha, Policy, check_shares
+from antipodes.functional.select import top_pairs, top_share
+from antipodes.negatives.policy import Alpha, Needs, Policy, check_shares
 from antipodes.pairs import Listed, Pairs, Rule
 from antipodes.state import ByRow, check_span
-
-Count = Literal["rounded", "quantile"]
 
 
 class FNC(Policy):
@@ -30,31 +27,26 @@ class FNC(Policy):
         supports: Further views of every anchor's sample; candidates are then ranked by their mean similarity to these
             instead of by that to the anchor. They are embedded without gradient, at the price of a forward pass each.
             Where pairs come without them, as in an evaluation, the anchor's own view takes their place.
-        count: How many the share alpha of N candidates are: `rounded`, max(1, round(alpha N)), or `quantile`, those
-            above the interpolated quantile 1 - alpha, as in the code of GloFND's authors; that is ceil(alpha (N - 1)).
 
     Example:
         >>> FNC(alpha=0.1)
         FNC()
     """
 
-    by_row = False
+    needs = Needs(rows=False)
     row_state: ClassVar[Mapping[str, ByRow]] = {"alpha": ByRow(holds="data")}
     alpha: Alpha
 
-    def __init__(self, alpha: Alpha = 0.01, start: float = 0.0, supports: int = 0, count: Count = "rounded") -> None:
+    def __init__(self, alpha: Alpha = 0.01, start: float = 0.0, supports: int = 0) -> None:
         super().__init__()
         check_shares(alpha, start)
         if supports < 0:
             raise ValueError(f"supports must be at least 0, got {supports}: it is a number of views")
-        if count not in get_args(Count):
-            raise ValueError(f"count must be one of {', '.join(get_args(Count))}, got {count!r}")
-        if supports and count == "quantile":
-            raise ValueError("count 'quantile' goes by the anchor's own view: leave supports at 0")
-        self.start, self.supports, self.count = start, supports, count
+        self.start = start
+        self.needs = replace(self.needs, supports=supports, rows=isinstance(alpha, Tensor))
         if isinstance(alpha, Tensor):
             self.register_buffer("alpha", alpha)
-            self.by_row, self.num_samples = True, len(alpha)
+            self.num_samples = len(alpha)
         else:
             self.alpha = alpha
 
@@ -67,17 +59,17 @@ class FNC(Policy):
         """Flag the top share of every anchor."""
         if progress < self.start:
             return [Rule()]
-        keys, ids = pairs.keys()
         alpha = self._of_anchors(pairs)
-        if self.supports and pairs.supports is not None:
-            listed = top_pairs(pairs.supports, keys, pairs.anchor_ids, ids, alpha)
+        if self.needs.supports and pairs.supports is not None:
+            keys, ids = pairs.keys()
+            listed = top_pairs(pairs.supports, keys, pairs.anchor_ids, ids, alpha, pairs.same_sample)
             return [Rule(lists=(Listed(*listed),))]
-        if self.count == "quantile":
-            last = whole_above(alpha, pairs.available() - 1).clamp(min=0)
-            low, _ = band_by_rank(pairs.anchors, keys, pairs.anchor_ids, ids, 0, last)
-            # an empty range has low = inf; s > the number just below low is s >= low
-            return [Rule(ceiling=torch.where(low < torch.inf, low.nextafter(low - 1), low))]
-        return [Rule(ceiling=top_share(pairs.anchors, keys, pairs.anchor_ids, ids, alpha))]
+        return [Rule(ceiling=self._ceiling(pairs, alpha))]
+
+    def _ceiling(self, pairs: Pairs, alpha: Alpha) -> Tensor:
+        """The similarity above which a candidate is flagged, (A,)."""
+        keys, ids = pairs.keys()
+        return top_share(pairs.anchors, keys, pairs.anchor_ids, ids, alpha, pairs.same_sample)
 
     def _of_anchors(self, pairs: Pairs) -> Alpha:
         """The share of all anchors, or (A,) those of their rows."""

@@ -13,8 +13,8 @@ from torch import Tensor
 from antipodes.distributed import gather
 from antipodes.functional._reading import on_host
 from antipodes.functional.select import top_share
-from antipodes.functional.threshold import Moments, adam_step, quantile_gradient
-from antipodes.negatives.policy import Alpha, Numbers, Policy, check_shares
+from antipodes.negatives.policy import Alpha, Needs, Numbers, Policy, check_shares
+from antipodes.negatives.quantile_step import Moments, adam_step, quantile_gradient
 from antipodes.pairs import Pairs, Rule
 from antipodes.state import ByRow, SampleTable, check_span, sample_count
 
@@ -47,7 +47,6 @@ class GloFND(Policy):
         initial: Where a sample's threshold starts: `quantile` at the quantile of its first batch, `one` at 1, the
             paper's start, which needs at least 20 visits of a sample to settle. `initial="one", lr=0.05` is what the
             name `glofnd-paper` stands for on the command line.
-        shared: One threshold for all samples (the paper's lesion).
         folder: Keep the state in memory-mapped files in this folder, for datasets whose state exceeds the memory.
 
     Example:
@@ -56,6 +55,7 @@ class GloFND(Policy):
         torch.Size([100])
     """
 
+    needs = Needs(cosine=True, learn=True)
     num_samples: int
     row_state: ClassVar[Mapping[str, ByRow]] = {"alpha": ByRow(holds="data")}
     alpha: Alpha
@@ -70,7 +70,6 @@ class GloFND(Policy):
         optimizer: Literal["adam", "sgd"] = "adam",
         decay: bool = False,
         initial: Literal["one", "quantile"] = "quantile",
-        shared: bool = False,
         folder: str | None = None,
     ) -> None:
         super().__init__()
@@ -81,22 +80,21 @@ class GloFND(Policy):
         if optimizer not in ("adam", "sgd") or initial not in ("one", "quantile"):
             raise ValueError(f"optimizer is adam or sgd and initial one or quantile, got {optimizer!r} and {initial!r}")
         if isinstance(alpha, Tensor):
-            if shared or len(alpha) != num_samples:
-                advice = "one threshold for all has one alpha" if shared else f"it must be ({num_samples},)"
-                raise ValueError(f"alpha by sample has the shape {tuple(alpha.shape)}: {advice}")
+            if len(alpha) != num_samples:
+                raise ValueError(f"alpha by sample has the shape {tuple(alpha.shape)}: it must be ({num_samples},)")
             self.register_buffer("alpha", alpha)
         else:
             self.alpha = alpha
         self.num_samples, self.start, self.lr, self.betas = num_samples, start, lr, betas
-        self.optimizer, self.decay, self.initial, self.shared = optimizer, decay, initial, shared
+        self.optimizer, self.decay, self.initial = optimizer, decay, initial
         # threshold, Adam's two moments and the number of steps of every sample, read and written as one row
-        self._table = SampleTable(1 if shared else num_samples, (4,), fill=(1.0, 0.0, 0.0, 0.0), folder=folder)
+        self._table = SampleTable(self._entries(num_samples), (4,), fill=(1.0, 0.0, 0.0, 0.0), folder=folder)
         self._log: Numbers = {"threshold": 1.0}
 
     @property
     def threshold(self) -> Tensor:
         """The thresholds by sample, (n,); 1 for a sample that was never visited."""
-        return self._table.rows[:, 0].expand(self.num_samples)
+        return self._table.rows[:, 0]
 
     @property
     def uses_progress(self) -> bool:
@@ -119,9 +117,7 @@ class GloFND(Policy):
         check_span(*pairs.row_span, self.num_samples)
         if progress < self.start:
             return [Rule()]
-        rows = pairs.rows()[0]
-        if self.shared:
-            rows = torch.zeros_like(rows)
+        rows = self._places(pairs.rows()[0])
         moves = learn and self.training
         thresholds = self._move(pairs, rows, progress) if moves else self._table.read_checked(rows)[:, 0]
         self._log["threshold"] = thresholds.mean()
@@ -131,14 +127,26 @@ class GloFND(Policy):
         """The mean threshold of the last step's samples."""
         return self._log
 
-    def _move(self, pairs: Pairs, rows: Tensor, progress: float) -> Tensor:
-        """One step for every sample (row) of the global batch, from the counts of all its anchors.
+    def _entries(self, num_samples: int) -> int:
+        """The length of the table: an entry for every sample. A subclass may share entries between samples."""
+        return num_samples
+
+    def _places(self, rows: Tensor) -> Tensor:
+        """Where the thresholds of these rows of the dataset stand in the table."""
+        return rows
+
+    def _visits(self, pairs: Pairs, places: Tensor) -> _Visits | _TwoViews:
+        """The entries of the table that the global batch moves, and which anchors are theirs."""
+        halves = pairs.same_sample.halves and pairs.anchor_rows is None and on_host(self._table.rows)
+        return _TwoViews(places) if halves else _Visits(places)
+
+    def _move(self, pairs: Pairs, places: Tensor, progress: float) -> Tensor:
+        """One step for every entry of the table that the global batch visits, from the counts of all its anchors.
 
         Returns:
             (A,) the thresholds of our anchors, moved.
         """
-        halves = pairs.same_sample.halves and pairs.anchor_rows is None and not self.shared
-        visits: _Visits | _TwoViews = _TwoViews(rows) if halves and on_host(self._table.rows) else _Visits(rows)
+        visits = self._visits(pairs, places)
         state = visits.read(self._table)
         if self.initial == "quantile":
             state = self._first_quantile(pairs, visits, state)
@@ -161,14 +169,19 @@ class GloFND(Policy):
     def _first_quantile(self, pairs: Pairs, visits: _Visits | _TwoViews, state: Any) -> Any:
         """The state with thresholds of unvisited samples replaced by the mean batch quantile of their anchors.
 
-        The mean is over the anchors of all ranks: with one threshold for all samples every rank holds some of them.
+        The mean is over the anchors of all ranks: where samples share a threshold, every rank may hold some of them.
         """
         fresh = state[:, 3] == 0
         if not bool(fresh.any()):  # the same on every rank: so is the state
             return state
         keys, key_ids = pairs.keys()
         quantile = top_share(
-            pairs.anchors.detach(), keys.detach(), pairs.anchor_ids, key_ids, self._of(pairs.rows()[0])
+            pairs.anchors.detach(),
+            keys.detach(),
+            pairs.anchor_ids,
+            key_ids,
+            self._of(pairs.rows()[0]),
+            pairs.same_sample,
         )
         mean = visits.mean(quantile.clamp(max=1.0).to(self._table.rows.dtype))
         state[fresh, 0] = visits.known(mean)[fresh]

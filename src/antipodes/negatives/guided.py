@@ -1,4 +1,4 @@
-"""`Guided`: a guide that finds a candidate as close as the positive says that it is a false negative."""
+"""`Guided`: a candidate that a guide finds as similar as the positive is a false negative."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from antipodes.functional.select import top_share
-from antipodes.negatives.policy import Policy, check_shares
+from antipodes.negatives.policy import Needs, Policy, check_shares
 from antipodes.negatives.positive_aware import below, check_margin, required
 from antipodes.pairs import Bounds, Pairs, Rule
 
@@ -15,11 +15,11 @@ ROUNDING = 16  # so many units of the last place may two products of the same ve
 
 
 class Guided(Policy):
-    """Guided in-batch selection (GISTEmbed, Solatorio 2024): another pair of eyes finds the false negatives.
+    """Guided in-batch selection (GISTEmbed, Solatorio 2024): a guide model finds the false negatives.
 
     In the space of a guide (a table of vectors, a frozen network, the sample's own history; see `antipodes.guides`) a
     candidate that is more similar to the anchor than the anchor's own positive, minus the margin, is a false negative.
-    What the young encoder itself thinks of the pair does not matter. `Ring() & Guided()` is "hard, but not false".
+    The similarities of the encoder that is being trained play no part. `Ring() & Guided()` is "hard, but not false".
 
     Args:
         margin: How much less similar than the guide's positive a negative must be; GISTEmbed takes 0. A guide that
@@ -34,8 +34,7 @@ class Guided(Policy):
         >>> loss_fn = InfoNCE(negatives=Guided(margin=0.1))  # loss_fn(z1, z2, ids, guide=(g1, g2))
     """
 
-    by_row = False
-    uses_guide = True
+    needs = Needs(rows=False, guide=True, positive=True)
 
     def __init__(
         self, margin: float = 0.0, relative: bool = False, start: float = 0.0, alpha: float | None = None
@@ -60,9 +59,9 @@ class Guided(Policy):
         guide = required(pairs, self)
         if self.alpha is not None:
             ids = pairs.anchor_ids, pairs.keys()[1]
-            ceiling = top_share(guide.anchors, guide.keys(), *ids, self.alpha)
+            ceiling = top_share(guide.anchors, guide.keys(), *ids, self.alpha, pairs.same_sample)
             # the kernel's product of the same vectors may round the last of the share below its own similarity
             ceiling = ceiling - ROUNDING * torch.finfo(ceiling.dtype).eps
-            # a sample that the guide does not know has the zero vector: near to nobody, though it may be nearest
+            # a sample that the guide does not know has the zero vector: similar to nothing, though it may be nearest
             return [Rule(guide=Bounds(ceiling=ceiling.clamp(min=0.0)))]
         return [Rule(guide=Bounds(ceiling=below(guide.positives, self.margin, self.relative)))]

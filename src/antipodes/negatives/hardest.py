@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antipodes.negatives.policy import Policy
+from antipodes.negatives.policy import Needs, Policy
 from antipodes.pairs import Pairs, Ranks, Rule
 
 
@@ -19,8 +19,7 @@ class Hardest(Policy):
         Hardest()
     """
 
-    ranks = True
-    by_row = False
+    needs = Needs(rows=False, order=True)
 
     def __init__(self, k: int = 1) -> None:
         super().__init__()

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -47,12 +48,10 @@ class IFND(Clustered):
         step_at: Where the step is, as a share of training; the paper has it at epoch 100 of 1000.
         every: Epochs between two fits, of which the last may come after the last epoch; the paper takes 1 on ImageNet
             and 20 of 1000 on CIFAR.
-        per_cluster: Accept the most confident share of every cluster instead of all samples.
         temperature: tau of the confidence.
         space: What is clustered. `features` of the encoder and `embeddings` of its head take a pass over the training
             images; `seen` takes the embeddings that came by since the last time, which costs nothing.
         seed: Of the first clustering; later ones start from the labels of the last.
-        held: Hold the accepted share from one fit to the next (Algorithm 1) instead of moving it at every step.
         towers: Whose features are clustered where a method has several: `anchor`, those of the tower that makes the
             direction's anchors; or names, such as `image`, `text`, or `image+text` for clusters of both, which serve
             both directions.
@@ -79,11 +78,9 @@ class IFND(Clustered):
         final_rate: float = 1.0,
         step_at: float = 0.1,
         every: int = 1,
-        per_cluster: bool = False,
         temperature: float = 0.4,
         space: Space = "features",
         seed: int = 0,
-        held: bool = False,
         towers: str = "anchor",
     ) -> None:
         super().__init__(num_samples, clusters, every, space, seed)
@@ -91,7 +88,7 @@ class IFND(Clustered):
             raise ValueError(f"towers must be anchor, or names joined by + such as image+text, got {towers!r}")
         if towers != "anchor" and space == "seen":
             raise ValueError(f"space 'seen' knows the anchors' embeddings only: leave towers at anchor, got {towers!r}")
-        self.towers = towers
+        self.needs = replace(self.needs, towers=towers)
         if acceptance not in get_args(Acceptance):
             raise ValueError(f"acceptance must be one of {', '.join(get_args(Acceptance))}, got {acceptance!r}")
         if not 0 <= final_rate <= 1:
@@ -100,8 +97,6 @@ class IFND(Clustered):
             raise ValueError(f"step_at must be in (0, 1], got {step_at}: it is a share of training")
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature must be above 0 and finite, got {temperature}: it divides the similarities")
-        self.per_cluster = per_cluster
-        self.held = held
         self.temperature = temperature
         self.rate = {
             "linear": schedules.linear(0.0, final_rate),
@@ -119,7 +114,7 @@ class IFND(Clustered):
         Before the first epoch only if labels would be accepted at once: nothing has been learned yet.
         """
         self._asked = True
-        return epoch % self.every == 0 and (epoch > 0 or (self.rate(0.0) > 0 and self.space != "seen"))
+        return epoch % self.every == 0 and (epoch > 0 or (self.rate(0.0) > 0 and self.needs.space != "seen"))
 
     def keep_more(self, level: int, found: Clustering, rows: Tensor, share: slice) -> None:
         """Keep the confidences in the new labels, and where each stands among all."""
@@ -128,12 +123,12 @@ class IFND(Clustered):
         doubt[share] = doubts(rows, found.centroids, found.labels, self.temperature).to(doubt)
         summed(doubt)
         self.confidence[level] = -torch.expm1(doubt)
-        self.standing[level] = standing(-doubt, labels.long() if self.per_cluster else torch.zeros_like(labels))
+        self.standing[level] = standing(-doubt, self._ranked_within(labels))
 
     @property
     def uses_progress(self) -> bool:
         """Whether the accepted share moves with training."""
-        return not self.held and len({value for _, value in self.rate.points}) > 1
+        return len({value for _, value in self.rate.points}) > 1
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Drop what shares the anchor's pseudo label, one rule per granularity."""
@@ -150,8 +145,12 @@ class IFND(Clustered):
         return self._accepted(rows, self._rate(progress))
 
     def _rate(self, progress: float) -> float:
-        """The accepted share now, or at the last fit where it is held."""
-        return self.rate(max(0.0, self.fitted_at.item()) if self.held else progress)
+        """The share of the samples that is accepted at this share of training."""
+        return self.rate(progress)
+
+    def _ranked_within(self, labels: Tensor) -> Tensor:
+        """The group (n,) within which every sample's confidence is ranked: one group of all samples."""
+        return torch.zeros_like(labels)
 
     def _accepted(self, rows: Tensor, rate: float) -> Tensor:
         """The accepted labels of these rows and -1 for the others, (G, len(rows))."""

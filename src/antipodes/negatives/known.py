@@ -1,8 +1,9 @@
-"""`Known`: false negatives that the user knows, by groups of rows or by listed pairs of them."""
+"""`Known`: false negatives that the user knows, by groups of rows, by pairs of rows, or by queries and documents."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,8 +11,9 @@ import torch
 from torch import Tensor
 
 from antipodes.negatives.known_file import read_knowledge, whole_groups
+from antipodes.negatives.known_pairs import PairTable, make_table, spread
 from antipodes.negatives.matching import match_partners
-from antipodes.negatives.policy import Policy
+from antipodes.negatives.policy import Needs, Policy
 from antipodes.pairs import Group, Pairs, Rule
 from antipodes.state import ByRow, check_rows, sample_count
 
@@ -20,7 +22,8 @@ class Known(Policy):
     """Rows of one group are not negatives of each other: duplicates by content, records of a patient, one product.
 
     Groups may come from anywhere: content hashes, product or patient ids, an audit. Listed pairs say the same of two
-    rows at a time, in both directions, without making a group of them.
+    rows at a time, in both directions, without making a group of them. `Known.from_pairs` lists queries and documents
+    by identity instead of rows: relevance judgements, or what every user has bought.
 
     Args:
         groups: (n,) the group of every row, whole numbers or names; a negative or missing one is alone. Or a file for
@@ -43,7 +46,7 @@ class Known(Policy):
     partners: Tensor
     firsts: Tensor
     weights: Tensor | None
-    num_samples: int
+    table: PairTable | None
 
     def __init__(
         self,
@@ -54,8 +57,14 @@ class Known(Policy):
     ) -> None:
         super().__init__()
         num_samples = None if num_samples is None else sample_count(num_samples)
+        self.table = None
         if isinstance(groups, (str, Path)):
             known = read_knowledge(Path(groups), num_samples)
+            if known.table is not None:
+                if pairs is not None:
+                    raise ValueError(f"{groups} lists queries and documents by identity: leave pairs of rows out")
+                self._take(known.table)
+                return
             groups = known.groups
             pairs, weights = (known.pairs, known.weights) if pairs is None else (pairs, weights)
         if groups is None and pairs is None:
@@ -75,28 +84,68 @@ class Known(Policy):
         self.register_buffer("partners", listed[order, 1])
         self.register_buffer("firsts", torch.cat((counts.new_zeros(1), counts.cumsum(0))))
         self.register_buffer("weights", None if shares is None else shares[order])
-        self.weighs = shares is not None
+        self.needs = replace(self.needs, weighs=shares is not None)
 
     @classmethod
-    def read(cls, path: str | Path, num_samples: int | None = None) -> Known:
-        """Read groups or pairs by row from a file.
+    def from_pairs(cls, queries: Any, documents: Any, closure: bool = False) -> Known:
+        """Know that these queries and documents belong together, and nothing else.
+
+        They are looked up by the identities that `OneWay` and `TwoWay` receive, `ids=(query_ids, document_ids)`. A
+        listed document is no negative of its query, nor the query of the document. Memory is linear in the pairs.
 
         Args:
-            path: A table (`.parquet`, `.csv`) with columns `row` and `group`, or `row` and `other` for pairs, and their
-                `weight` if they are to be pulled unevenly; arrays of these names in an `.npz` (`group` alone is in the
-                order of rows); or a tensor of groups saved by torch.
-            num_samples: Size of the dataset; by default up to the last row that the file names.
+            queries: (L,) query or user of every pair, whole numbers or texts.
+            documents: (L,) its document or item.
+            closure: Join pairs that share a query or a document, directly or through others, and treat each connected
+                component as one group. This is right for copies of one text, and wrong for users and items, where
+                nearly all are connected. It warns if one component holds more than 10 % of the pairs.
+
+        Raises:
+            ValueError: if they are not equally many, or neither whole numbers of at least 0 nor texts.
+
+        Example:
+            >>> history = Known.from_pairs(["ann", "ann", "bob"], [10, 20, 20])
+        """
+        return cls._of_table(make_table(queries, documents, closure))
+
+    @classmethod
+    def read(cls, path: str | Path, num_samples: int | None = None, closure: bool = False) -> Known:
+        """Read what is known from a file; its columns decide what it says.
+
+        | columns | meaning |
+        |---|---|
+        | `row`, `group` (or `group` alone, in the order of rows) | groups of rows |
+        | `row`, `other`, perhaps `weight` | pairs of rows, and how much each is pulled |
+        | `query-id`, `query_id`, `query` or `user` with `corpus-id`, `document` or `item`, perhaps `score` | pairs by
+          identity, as in `from_pairs`; only those with a score above 0 |
+        | TREC's four columns without a header | the same: query, iteration, document, relevance |
+
+        Whole numbers in a file of text are found both as numbers and as texts.
+
+        Args:
+            path: A table (`.parquet`, `.csv`, `.tsv`, `.jsonl`; those of text also compressed, `.gz`), TREC's
+                judgements (`.tsv`, `.txt`, `.qrels`, `.trec`), arrays with the names of columns in an `.npz`, or a
+                tensor of groups saved by torch (`.pt`).
+            num_samples: Size of the dataset, for files that name rows; by default up to the last row that is named.
+            closure: For pairs by identity: see `from_pairs`.
 
         Raises:
             ValueError: if the file cannot be read, has other columns, names rows that there are not, or gives one row
                 two groups.
         """
-        return cls(path, num_samples=num_samples)
+        if not closure:
+            return cls(path, num_samples=num_samples)
+        known = read_knowledge(Path(path), num_samples, closure)
+        if known.table is None:
+            raise ValueError(f"{path} lists rows, and closure joins queries and documents: leave it out")
+        return cls._of_table(known.table)
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Drop what shares the anchor's group, or is listed with it."""
+        if self.table is not None:
+            return [_rule_of_table(self.table, pairs)]
         anchor_rows, candidate_rows = pairs.rows()
-        check_rows(anchor_rows, candidate_rows, self.num_samples)
+        check_rows(anchor_rows, candidate_rows, len(self.groups))
         of_anchors = self.groups[anchor_rows]
         of_candidates = of_anchors
         if candidate_rows is not anchor_rows:
@@ -105,13 +154,26 @@ class Known(Policy):
         if not len(self.partners):
             return [rule]
         first = self.firsts[anchor_rows]
-        count = self.firsts[anchor_rows + 1] - first
-        position = torch.repeat_interleave(count)
-        number = torch.arange(len(position), device=position.device) - (count.cumsum(0) - count)[position]
+        position, number = spread(self.firsts[anchor_rows + 1] - first)
         places = first[position] + number
         weights = None if self.weights is None else self.weights[places].to(pairs.anchors)
         listed = match_partners(position, self.partners[places], candidate_rows, weights)
         return [rule & Rule(lists=(listed,))]
+
+    @classmethod
+    def _of_table(cls, table: PairTable) -> Known:
+        known = cls.__new__(cls)
+        Policy.__init__(known)
+        known._take(table)
+        return known
+
+    def _take(self, table: PairTable) -> None:
+        """Know a table of pairs by identity, and nothing about rows."""
+        self.table, self.needs = table, Needs(rows=False, identities=True)
+        self.register_buffer("groups", torch.zeros(0, dtype=torch.int64))
+        self.register_buffer("partners", torch.zeros(0, dtype=torch.int64))
+        self.register_buffer("firsts", torch.zeros(1, dtype=torch.int64))
+        self.register_buffer("weights", None)
 
 
 def _groups(given: Any) -> Tensor:
@@ -153,3 +215,32 @@ def _listed(given: Any, weights: Any) -> tuple[Tensor, Tensor | None]:
         row, other = both[twice[0]].tolist()
         raise ValueError(f"pairs list ({row}, {other}) with different weights: give every pair once")
     return distinct, of_distinct
+
+
+def _rule_of_table(table: PairTable, pairs: Pairs) -> Rule:
+    """Drop the candidates that a table of pairs by identity lists with the anchor's pair, or joins with it.
+
+    A candidate that is a document is looked up with the anchor's query, one that is a query with the anchor's document,
+    whichever of the two the anchor itself is: what answers query i is no negative of sample i.
+    """
+    names, block = pairs.identities, pairs.block
+    if names is None or block is None:
+        raise ValueError(
+            "Known.from_pairs looks queries and documents up by their identities: give OneWay or TwoWay "
+            "ids=(query_ids, document_ids)"
+        )
+    to_queries = block.endswith("query")
+    if not table.closure:
+        if to_queries:
+            return Rule(
+                lists=(table.listed(names.candidate_queries, names.anchor_documents, anchors_are_queries=False),)
+            )
+        return Rule(lists=(table.listed(names.anchor_queries, names.candidate_documents),))
+    # the anchor's own query and document are a pair, listed or not; each may lead to a component
+    candidates = (
+        table.number_queries(names.candidate_queries)
+        if to_queries
+        else table.number_documents(names.candidate_documents)
+    )
+    anchors = (table.number_queries(names.anchor_queries), table.number_documents(names.anchor_documents))
+    return Rule(groups=tuple(Group(of_anchors, candidates) for of_anchors in anchors))

@@ -1,4 +1,4 @@
-"""The columns of a file of groups: parquet, csv, an archive of arrays, or a tensor saved by torch.
+"""The columns of a file of groups or pairs: a table, TREC's relevance judgements, arrays, or a tensor saved by torch.
 
 Files are read as data only: nothing in them is executed. The checksums that archives keep of their parts are compared
 before anything is read, so that a damaged file is refused instead of read as other groups.
@@ -7,8 +7,10 @@ before anything is read, so that a damaged file is refused instead of read as ot
 from __future__ import annotations
 
 import csv
+import gzip
+import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +20,15 @@ from torch import Tensor
 
 from antipodes.parquet import read_parquet
 
-COLUMNS = ("row", "group", "other", "weight", "path")
+QUERIES = ("query-id", "query_id", "query", "user-id", "user_id", "user")
+DOCUMENTS = ("corpus-id", "corpus_id", "document-id", "document_id", "document", "item-id", "item_id", "item")
+"""Names of the columns that identify queries and documents; the first that a file has counts."""
+
+COLUMNS = ("row", "group", "other", "weight", "path", *QUERIES, *DOCUMENTS, "score")
 """The columns that have a meaning."""
+
+TREC = ("query-id", "iteration", "corpus-id", "score")
+"""The four columns of TREC's relevance judgements, which have no header."""
 
 LARGEST = np.iinfo(np.int64).max
 
@@ -32,18 +41,21 @@ class Table(NamedTuple):
 
 
 def read_columns(path: Path) -> Table:
-    """Read a file of groups; a saved tensor is the column `group`.
+    """Read a file of groups or pairs; a saved tensor is the column `group`. Files of text may be compressed (`.gz`).
 
     Raises:
         ValueError: if the file is missing, is damaged, or holds objects; the sentence names it.
     """
     if not path.is_file():
-        raise ValueError(f"the groups {path} do not exist: give a .parquet, .csv, .npz or .pt file")
+        raise ValueError(f"the groups {path} do not exist: give a .parquet, .csv, .tsv, .jsonl, .npz or .pt file")
     readers = {".csv": _csv, ".npz": _arrays, ".parquet": _parquet, ".pt": _tensor, ".pth": _tensor}
-    if path.suffix not in readers:
-        raise ValueError(f"groups are read from .parquet, .csv, .npz or .pt files, got {path}")
+    readers |= {".tsv": _tsv, ".jsonl": _jsonl, ".ndjson": _jsonl}
+    readers |= dict.fromkeys((".txt", ".qrels", ".trec"), _tsv)
+    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    if suffix not in readers or (path.suffix == ".gz" and readers[suffix] not in (_csv, _tsv, _jsonl)):
+        raise ValueError(f"groups are read from .parquet, .csv, .tsv, .jsonl, .npz or .pt files, got {path}")
     try:
-        return readers[path.suffix](path)
+        return readers[suffix](path)
     except Exception as error:  # numpy, torch and zipfile raise a dozen kinds for a damaged file
         if str(path) in str(error) and isinstance(error, ValueError):
             raise
@@ -68,11 +80,72 @@ def column_array(given: Any) -> np.ndarray:
 
 
 def _csv(path: Path) -> Table:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        lines = list(reader)
-    names = list(reader.fieldnames or ())
-    return Table({name: _objects([line[name] or "" for line in lines]) for name in COLUMNS if name in names}, names)
+    with _open(path) as file:
+        return _delimited(csv.reader(file))
+
+
+def _tsv(path: Path) -> Table:
+    """A table whose columns are separated by tabs, or TREC's four columns, separated by any white space."""
+    with _open(path) as file:
+        first = file.readline()
+    with _open(path) as file:
+        if _is_trec(first.split()):
+            return _judgements(path, file)
+        return _delimited(csv.reader(file, delimiter="\t"))
+
+
+def _is_trec(fields: Sequence[str]) -> bool:
+    """Whether these are the four fields of a judgement: a query, an iteration, a document and a whole number."""
+    return len(fields) == 4 and fields[3].lstrip("-").isdecimal() and not set(fields) & {*QUERIES, *DOCUMENTS}
+
+
+def _judgements(path: Path, lines: Iterable[str]) -> Table:
+    columns: dict[str, list[str]] = {name: [] for name in TREC if name != "iteration"}
+    for number, line in enumerate(lines, start=1):
+        fields = line.split()
+        if fields and not _is_trec(fields):
+            raise ValueError(f"line {number} of {path} is no judgement: query, iteration, document and whole number")
+        for name, value in zip(TREC, fields, strict=False):
+            if name in columns:
+                columns[name].append(value)
+    return Table({name: _objects(values) for name, values in columns.items()}, list(TREC))
+
+
+def _delimited(lines: Iterable[list[str]]) -> Table:
+    """The columns of a table whose first line names them; a short line has no value in its last columns."""
+    lines = iter(lines)
+    names = next(lines, [])
+    places = {name: names.index(name) for name in COLUMNS if name in names}
+    columns: dict[str, list[str]] = {name: [] for name in places}
+    for fields in lines:
+        for name, place in places.items() if fields else ():
+            columns[name].append(fields[place] if place < len(fields) else "")
+    return Table({name: _objects(values) for name, values in columns.items()}, names)
+
+
+def _jsonl(path: Path) -> Table:
+    """One JSON object a line."""
+    objects = []
+    names: dict[str, None] = {}
+    with _open(path) as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"line {number} of {path} is no JSON: {error}") from error
+            if not isinstance(value, Mapping):
+                raise ValueError(f"line {number} of {path} must be a JSON object such as {{...}}")
+            names |= dict.fromkeys(value)
+            objects.append(tuple(value.get(name) for name in COLUMNS))
+    columns = dict(zip(COLUMNS, zip(*objects, strict=True), strict=True)) if objects else {}
+    return Table({name: column_array(values) for name, values in columns.items() if name in names}, list(names))
+
+
+def _open(path: Path) -> Any:
+    opened = gzip.open if path.suffix == ".gz" else open
+    return opened(path, "rt", newline="", encoding="utf-8-sig")
 
 
 def _arrays(path: Path) -> Table:

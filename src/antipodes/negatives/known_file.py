@@ -1,4 +1,5 @@
-"""What a user knows, read from a file or an array: the group of every row, or pairs of rows with their weights.
+"""What a user knows, read from a file or an array: the group of every row, pairs of rows with their weights, or pairs
+of a query and a document.
 
 Groups may be numbers of any size or names. Whole numbers stay what they are, a negative one is alone, and so is a row
 whose group is missing. Names, and numbers beyond int64 such as content hashes, are counted from 0.
@@ -15,7 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antipodes.negatives.known_columns import LARGEST, column_array, read_columns
+from antipodes.identity import content_ids, identities
+from antipodes.negatives.known_columns import DOCUMENTS, LARGEST, QUERIES, column_array, read_columns
+from antipodes.negatives.known_pairs import PairTable
 
 FEW_ROWS = 1_000_000
 """Rows up to which a file may name any; beyond, with the size of the dataset unknown, `SPARSE` rows for every line."""
@@ -23,35 +26,42 @@ FEW_ROWS = 1_000_000
 SPARSE = 100
 # 007 is a name, 7.0 is how a table writes 7 beside missing numbers, and what is far beyond int64 is a name
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,30})(\.0{0,30})?")
+_COUNTED = re.compile(r"0|[1-9][0-9]{0,18}")  # an identity: 007 and 7 differ
 _MISSING = ("", "nan", "none", "null", "<na>")
 
 
 class Knowledge(NamedTuple):
-    """What a file says: groups by row (n,), or pairs of rows (L, 2) with their weights (L,), if it has any."""
+    """What a file says: groups by row (n,); pairs of rows (L, 2), with their weights (L,) if it has any; or a table of
+    pairs by identity.
+    """
 
-    groups: Tensor | None
-    pairs: Tensor | None
-    weights: Tensor | None
+    groups: Tensor | None = None
+    pairs: Tensor | None = None
+    weights: Tensor | None = None
+    table: PairTable | None = None
 
 
-def read_knowledge(path: Path, num_samples: int | None = None) -> Knowledge:
-    """Read groups or pairs by row from a `.parquet`, `.csv`, `.npz` or `.pt` file.
+def read_knowledge(path: Path, num_samples: int | None = None, closure: bool = False) -> Knowledge:
+    """Read groups or pairs from a table, a file of relevance judgements, arrays, or a saved tensor.
 
     Args:
         path: The file.
-        num_samples: Rows of the dataset, if somebody knows them.
+        num_samples: Rows of the dataset, if they are known.
+        closure: Join pairs of queries and documents to connected components.
 
     Raises:
         ValueError: if it cannot be read, has other columns, or says what cannot be.
     """
     columns, names = read_columns(path)
     try:
-        return _knowledge(columns, names, path, num_samples)
+        return _knowledge(columns, names, path, num_samples, closure)
     except (ValueError, TypeError, OverflowError) as error:
         raise error if str(path) in str(error) else ValueError(f"{path}: {error}") from error
 
 
-def _knowledge(columns: dict[str, np.ndarray], names: Sequence[str], path: Path, num_samples: int | None) -> Knowledge:
+def _knowledge(
+    columns: dict[str, np.ndarray], names: Sequence[str], path: Path, num_samples: int | None, closure: bool
+) -> Knowledge:
     """What the columns of a file say."""
     lengths = {len(values) if values.ndim else 0 for values in columns.values()}
     if len(lengths) > 1:
@@ -59,13 +69,69 @@ def _knowledge(columns: dict[str, np.ndarray], names: Sequence[str], path: Path,
     if "group" in columns and "weight" not in columns:
         groups = whole_groups(columns["group"])
         if "row" not in columns:
-            return Knowledge(groups, None, None)
-        return Knowledge(_by_row(_rows(columns["row"], "row", path, num_samples), groups, path), None, None)
+            return Knowledge(groups)
+        return Knowledge(_by_row(_rows(columns["row"], "row", path, num_samples), groups, path))
     if "row" in columns and "other" in columns:
         pairs = torch.stack([_rows(columns[name], name, path, num_samples) for name in ("row", "other")], dim=1)
         return Knowledge(None, pairs, _weights(columns["weight"], path) if "weight" in columns else None)
+    listed = listed_columns(columns, path)
+    if listed is not None:
+        return Knowledge(table=_table(*listed, closure))
     found = ", ".join(map(str, names)) or "none"
-    raise ValueError(f"{path} must have columns row and group, or row, other and perhaps weight, got {found}")
+    raise ValueError(
+        f"{path} must have columns row and group, or row, other and perhaps weight, or query and document (also "
+        f"query-id, user, corpus-id, item) and perhaps score, got {found}"
+    )
+
+
+def listed_columns(columns: dict[str, np.ndarray], path: Path) -> tuple[np.ndarray, np.ndarray] | None:
+    """The queries and documents (L,) that the columns of a file list with a score above 0; all if it has no scores.
+
+    Returns:
+        None if the file has no such columns.
+    """
+    query, document = (next((name for name in side if name in columns), None) for side in (QUERIES, DOCUMENTS))
+    if query is None or document is None:
+        return None
+    queries, documents, scores = columns[query], columns[document], columns.get("score")
+    if scores is not None:
+        try:
+            above = scores.astype(np.float64) > 0
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"the column score of {path} must be numbers: pairs of a score above 0 count") from error
+        queries, documents = queries[above], documents[above]
+    if not len(queries):
+        raise ValueError(f"{path} lists no pair{'' if scores is None else ' with a score above 0'}")
+    return queries, documents
+
+
+def _table(queries: np.ndarray, documents: np.ndarray, closure: bool) -> PairTable:
+    """A table of listed pairs, whose whole numbers written as text are found both as numbers and as texts."""
+    query_ids, whole_queries = _identities(queries, "queries")
+    document_ids, whole_documents = _identities(documents, "documents")
+    table = PairTable(query_ids, document_ids, closure)
+    table.also_known_as(
+        _hashed(table.query_ids) if whole_queries else None, _hashed(table.document_ids) if whole_documents else None
+    )
+    return table
+
+
+def _identities(values: np.ndarray, name: str) -> tuple[Tensor, bool]:
+    """Identities (L,) of a column, and whether they are whole numbers that the file has as text."""
+    texts = values.tolist() if values.dtype.kind in "OUT" else []
+    missing = next((place for place, text in enumerate(texts) if text is None or text == ""), None)
+    if missing is not None:
+        raise ValueError(f"a pair has no value in the column of {name}: the {missing + 1}. of those that count")
+    if texts and all(isinstance(text, str) and _COUNTED.fullmatch(text) for text in texts):
+        numbers = [int(text) for text in texts]
+        if max(numbers) <= LARGEST:
+            return torch.tensor(numbers, dtype=torch.int64), True
+    return identities(values, name), False
+
+
+def _hashed(numbers: Tensor) -> Tensor:
+    """The identities of whole numbers written as text."""
+    return content_ids(map(str, numbers.tolist()))
 
 
 def whole_groups(given: Any) -> Tensor:

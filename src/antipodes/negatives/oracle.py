@@ -8,10 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from antipodes.negatives.chance import random_group
 from antipodes.negatives.policy import Policy
 from antipodes.pairs import Group, Pairs, Rule
-from antipodes.seeding import generator
 from antipodes.state import ByRow, check_rows
 
 
@@ -23,11 +21,6 @@ class Oracle(Policy):
 
     Args:
         labels: (n,) whole numbers, one per row of the dataset; a negative label is unknown and matches nothing.
-        known: Share of the samples whose label it may look at, drawn by chance: what a detector would be worth that
-            finds known² of the false negatives and never errs.
-        seed: Of that draw, and of the wrong flags.
-        wrong: Probability with which a pair of different labels is flagged too, always the same pairs. With T pairs of
-            the same label and N others its precision is about known² T / (known² T + wrong N).
 
     Example:
         >>> Oracle(torch.tensor([0, 1, 0]))
@@ -37,7 +30,7 @@ class Oracle(Policy):
     row_state: ClassVar[Mapping[str, ByRow]] = {"labels": ByRow(holds="data")}
     labels: Tensor
 
-    def __init__(self, labels: Tensor | Any, known: float = 1.0, seed: int = 0, wrong: float = 0.0) -> None:
+    def __init__(self, labels: Tensor | Any) -> None:
         super().__init__()
         try:
             labels = torch.as_tensor(labels)
@@ -45,15 +38,8 @@ class Oracle(Policy):
             raise ValueError(f"labels must be whole numbers, one per row, got a {type(labels).__name__}") from error
         if labels.dim() != 1 or labels.is_floating_point() or labels.is_complex():
             raise ValueError(f"labels must be whole numbers of shape (n,), got {labels.dtype} {tuple(labels.shape)}")
-        if not 0 <= known <= 1:
-            raise ValueError(f"known must be in [0, 1], got {known}: it is the share of labels that may be looked at")
         self.num_samples = len(labels)
         self.register_buffer("labels", labels.to(torch.int64, copy=True))
-        if not 0 <= wrong < 1:
-            raise ValueError(f"wrong must be in [0, 1), got {wrong}: it is the share of other pairs flagged by mistake")
-        self.seed, self.wrong = seed, wrong
-        order = torch.randperm(len(labels), generator=generator("known labels", seed))
-        self.labels[order[round(known * len(labels)) :].to(labels.device)] = -1
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Drop what shares the anchor's label."""
@@ -62,7 +48,4 @@ class Oracle(Policy):
         of_anchors = of_candidates = self.labels[anchor_rows]
         if candidate_rows is not anchor_rows:
             of_candidates = self.labels[candidate_rows.clamp(min=0)].masked_fill_(candidate_rows < 0, -1)
-        rule = Rule(groups=(Group(of_anchors, of_candidates, "drop"),))
-        if self.wrong > 0:
-            rule = rule & Rule(groups=(random_group(pairs, self.wrong, self.seed),))
-        return [rule]
+        return [Rule(groups=(Group(of_anchors, of_candidates, "drop"),))]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from torch import Tensor, nn
 
 from antipodes.arguments import checked
 from antipodes.functional.sums import Sums
 from antipodes.negatives.flags import Flags, find_flags
-from antipodes.pairs import Pairs, Rule
+from antipodes.pairs import Block, Pairs, Rule
 
 Space = Literal["features", "embeddings", "seen", "guide"]
 Receives = Literal["loss", "score"]
@@ -26,20 +25,67 @@ Numbers = dict[str, float | Tensor]
 """Numbers for a log by name; a tensor is read when somebody asks for it."""
 
 
-def _several(judge: Callable[..., Any], learns: bool) -> Callable[..., Sequence[Rule]]:
-    """Make a list of a single rule, and accept the argument `learn` in front of a policy that has nothing to learn."""
+@dataclass(frozen=True)
+class Needs:
+    """What a policy needs from the loss and the training loop, and what it does beyond judging pairs.
 
-    @functools.wraps(judge)
-    def judging(self: Policy, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
-        rules = judge(self, pairs, progress, learn=learn) if learns else judge(self, pairs, progress)
-        if isinstance(rules, Rule):
-            return [rules]
-        if not isinstance(rules, Sequence) or not rules or not all(isinstance(rule, Rule) for rule in rules):
-            what = "nothing" if rules is None else f"a {type(rules).__name__} of something else"
-            raise TypeError(f"{type(self).__name__}.judge must return a Rule or a list of rules, got {what}")
-        return rules
+    Attributes:
+        rows: It looks samples up by their table row, so that a loss needs ids.
+        identities: It looks queries and documents up by their identities, `Pairs.identities`.
+        guide: It compares in the space of a guide, `Pairs.guide`.
+        positive: It compares with the anchor's own positive, which pairs of one view do not have.
+        cosine: Its thresholds lie in [-1, 1], so that it cannot judge dot products.
+        order: It goes by the order of similarities, which means nothing while all embeddings point one way.
+        learn: `judge` takes the argument `learn`, because judging moves tables.
+        reweighs: `reweigh` changes the sums.
+        weighs: It says how much single pairs are pulled, which eliminating them cannot follow.
+        supports: How many further views of every anchor's sample it compares with, `Pairs.supports`.
+        fits: `fit` does something.
+        space: What `fit` takes: the encoder's features, its embeddings, nothing, or a guide's vectors.
+        towers: Whose features `fit` takes: of the anchors' tower, or of the towers named, joined by +.
+        receives: What training tells it: every step's loss (`on_loss`) or the validation scores (`on_score`).
+    """
 
-    return judging
+    rows: bool = True
+    identities: bool = False
+    guide: bool = False
+    positive: bool = False
+    cosine: bool = False
+    order: bool = False
+    learn: bool = False
+    reweighs: bool = False
+    weighs: bool = False
+    supports: int = 0
+    fits: bool = False
+    space: Space = "features"
+    towers: str = "anchor"
+    receives: Receives | None = None
+
+    def __or__(self, other: Needs) -> Needs:
+        """What two policies need together; the one place where needs are joined.
+
+        Raises:
+            ValueError: if one loss cannot serve both.
+        """
+        if self.reweighs and other.reweighs:
+            raise ValueError("policies that reweigh the sum of negatives, such as debiased and hcl, cannot be joined")
+        if self.receives and other.receives and self.receives != other.receives:
+            raise ValueError("a policy that receives losses and one that receives scores cannot be joined")
+        fitted = self if self.fits or not other.fits else other
+        flags = (each.name for each in fields(self) if each.type == "bool")
+        return Needs(
+            **{name: getattr(self, name) or getattr(other, name) for name in flags},
+            supports=max(self.supports, other.supports),
+            space=fitted.space,
+            towers=fitted.towers,
+            receives=self.receives or other.receives,
+        )
+
+
+_NOW_IN_NEEDS = {
+    "by_row": "rows", "uses_guide": "guide", "ranks": "order", "reweighs": "reweighs", "weighs": "weighs",
+    "supports": "supports", "fits": "fits", "space": "space", "towers": "towers", "receives": "receives",
+}  # fmt: skip
 
 
 class Policy(nn.Module, ABC):
@@ -49,49 +95,54 @@ class Policy(nn.Module, ABC):
     it serves. It is not part of the module that data-parallel training wraps.
     """
 
-    space: Space = "features"  # what `fit` takes: the encoder's features, its embeddings, nothing, a guide's vectors
-    towers: str = "anchor"  # whose features `fit` takes: of the anchors' tower, or of those named, joined by +
-    supports: int = 0  # further views of every anchor's sample that it wants to see in the pairs
-    ranks: bool = False  # whether it goes by the order of similarities, which means nothing in a narrow cone
-    reweighs: bool = False  # whether `reweigh` changes the sums
-    weighs: bool = False  # whether it says how much single pairs are pulled, which eliminating them cannot follow
-    receives: Receives | None = None  # what `hear` is told: every step's loss, or the validation scores between epochs
-    fits: bool = False  # whether `fit` does anything
-    by_row: bool = True  # whether it looks samples up by their rows, so that a loss needs ids
-    uses_guide: bool = False  # whether it looks at `Pairs.guide`
+    needs: Needs = Needs()
     num_samples: int | None = None  # rows of its tables
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Let `judge` leave the argument `learn` out where a policy keeps no state, and return a single rule."""
+        """Check the arguments of every constructor, and refuse flags that `Needs` holds now."""
         super().__init_subclass__(**arguments)
+        for old, new in _NOW_IN_NEEDS.items():
+            if old in cls.__dict__:
+                raise TypeError(f"{cls.__name__}.{old} is now a field of its needs: write needs = Needs({new}=...)")
+        if "hear" in cls.__dict__:
+            raise TypeError(f"{cls.__name__}.hear is now called on_loss, or on_score for validation scores")
         if "__init__" in cls.__dict__:
             cls.__init__ = checked(cls.__init__)  # type: ignore[method-assign]
-        judge = cls.__dict__.get("judge")
-        if judge is not None and not getattr(judge, "__isabstractmethod__", False):
-            cls.judge = _several(judge, "learn" in inspect.signature(judge).parameters)  # type: ignore[method-assign]
 
     @abstractmethod
-    def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
+    def judge(self, pairs: Pairs, progress: float) -> Rule | Sequence[Rule]:
         """Say which candidates count for every anchor.
+
+        A policy whose tables move here takes a third argument, `learn: bool = True`, and says so in its needs.
 
         Args:
             pairs: This step's anchors and candidates; a policy looks at them without gradient.
             progress: Share of training done, in [0, 1].
-            learn: Whether the policy may learn from these pairs. With False, and in `eval()`, no table moves; an
-                loss also asks with False under `torch.no_grad()`.
+            learn: Whether the policy may learn from these pairs. With False, and in `eval()`, no table moves; a loss
+                also asks with False under `torch.no_grad()`.
 
         Returns:
             One rule, or a list of several whose losses are averaged (granularities of a clustering).
         """
 
+    def rules(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
+        """What `judge` answers, as a list; `learn` is passed on to policies that need it."""
+        rules = self.judge(pairs, progress, **({"learn": learn} if self.needs.learn else {}))
+        if isinstance(rules, Rule):
+            return [rules]
+        if not isinstance(rules, Sequence) or not rules or not all(isinstance(rule, Rule) for rule in rules):
+            what = "nothing" if rules is None else f"a {type(rules).__name__} of something else"
+            raise TypeError(f"{type(self).__name__}.judge must return a Rule or a list of rules, got {what}")
+        return rules
+
     def flags(self, pairs: Pairs, progress: float = 1.0) -> Flags:
-        """Whom every anchor flags as a false negative, one by one, without moving any state.
+        """Which candidates every anchor flags as false negatives, one by one, without moving any state.
 
         Args:
             pairs: Anchors and candidates, normalised.
             progress: Share of training done.
         """
-        return find_flags(pairs, self.judge(pairs.detached(), progress, learn=False))
+        return find_flags(pairs, self.rules(pairs.detached(), progress, learn=False))
 
     @property
     def uses_progress(self) -> bool:
@@ -126,13 +177,11 @@ class Policy(nn.Module, ABC):
         With `space` "seen" there are none to take in: the policy goes by what it has seen in `judge`.
         """
 
-    def hear(self, value: float, progress: float) -> None:
-        """Take in a number that training came to, the same on every rank; which one is said by `hears`.
+    def on_loss(self, loss: float, progress: float) -> None:
+        """Receive the loss of a step, averaged over ranks, if the policy needs it (`Needs.receives`)."""
 
-        Args:
-            value: The loss of the step, averaged over ranks, or the validation score, where more is better.
-            progress: Share of training done.
-        """
+    def on_score(self, score: float, progress: float) -> None:
+        """Receive a validation score, the same on every rank, where more is better, if the policy needs it."""
 
     def statistics(self) -> Numbers:
         """Numbers about the policy's state for the log."""
@@ -145,6 +194,19 @@ class Policy(nn.Module, ABC):
             told.add(sentence)
             warnings.warn(sentence, stacklevel=2)
 
+    def on(self, *blocks: Block) -> OnBlocks:
+        """Limit the policy to some blocks of `OneWay`: in the others every candidate counts.
+
+        Args:
+            blocks: `query_to_document`, or one of those that `OneWay(also=...)` adds.
+
+        Example:
+            >>> from antipodes import PositiveAware
+            >>> PositiveAware(-0.1, relative=False).on("query_to_document", "query_to_query").blocks
+            ('query_to_document', 'query_to_query')
+        """
+        return OnBlocks(self, blocks)
+
     def __and__(self, other: Policy) -> Both:
         return Both(self, other)
 
@@ -154,22 +216,10 @@ class Both(Policy):
 
     def __init__(self, first: Policy, second: Policy) -> None:
         super().__init__()
-        if first.reweighs and second.reweighs:
-            raise ValueError("policies that reweigh the sum of negatives, such as debiased and hcl, cannot be joined")
-        if first.receives and second.receives and first.receives != second.receives:
-            raise ValueError("a policy that hears losses and one that hears scores cannot be joined")
         self.first = first
         self.second = second
-        self.supports = max(first.supports, second.supports)
-        self.ranks = first.ranks or second.ranks
-        self.reweighs = first.reweighs or second.reweighs
-        self.weighs = first.weighs or second.weighs
-        self.receives = first.receives or second.receives
-        self.fits = first.fits or second.fits
-        self.by_row = first.by_row or second.by_row
-        self.uses_guide = first.uses_guide or second.uses_guide
+        self.needs = first.needs | second.needs
         self.num_samples = max(first.num_samples or 0, second.num_samples or 0) or None
-        self.space = first.space if first.fits or not second.fits else second.space
 
     @property
     def uses_progress(self) -> bool:
@@ -182,7 +232,7 @@ class Both(Policy):
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Every rule of the first policy with every rule of the second."""
-        ours, theirs = self.first.judge(pairs, progress, learn), self.second.judge(pairs, progress, learn)
+        ours, theirs = self.first.rules(pairs, progress, learn), self.second.rules(pairs, progress, learn)
         return [a & b for a in ours for b in theirs]
 
     def reweigh(self, pairs: Pairs, rules: Sequence[Rule], sums: Sums, temperature: float | Tensor) -> Sums:
@@ -199,22 +249,85 @@ class Both(Policy):
         Raises:
             ValueError: if they take features of different spaces; fit their `parts` one by one then.
         """
-        spaces = {part.space for part in self.parts() if part.fits}
+        spaces = {part.needs.space for part in self.parts() if part.needs.fits}
         if len(spaces) > 1:
             raise ValueError(f"the joined policies fit {' and '.join(sorted(spaces))}: fit each of parts() by itself")
         for part in self.parts():
-            if part.fits:
+            if part.needs.fits:
                 part.fit(features, progress)
 
-    def hear(self, value: float, progress: float) -> None:
-        """Tell the number to the parts that listen."""
+    def on_loss(self, loss: float, progress: float) -> None:
+        """Pass the loss on to the parts that receive it."""
         for part in self.parts():
-            if part.receives is not None:
-                part.hear(value, progress)
+            if part.needs.receives == "loss":
+                part.on_loss(loss, progress)
+
+    def on_score(self, score: float, progress: float) -> None:
+        """Pass the score on to the parts that receive it."""
+        for part in self.parts():
+            if part.needs.receives == "score":
+                part.on_score(score, progress)
 
     def statistics(self) -> Numbers:
         """The numbers of both policies."""
         return self.first.statistics() | self.second.statistics()
+
+
+class OnBlocks(Policy):
+    """A policy that judges some blocks of pairs of a query and a document, and keeps every candidate of the others.
+
+    Args:
+        policy: The policy.
+        blocks: The blocks that it judges.
+    """
+
+    def __init__(self, policy: Policy, blocks: Sequence[Block]) -> None:
+        super().__init__()
+        if not blocks or not set(blocks) <= set(get_args(Block)):
+            raise ValueError(f"blocks must be some of {', '.join(get_args(Block))}, got {tuple(blocks)}")
+        if policy.needs.reweighs:
+            raise ValueError(f"{type(policy).__name__} reweighs the sum over all blocks: it cannot be limited to some")
+        self.policy, self.blocks = policy, tuple(blocks)
+        self.needs, self.num_samples = policy.needs, policy.num_samples
+
+    @property
+    def uses_progress(self) -> bool:
+        """Whether the policy's answers depend on the share of training done."""
+        return self.policy.uses_progress
+
+    def parts(self) -> list[Policy]:
+        """The parts of the policy, one by one."""
+        return self.policy.parts()
+
+    def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
+        """What the policy answers, in its blocks.
+
+        Raises:
+            ValueError: for pairs that are no block of `OneWay` or `TwoWay`.
+        """
+        if pairs.block is None:
+            raise ValueError("a policy limited by on() needs the blocks of OneWay or TwoWay: these pairs are two views")
+        return self.policy.rules(pairs, progress, learn) if pairs.block in self.blocks else [Rule()]
+
+    def due(self, epoch: int) -> bool:
+        """Whether the policy wants `fit` before this epoch."""
+        return self.policy.due(epoch)
+
+    def fit(self, features: Tensor | None, progress: float) -> None:
+        """Hand the features to the policy."""
+        self.policy.fit(features, progress)
+
+    def on_loss(self, loss: float, progress: float) -> None:
+        """Hand the loss to the policy."""
+        self.policy.on_loss(loss, progress)
+
+    def on_score(self, score: float, progress: float) -> None:
+        """Hand the score to the policy."""
+        self.policy.on_score(score, progress)
+
+    def statistics(self) -> Numbers:
+        """The numbers of the policy."""
+        return self.policy.statistics()
 
 
 def check_shares(alpha: Alpha, start: float) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
-from antipodes.negatives.policy import Policy
+from antipodes.negatives.policy import Needs, Policy
 from antipodes.pairs import Bounds, Guide, Pairs, Rule
 
 
@@ -25,7 +26,7 @@ class PositiveAware(Policy):
     Args:
         margin: How much less similar than the positive a negative must be.
         relative: Whether the margin is a share of the positive's similarity.
-        guide: Look in the space of a guide instead of that of the embeddings.
+        guide: Compare in the space of a guide instead of that of the embeddings.
         start: Share of training before the first flag.
 
     Example:
@@ -35,12 +36,13 @@ class PositiveAware(Policy):
         tensor([ 0.7600, -0.4200])
     """
 
-    by_row = False
+    needs = Needs(rows=False, positive=True)
 
     def __init__(self, margin: float = 0.05, relative: bool = True, guide: bool = False, start: float = 0.0) -> None:
         super().__init__()
         check_margin(margin, start)
-        self.margin, self.relative, self.uses_guide, self.start = margin, relative, guide, start
+        self.margin, self.relative, self.start = margin, relative, start
+        self.needs = replace(self.needs, guide=guide)
 
     @property
     def uses_progress(self) -> bool:
@@ -51,7 +53,7 @@ class PositiveAware(Policy):
         """Flag what exceeds the bound that every anchor's positive sets."""
         if progress < self.start:
             return [Rule()]
-        if self.uses_guide:
+        if self.needs.guide:
             return [Rule(guide=Bounds(ceiling=below(required(pairs, self).positives, self.margin, self.relative)))]
         return [Rule(ceiling=below(pairs.positives.detach(), self.margin, self.relative))]
 
@@ -73,7 +75,7 @@ def required(pairs: Pairs, policy: Policy) -> Guide:
     """The guide of these pairs, or one sentence that there is none."""
     if pairs.guide is None:
         raise ValueError(
-            f"{type(policy).__name__} looks through a guide and there is none: "
+            f"{type(policy).__name__} compares in the space of a guide, and there is none: "
             "give the loss guide=(vectors of the first views, vectors of the second)"
         )
     return pairs.guide

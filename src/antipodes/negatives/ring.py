@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
@@ -12,21 +13,11 @@ from torch import Tensor
 from antipodes import schedules
 from antipodes.functional.shares import whole_below
 from antipodes.negatives.collapse import NARROW, negative_similarity
-from antipodes.negatives.policy import Numbers, Policy, Receives
+from antipodes.negatives.policy import Needs, Numbers, Policy, Receives
 from antipodes.pairs import Pairs, Ranks, Rule
 
-Anneal = Literal[
-    "linear", "step", "staircase", "none", "validation", "loss", "validation-window", "loss-window", "collapse"
-]
-STAIR = 0.1  # by which the authors' staircase shrinks the ball at a time
-ADAPTIVE: dict[Anneal, Receives] = {
-    "validation": "score",
-    "loss": "loss",
-    "validation-window": "score",
-    "loss-window": "loss",
-}
-WINDOWS: dict[Anneal, tuple[int, float]] = {"validation-window": (5, 0.05), "loss-window": (10, 0.01)}
-"""Of the authors' adaptive anneals: how many numbers the next one is compared with, and by how much the ball moves."""
+Anneal = Literal["linear", "step", "none", "validation", "loss", "collapse"]
+ADAPTIVE: dict[Anneal, Receives] = {"validation": "score", "loss": "loss"}
 MEMORY = {"score": 0.0, "loss": 0.99}  # what stays of the mean that the next number is compared with
 
 
@@ -46,10 +37,8 @@ class Ring(Policy):
     The adaptive anneals shrink the ball when they hear of an improvement and widen it again when they do not, each time
     by what the linear one would have shrunk it since the last time. `validation` compares a score with the one before
     (the kNN accuracy of the training loop, every `knn_every` epochs); `loss` compares the training loss of a step with
-    its running mean over about a hundred steps, because single losses are noise. In a loop of your own, call `hear`.
-    `validation-window` and `loss-window` are the authors' code: a score is compared with the mean of the last 5 and
-    moves the ball by 0.05, a loss with the mean of the last 10 and moves it by 0.01, whatever time has passed; an equal
-    one moves nothing.
+    its running mean over about a hundred steps, because single losses are noise. In a loop of your own, call
+    `on_score` or `on_loss`.
 
     `collapse` goes by what it sees: the ball shrinks as linearly as time passes, but only while the candidates' mean
     similarity is below `collapse_limit`. Embeddings that all point one way have no order worth ranking; until they have
@@ -59,9 +48,8 @@ class Ring(Policy):
         outer: Share in the outer ball, at the start of training and when annealing is over.
         inner: Share of the outer ball that is left out; 0 is the paper's ball.
         until: Share of training that annealing takes, where the adaptive ones hear of nothing but improvements.
-        anneal: How the ball shrinks: linear, at once (step), by tenths that last equally long (staircase, as in the
-            authors' code), by the validation score or the training loss (and as the authors do, validation-window and
-            loss-window), while the embeddings are spread out (collapse), or none: the final ring from the start.
+        anneal: How the ball shrinks: linear, at once (step), by the validation score or the training loss, while the
+            embeddings are spread out (collapse), or none, which has the final ring from the start.
         patience: Of the adaptive anneals: how many times in a row there is no improvement before the ball widens; the
             paper does not wait.
         start: Share of training before the ring begins to shrink; until then every candidate counts, and the adaptive
@@ -73,13 +61,11 @@ class Ring(Policy):
         1.0
     """
 
-    ranks = True
-    by_row = False
+    needs = Needs(rows=False, order=True)
     ball: Tensor
     heard: Tensor
     heard_at: Tensor
     waited: Tensor
-    past: Tensor
 
     def __init__(
         self,
@@ -116,44 +102,45 @@ class Ring(Policy):
         self.collapse_limit = collapse_limit
         self.inner = inner
         self.patience = patience
-        self.receives = ADAPTIVE.get(anneal)
+        receives = ADAPTIVE.get(anneal)
         self.waits_for_spread = anneal == "collapse"
-        self.adaptive = self.receives is not None or self.waits_for_spread
+        self.needs = replace(self.needs, receives=receives, learn=self.waits_for_spread, cosine=self.waits_for_spread)
+        self.adaptive = receives is not None or self.waits_for_spread
         if anneal == "none":
             self.schedule = schedules.constant(outer[1])
         elif anneal == "step":
             self.schedule = schedules.step((start, outer[0]), (until, outer[1]))
-        elif anneal == "staircase":
-            self.schedule = _staircase(outer[0], outer[1], start, until)
         else:
-            self.schedule = schedules.interpolate((start, outer[0]), (until, outer[1]))
+            self.schedule = self._moving((start, outer[0]), (until, outer[1]))
         if self.adaptive:
             self.register_buffer("ball", torch.tensor(float(outer[0])))
             self.register_buffer("heard", torch.tensor(math.nan))  # nothing yet
             self.register_buffer("heard_at", torch.zeros(()))
             self.register_buffer("waited", torch.zeros((), dtype=torch.int64))
-        self.step = 0.0
-        if anneal in WINDOWS:
-            window, self.step = WINDOWS[anneal]
-            self.register_buffer("past", torch.full((window,), math.nan, dtype=torch.float64))  # the newest comes last
 
     def share(self, progress: float) -> float:
         """The share of the candidates in the outer ball."""
         # a float32 has seven digits; without the last of them 0.7 is 0.7
         return round(self.ball.item(), 6) if self.adaptive else self.schedule(progress)
 
-    def hear(self, value: float, progress: float) -> None:
+    def on_loss(self, loss: float, progress: float) -> None:
         """Shrink the ball after an improvement, widen it otherwise.
 
         The first number, and all that come before `start`, are only remembered.
         """
-        if self.receives is None:
-            return
-        if self.step:
-            self._hear_in_window(value, progress)
-            return
-        before, memory, notch = self.heard.item(), MEMORY[self.receives], self._notch(progress)
-        better = value < before if self.receives == "loss" else value > before
+        if self.needs.receives == "loss":
+            self._compare(loss, progress)
+
+    def on_score(self, score: float, progress: float) -> None:
+        """Shrink the ball after an improvement, widen it otherwise, as `on_loss` does."""
+        if self.needs.receives == "score":
+            self._compare(score, progress)
+
+    def _compare(self, value: float, progress: float) -> None:
+        """Compare a number with those before, and move the ball."""
+        assert self.needs.receives is not None
+        before, memory, notch = self.heard.item(), MEMORY[self.needs.receives], self._notch(progress)
+        better = value < before if self.needs.receives == "loss" else value > before
         if math.isnan(before):
             before = value
         elif progress >= self.start:
@@ -161,13 +148,13 @@ class Ring(Policy):
         self._remember(memory * before + (1 - memory) * value, progress)
 
     def statistics(self) -> Numbers:
-        """The share in the outer ball, where nobody knows it beforehand."""
+        """The share in the outer ball, where it is not known in advance."""
         return {"ring_outer": self.share(1.0)} if self.adaptive else {}
 
     @property
     def uses_progress(self) -> bool:
         """Whether the ring moves with time or waits for its start."""
-        moves = self.receives is None and len({value for _, value in self.schedule.points}) > 1
+        moves = self.needs.receives is None and len({value for _, value in self.schedule.points}) > 1
         return self.start > 0 or self.waits_for_spread or moves
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
@@ -184,6 +171,10 @@ class Ring(Policy):
         last = torch.maximum(whole_below(outer, count), first + 1)  # at least one, however few there are
         return [Rule(ranks=(Ranks(first, last),))]
 
+    def _moving(self, first: tuple[float, float], last: tuple[float, float]) -> schedules.Schedule:
+        """The share in the outer ball from one point (share of training, share in the ball) to another."""
+        return schedules.interpolate(first, last)
+
     def _move(self, better: bool, notch: float) -> None:
         """Shrink the ball by a notch, or widen it where its patience is at an end."""
         if better:
@@ -194,18 +185,8 @@ class Ring(Policy):
             if self.waited >= self.patience:
                 self.ball += notch
 
-    def _hear_in_window(self, value: float, progress: float) -> None:
-        """Move the ball by one step if a number differs from the mean of those in the window, as the authors do."""
-        known = self.past[~self.past.isnan()]
-        if len(known) and progress >= self.start:
-            change = value - known.mean().item()
-            better = -change if self.receives == "loss" else change
-            self.ball -= math.copysign(self.step, better) if better else 0.0
-        self.past.copy_(torch.cat((self.past[1:], self.past.new_tensor([value]))))
-        self._remember(value, progress)
-
     def _shrink_if_spread(self, pairs: Pairs, progress: float) -> None:
-        """Shrink the ball by the time since the last look if the candidates are spread out, on all ranks alike."""
+        """Shrink the ball by the time since the last call if the candidates are spread out, on all ranks alike."""
         similarity = negative_similarity(pairs, over_ranks=True).item()
         if similarity < self.collapse_limit and not math.isnan(self.heard.item()):
             self.ball -= self._notch(progress)
@@ -222,15 +203,3 @@ class Ring(Policy):
         self.ball.clamp_(min(start, end), max(start, end))
         self.heard.fill_(value)
         self.heard_at.fill_(progress)
-
-
-def _staircase(start: float, end: float, since: float, until: float) -> schedules.Schedule:
-    """Go from one share to another by steps of `STAIR`; every share, the last one too, lasts equally long by `until`.
-
-    So from 1 to 0.1 there are ten shares, and the last begins at nine tenths of the way, as in the authors' code.
-    """
-    steps = max(1, math.ceil(abs(start - end) / STAIR - 1e-9))
-    signed = math.copysign(STAIR, end - start)
-    values = [start + signed * number for number in range(steps)] + [end]
-    span = (until - since) / len(values)
-    return schedules.step(*((since + span * number, value) for number, value in enumerate(values)))

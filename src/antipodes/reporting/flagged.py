@@ -1,4 +1,4 @@
-"""What a run sees in its training data: the pairs that its policy flags, and a map of its features."""
+"""What a run finds in its training data: the pairs that its policy flags, and a map of its features."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Flag:
 
 
 def examine_run(run: Run, name: str, samples: int, shown: int, picture_store: PictureStore) -> Seen:
-    """Look at a run's training data with its own eyes.
+    """Examine a run's training data under the run's own encoder.
 
     Args:
         run: the run, with its last weights.
@@ -67,7 +67,7 @@ def examine_run(run: Run, name: str, samples: int, shown: int, picture_store: Pi
     except (ValueError, OSError) as error:  # moved data or a run that has not come far: the rest can be shown
         if run.data is not None:
             raise  # the call itself says where the data is
-        seen.facts.append(("not looked at", _without_folder(str(error), str(run.config()["data"]["name"]))))
+        seen.facts.append(("not looked at", _without_folder(str(error), str(run.config["data"]["name"]))))
         return seen
     seen.facts += _facts(data)
     if data.modalities.get("image") != "image" or not method.network.seeing("image"):
@@ -110,7 +110,7 @@ def _facts(data: Samples) -> list[tuple[str, Cell]]:
 
 
 def _texts(part: Samples) -> list[str] | None:
-    """A text of every sample, where the data has texts beside its images."""
+    """A text of every sample, where the data has texts as well as images."""
     name = next((name for name, modality in part.modalities.items() if modality == "text"), None)
     return None if name is None else list(cast("list[str]", part.inputs(torch.arange(len(part)))[name]))
 

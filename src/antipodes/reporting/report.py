@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from antipodes.auditing.outputs import require_out
 from antipodes.files import is_marked, refuse_foreign
 from antipodes.pages.page import Page, require_jinja
 from antipodes.progress import progress_bar
 from antipodes.reporting.run_page import run_page
+from antipodes.tables import require_out
 
 
 def report(

@@ -44,7 +44,7 @@ def run_page(
             given one place for them.
     """
     runs = _named(folders, data)
-    configs = {name: run.config() for name, run in runs.items()}
+    configs = {name: run.config for name, run in runs.items()}
     sections: list[Section] = [_settings(configs)]
     scores = {name: _scores(run) for name, run in runs.items()}
     if any(scores.values()):
@@ -78,7 +78,7 @@ def _named(folders: Sequence[Path], data: str | None) -> dict[str, Run]:
     if len(set(paths)) < len(paths):
         raise ValueError("a run is named twice: name every run once")
     if data is not None:
-        if len({str(run.config().get("data", {}).get("name")) for run in opened}) > 1:
+        if len({str(run.config.get("data", {}).get("name")) for run in opened}) > 1:
             raise ValueError("--data is where the data of all runs is now, and these were trained on several")
         opened = [Run.open(folder, data) for folder in folders]
     return dict(zip(path_ends(paths), opened, strict=True))
@@ -101,7 +101,7 @@ def _settings(configs: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _without_folders(values: list[Cell]) -> list[Cell]:
-    """The values of an option, paths by as much of their end as tells them apart."""
+    """The values of an option, paths by the shortest ends that distinguish them."""
     short = iter(path_ends([value for value in values if isinstance(value, str)]))
     return [next(short) if isinstance(value, str) else value for value in values]
 

@@ -50,7 +50,7 @@ class WeightsAndBiases:
             id=identity.read_text(),
             resume="allow",
             dir=str(folder),
-            config=Run(folder).config(),
+            config=Run(folder).config,
         )
 
     def write(self, numbers: Mapping[str, float], step: int) -> None:

@@ -87,7 +87,7 @@ def build_method(config: Spec, data: Samples) -> Method:
     }
     policy = _build_policy(place_groups(config["negatives"], data), given, data)
     head = Head(**config["head"])
-    ranked = policy is not None and policy.ranks
+    ranked = policy is not None and policy.needs.order
     towers = {name: Tower(encoder, head.build(encoder.num_features, ranked)) for name, encoder in parts.items()}
     loss_fn = _build_loss(config, given, policy, method_class.trains)
     network = Towers(towers, plans)

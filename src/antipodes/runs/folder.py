@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from antipodes.files import append_digest, check_digest, remove_temporaries, replacing
@@ -78,6 +80,11 @@ class Run:
     data: str | None = None
 
     @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.folder
+
+    @property
     def config_file(self) -> Path:
         """The complete configuration."""
         return self.folder / "config.yaml"
@@ -116,7 +123,7 @@ class Run:
         if not existing.is_dir() or not os.access(existing, os.W_OK):
             raise ValueError(f"{self.folder} cannot be made: {existing} is not a folder that can be written to")
 
-    def create(self, config: dict[str, Any]) -> None:
+    def create(self, config: Mapping[str, Any]) -> None:
         """Make the folder of checkpoints and write the configuration."""
         self.last.parent.mkdir(parents=True, exist_ok=True)
         self.write_config(config)
@@ -133,12 +140,22 @@ class Run:
             raise ValueError(f"{folder} is not a run: it has no config.yaml, which antipodes train writes")
         return run
 
+    @property
+    def metrics(self) -> dict[str, NDArray[np.float64]]:
+        """The numbers of every epoch by column, NaN where an epoch has none: `loss`, `knn`, `flagged_share`, ..."""
+        from antipodes.runs.records import read_epochs
+
+        rows = read_epochs(self.folder)
+        names = dict.fromkeys(name for row in rows for name, value in row.items() if isinstance(value, int | float))
+        return {name: np.array([row.get(name, np.nan) for row in rows], dtype=np.float64) for name in names}
+
     def title(self) -> str:
         """What the run trained, in a few words: its method, and its policy if it has one."""
-        config = self.config()
+        config = self.config
         policy = config["negatives"]["name"]
         return str(config["method"]["name"]) + ("" if policy == "none" else f" + {policy} ({config['treatment']})")
 
+    @property
     def config(self) -> dict[str, Any]:
         """Return the configuration that the run was started with, with the current path of its data."""
         config = read_configuration(self.config_file)
@@ -152,7 +169,7 @@ class Run:
             )
         return {**config, "data": {**known, "name": absolute(self.data)}}
 
-    def write_config(self, config: dict[str, Any]) -> None:
+    def write_config(self, config: Mapping[str, Any]) -> None:
         """Write the configuration, whole or not at all."""
         with replacing(self.config_file) as file:
             file.write_text(configuration_text(_plain(config)))

@@ -172,7 +172,7 @@ def attach_guide(
             "--batch_neighbours 4, or leave it out"
         )
     for _, policy in method.policies():
-        if policy.fits and policy.space == "guide" and not guide.has_table:
+        if policy.needs.fits and policy.needs.space == "guide" and not guide.has_table:
             raise ValueError(
                 f"--negatives {names['negatives']} needs a guide's vectors of the whole dataset, and the guide "
                 f"{names['guide']} has none: use --guide history, patches, network or a table, or "
@@ -341,12 +341,12 @@ def _flags_above_positive(policy: Policy) -> bool:
     """Return True if a policy flags only candidates more similar than the positive, whose similarity is 1."""
     if isinstance(policy, Guided) and policy.alpha is not None:
         return False
-    return isinstance(policy, (Guided, PositiveAware)) and policy.uses_guide and policy.margin <= 0
+    return isinstance(policy, (Guided, PositiveAware)) and policy.needs.guide and policy.margin <= 0
 
 
 def _guide_option(loss_fn: Loss, names: Mapping[str, str]) -> str:
     """Return the command-line option by which a loss uses a guide."""
-    by_policy = any(policy.uses_guide for policy in loss_fn.policies())
+    by_policy = any(policy.needs.guide for policy in loss_fn.policies())
     if by_policy:
         return f"--negatives {names['negatives']}"
     return "--refine_space guide" if loss_fn.distill is None else "--distill"

@@ -37,11 +37,11 @@ def open_method(run: Run, which: Literal["last", "best"] = "last", judged: bool 
     Raises:
         ValueError: if the checkpoint is missing or damaged, or the method has tables of other data.
     """
-    config = run.config()
+    config = run.config
     if absent := [part for part in PARTS if part not in config]:
         raise ValueError(
             f"{run.config_file} names no {', '.join(absent)}: another version of antipodes has trained this run, "
-            "so use that version, or train it anew"
+            "so use that version, or train it again"
         )
     state = load_checkpoint(run.last if which == "last" else run.best, CHECKPOINT_KEYS)
     data = open_data(config["data"], state)

@@ -53,6 +53,9 @@ class Settings:
         warmup: Share of training over which the learning rate rises from zero.
         clip_gradient: Largest norm of the gradient, by default as in the method's paper; none does not clip.
         accumulate: Batches per optimiser step; only for methods whose negatives do not come from the batch.
+        micro_batch: Embed a batch in pieces of so many inputs and compute each piece again in the backward pass: the
+            gradient of the whole batch, in the memory of one piece. For methods whose negatives come from the batch,
+            and networks without batch normalisation (encoder resnet18-slim-gn, --head.batch_norm false).
         precision: bf16-mixed and 16-mixed are faster on GPUs; on many CPUs they are much slower.
         accelerator: Where to train.
         devices: Number of processes, one per device.
@@ -95,6 +98,7 @@ class Settings:
     warmup: float = 0.05
     clip_gradient: float | None = None
     accumulate: int = 1
+    micro_batch: int | None = None
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     devices: int = 1
@@ -112,6 +116,8 @@ class Settings:
         for name in ("batch_size", "batch_neighbours", "accumulate", "devices", "log_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.micro_batch is not None and self.micro_batch < 1:
+            raise ValueError(f"micro_batch must be at least 1, got {self.micro_batch}; leave it out for whole batches")
         for name in ("epochs", "knn_every", "checkpoint_steps", "snapshot_every", "workers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -61,9 +62,9 @@ def read_configuration(path: Path) -> dict[str, Any]:
     return options
 
 
-def configuration_text(config: dict[str, Any]) -> str:
+def configuration_text(config: Mapping[str, Any]) -> str:
     """Write a configuration as YAML with marks at its begin and end, by which a file that is cut short is detected."""
-    return yaml.safe_dump(config, sort_keys=False, explicit_start=True, explicit_end=True)
+    return yaml.safe_dump(dict(config), sort_keys=False, explicit_start=True, explicit_end=True)
 
 
 # PyYAML raises classes other than its own for scalars that do not fit their tag: 2020-99-99, !!int x, !!bool x

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -56,7 +57,7 @@ class Grid:
         """
         for trial, configuration in configurations.items():
             if Run(trial.folder).config_file.exists():
-                refuse_change(trial, Run(trial.folder).config(), configuration)
+                refuse_change(trial, Run(trial.folder).config, configuration)
             elif kept := read_content(trial).get("configuration"):
                 refuse_change(trial, kept, configuration)
 
@@ -157,6 +158,7 @@ class Grid:
     def _commands(self, trial: Trial) -> list[list[str]]:
         started = Run(trial.folder).config_file.exists()
         if not started:
+            _remove_unstarted(trial)
             trial.write()
             write_content(trial.code_file, {"code": self._digests[trial]})
         train = ["train", "--resume", str(trial.folder)] if started else ["train", *trial.arguments()]
@@ -204,6 +206,13 @@ def write_content(file: Path, content: Mapping[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as temporary:
         temporary.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def _remove_unstarted(trial: Trial) -> None:
+    """Remove the folder of a run that was killed before it wrote its configuration, which has trained nothing."""
+    ours = trial.code_file.is_file() and not (trial.folder / "study.json").exists()
+    if ours and trial.folder.is_dir():
+        shutil.rmtree(trial.folder)
 
 
 def refuse_change(trial: Trial, saved: Options, asked: Options) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import redirect_stderr
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from antipodes.studies.definition import FULL, Options, Study, Trial
@@ -26,24 +23,20 @@ def complete(trial: Trial, runner: str | None = None) -> Options:
         ValueError: if an option is unknown, of the wrong type or out of range.
     """
     if runner is not None:
-        from antipodes.studies.runner import build, configuration
+        from antipodes.studies.runner import build
+        from antipodes.studies.runner import configuration as of_runner
 
         try:
-            return configuration(build(runner, trial.options))
+            return of_runner(build(runner, trial.options))
         except ValueError as error:
             raise ValueError(f"variant {trial.variant} cannot be run: {error}") from error
-    from antipodes.cli.train import parse
+    from antipodes.runs.configuration import resolve
 
-    said = io.StringIO()
     try:
-        with redirect_stderr(said), TemporaryDirectory() as folder:
-            config, _ = parse(trial.arguments(trial.write(Path(folder) / f"{trial.file.name}")))
-    except SystemExit as error:
-        reason = " ".join(said.getvalue().rpartition("error: ")[2].split())
-        raise ValueError(f"variant {trial.variant} cannot be trained: {reason}") from error
+        configuration = resolve(trial.options | {"seed": trial.seed, "out": str(trial.folder)})
     except ValueError as error:
         raise ValueError(f"variant {trial.variant} cannot be trained: {error}") from error
-    plain: Options = json.loads(json.dumps(config, default=str))
+    plain: Options = json.loads(json.dumps(dict(configuration), default=str))
     return plain
 
 

@@ -33,7 +33,7 @@ def find_twin(out: Path, configuration: Mapping[str, Any], code: Mapping[str, st
         try:
             before = json.loads(found.read_text()).get("code") or {}
             same_code = all(before.get(name) == digest for name, digest in code.items())
-            if same_code and _essence(Run(found.parent).config()) == wanted:
+            if same_code and _essence(Run(found.parent).config) == wanted:
                 return found.parent
         except (ValueError, OSError):  # a damaged folder is skipped
             continue

@@ -42,13 +42,14 @@ def online_recall(method: Method, data: Samples, device: torch.device | str = "c
 
 def policies_receiving(method: Method, receives: Receives) -> list[Policy]:
     """Return the policies that receive the loss of each step, or the validation score of each epoch."""
-    return [policy for _, policy in method.policies() if policy.receives == receives]
+    return [policy for _, policy in method.policies() if policy.needs.receives == receives]
 
 
 def send(policies: list[Policy], value: float, progress: float) -> None:
     """Pass a loss or a validation score to policies that receive it."""
     for policy in policies:
-        policy.hear(value, progress)
+        receive = policy.on_loss if policy.needs.receives == "loss" else policy.on_score
+        receive(value, progress)
 
 
 def fit_policies(method: Method, data: Samples, epoch: int, progress: float, fabric: Fabric) -> None:
@@ -70,23 +71,23 @@ def fit_policies(method: Method, data: Samples, epoch: int, progress: float, fab
     for direction, policy in method.policies():
         if not policy.due(epoch):
             continue
-        if policy.space == "seen":
+        if policy.needs.space == "seen":
             policy.fit(None, progress)
             continue
-        if policy.space == "guide":
+        if policy.needs.space == "guide":
             assert isinstance(method.guide, RunGuide)
             fitted = getattr(policy, "fitted_at", None)
             if method.guide.changes or fitted is None or fitted < 0:
                 policy.fit(method.guide.vectors(method.anchor_tower(direction)), progress)
             continue
-        towers = [method.anchor_tower(direction)] if policy.towers == "anchor" else policy.towers.split("+")
+        towers = [method.anchor_tower(direction)] if policy.needs.towers == "anchor" else policy.needs.towers.split("+")
         for tower in towers:
             if tower not in method.network.names():
                 there = ", ".join(method.network.names())
                 raise ValueError(f"there is no tower {tower!r} to cluster the features of: the method has {there}")
-            if (tower, policy.space) not in known:
-                known[tower, policy.space] = _features(method, share, tower, policy.space, fabric)
-        parts = [known[tower, policy.space] for tower in towers]
+            if (tower, policy.needs.space) not in known:
+                known[tower, policy.needs.space] = _features(method, share, tower, policy.needs.space, fabric)
+        parts = [known[tower, policy.needs.space] for tower in towers]
         policy.fit(parts[0] if len(parts) == 1 else torch.cat([normalise(part) for part in parts], 1), progress)
 
 

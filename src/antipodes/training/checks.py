@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from antipodes.data import Samples
+from antipodes.encoders.chunks import refuse_batch_statistics
 from antipodes.guides import RunGuide
 from antipodes.methods import Method
 from antipodes.runs.folder import Run
@@ -26,6 +27,8 @@ def check_settings(config: Mapping[str, Any], settings: Settings, method: Method
             f"accumulate must be 1 with method {name}: its negatives are the samples of a batch, "
             "so several small batches are not one large one; use a larger batch_size or a method with a queue or bank"
         )
+    if settings.micro_batch is not None:
+        _check_micro_batch(name, method)
     if settings.batch_size < 2 and not method.accumulates:
         raise ValueError(f"batch_size must be at least 2 with method {name}: the other samples are the negatives")
     guide = method.guide
@@ -39,6 +42,19 @@ def check_settings(config: Mapping[str, Any], settings: Settings, method: Method
             "a ring that anneals by validation needs a validation score, the kNN accuracy of training images: "
             "use data with labels and a knn_every above 0, or another anneal"
         )
+
+
+def _check_micro_batch(name: str, method: Method) -> None:
+    """Refuse to embed batches in pieces if it brings nothing or would change what is learned."""
+    if method.accumulates:
+        raise ValueError(
+            f"micro_batch is for methods whose negatives come from the batch, and those of method {name} do not: use a "
+            "smaller batch_size with --accumulate"
+        )
+    try:
+        refuse_batch_statistics(list(method.network.modules()))
+    except ValueError as error:
+        raise ValueError(f"micro_batch cannot be used here: {error}; for the head, --head.batch_norm false") from error
 
 
 def check_checkpoints_exist(run: Run) -> None:

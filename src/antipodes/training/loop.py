@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,10 @@ from antipodes.functional.errors import NotFinite
 from antipodes.guides import RunGuide
 from antipodes.methods import Batch
 from antipodes.negatives.judging import summarise_flags
+from antipodes.runs.configuration import Configuration
 from antipodes.runs.exporting import card_facts, export_encoders
 from antipodes.runs.folder import Run
 from antipodes.runs.records import RunningMeans
-from antipodes.runs.settings import Settings
 from antipodes.runs.snapshots import save_snapshot, take_snapshot
 from antipodes.training.between import fit_policies, online_knn, online_recall, policies_receiving, send
 from antipodes.training.prepare import launch, prepare_training
@@ -41,12 +40,11 @@ class TrainingFailed(RuntimeError):
     """The run cannot continue; the message says why in one sentence."""
 
 
-def train(config: dict[str, Any], resume: Run | None = None, say: Callable[[str], None] | None = None) -> Run:
+def train(configuration: Mapping[str, Any], resume: Run | None = None, say: Callable[[str], None] | None = None) -> Run:
     """Train as a configuration says, or continue a run.
 
     Args:
-        config: The settings (see `Settings`), the components `method`, `loss`, `data`, `encoder`, `augmentation`
-            and `negatives`, each a mapping with a name and constructor arguments, the `head`, and `encoders` by tower.
+        configuration: A `Configuration`, or a mapping with all of its options, as config.yaml holds them.
         resume: The run to continue, whose configuration this is.
         say: Shows the user a line about the data and the initial weights.
 
@@ -59,7 +57,8 @@ def train(config: dict[str, Any], resume: Run | None = None, say: Callable[[str]
         TrainingFailed: if the loss is no longer a finite number. A new run that fails before its first checkpoint
             leaves nothing behind, so the corrected call can use its folder.
     """
-    settings = Settings(**{field.name: config[field.name] for field in fields(Settings)})
+    config = dict(configuration)
+    settings = Configuration.of(config).settings
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     fabric = launch(settings)
@@ -137,7 +136,7 @@ def _loop(training: Training) -> Run:
         training.checkpoint(is_best=True)
     if training.records is not None:
         run = training.run
-        export_encoders(method, training.data, run.folder, card_facts(run.config()))
+        export_encoders(method, training.data, run.folder, card_facts(run.config))
         training.records.close()
     training.fabric.barrier()
     return training.run
@@ -177,7 +176,7 @@ def _loss(training: Training, batch: Batch) -> Tensor:
     """Return the method's loss; raise TrainingFailed if it is not finite, before it changes the weights."""
     progress = training.progress
     try:
-        loss = training.method.loss(training.network, batch, progress)
+        loss = training.method.loss(training.embed, batch, progress)
     except NotFinite as error:
         raise TrainingFailed(
             f"the run has diverged, its embeddings are not finite after {progress:.1%}: {ADVICE}"

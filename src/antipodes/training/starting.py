@@ -66,7 +66,7 @@ def _earlier_run(method: Method, folder: Path) -> tuple[Mapping[str, Any] | None
     if not (run.config_file.is_file() and run.last.is_file()):
         return None, ""
     try:
-        name = run.config()["method"]["name"]
+        name = run.config["method"]["name"]
         if find("method", name).target is not type(method):
             return None, f"{folder} was trained by another method, {name}: only its encoder is taken"
         return load_checkpoint(run.last), ""

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from antipodes.data import Loader, Samples
 from antipodes.losses import Temperature
 from antipodes.methods import Method
+from antipodes.methods.towers import InPieces, Network
 from antipodes.progress import TrainingProgress
 from antipodes.runs.calendar import Calendar
 from antipodes.runs.folder import FrozenWeights, Run, save_checkpoint, save_frozen
@@ -60,6 +61,12 @@ class Training:
     best: float = -math.inf
     totals: RunningMeans = field(default_factory=RunningMeans)
     saved: bool = False
+
+    @property
+    def embed(self) -> Network:
+        """Return the network that the method's loss calls; with a micro batch it embeds a batch in pieces."""
+        size = self.settings.micro_batch
+        return self.network if size is None else InPieces(self.network, size)
 
     @property
     def first(self) -> bool:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from antipodes.data import Raw, subset
 from antipodes.data.augment import Augmentation
+from antipodes.evaluation.measures import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.subject import Subject
-from antipodes.functional.measures import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.functional.retrieval import first_ranks, recalls
 from antipodes.runs.views import build_augmentation
 from antipodes.seeding import generator

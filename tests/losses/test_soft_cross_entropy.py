@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from antipodes.functional import soft
-from antipodes.functional.soft import soft_cross_entropy
+from antipodes.losses import soft_cross_entropy as soft
+from antipodes.losses.soft_cross_entropy import soft_cross_entropy
 from tests.reference import soft as reference
 
 Scene = dict[str, Tensor]

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from antipodes.functional import Group, Ranks, Rule, Sums, contrast, drawn_sums, expected_sums, row_blocks
+from antipodes.functional import Group, Ranks, Rule, Sums, contrast, row_blocks
+from antipodes.methods import draws
+from antipodes.methods.draws import drawn_sums, expected_sums
 from antipodes.pairs import normalise
 from tests.functional.test_select import Largest
 from tests.reference.draws import drawn_log_sums
@@ -142,3 +144,16 @@ def test_nothing_is_larger_than_a_block_or_the_random_numbers() -> None:
 def test_refuses_no_draws() -> None:
     with pytest.raises(ValueError, match="samples must be at least 1, got 0"):
         sums_of(scene(), [Rule()], 0)
+
+
+def test_rows_and_counts_draw_the_same() -> None:
+    generator = torch.Generator().manual_seed(0)
+    similarities, numbers = torch.randn(9, 50, generator=generator), torch.rand(9, 200, generator=generator).double()
+    low, high = torch.linspace(-3, 3, 9), torch.linspace(-2, 2.5, 9)  # the last band is empty
+    inside = (similarities >= low[:, None]) & (similarities <= high[:, None])
+    by_counts, sizes = draws._draw_by_counts(inside, numbers)
+    by_rows, same_sizes = draws._draw_by_rows(inside, numbers)
+    assert torch.equal(by_counts, by_rows)
+    assert torch.equal(sizes, same_sizes)
+    assert bool((by_counts[-1] == -1).all())
+    assert bool((by_counts[4] >= 0).all())

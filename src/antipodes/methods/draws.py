@@ -4,8 +4,8 @@
 2. Each anchor draws from those, uniformly and with replacement, and takes the exponentials of what it drew alone.
 3. Added up by column, they are weights whose product with the candidates is the gradient, taken along in the same pass.
 
-So nothing is gathered, and beside the inputs only O(block x C) numbers are in memory. The candidates are constants: the
-entries of a bank take no gradient.
+So nothing is gathered, and apart from the inputs only O(block x C) numbers are in memory. The candidates are constants:
+the entries of a bank take no gradient.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,8 +23,8 @@ from antipodes.functional.judge import judge_block
 from antipodes.functional.ranks import checked
 from antipodes.functional.row_blocks import RowBlocks
 from antipodes.functional.rule import Rule
-from antipodes.functional.select import draw, uniform_numbers, within
-from antipodes.functional.sums import Collected, Sums
+from antipodes.functional.select import within
+from antipodes.functional.sums import Sums
 
 
 def drawn_sums(
@@ -117,3 +118,83 @@ def expected_sums(sums: Sums, samples: int) -> Sums:
     Scales the sum over all |kept| candidates by samples / |kept|; an anchor that keeps none stays at -inf.
     """
     return sums._replace(log_sum=sums.log_sum + (samples / sums.kept.clamp(min=1).to(sums.log_sum)).log())
+
+
+def uniform_numbers(
+    generator: torch.Generator, shape: tuple[int, ...], rank: int, world_size: int, device: torch.device
+) -> Tensor:
+    """Numbers in [0, 1) for the anchors of all ranks, of which each rank takes its own.
+
+    Two ranks of A anchors with equal generators get what one rank of 2A anchors gets.
+
+    Args:
+        generator: In the same state on all ranks.
+        shape: (..., A, m) of this rank.
+        rank: Whose numbers to take.
+        world_size: How many ranks.
+        device: Where to put them.
+
+    Returns:
+        float64, 53 random bits, so that floor(number * size) is uniform for a bank of any size.
+    """
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank must be in 0..{world_size - 1}, got {rank}: it says whose random numbers to take")
+    *outer, count, m = shape
+    numbers = torch.rand(
+        *outer, world_size * count, m, dtype=torch.float64, generator=generator, device=generator.device
+    )
+    return numbers[..., rank * count : (rank + 1) * count, :].to(device)
+
+
+def draw(inside: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Choose by numbers (A, m) in [0, 1) among the columns inside (A, C).
+
+    Returns:
+        the columns (A, m), -1 where there are none, and the number that there were to choose from (A,).
+    """
+    return _draw_by_rows(inside, numbers) if inside.device.type == "cpu" else _draw_by_counts(inside, numbers)
+
+
+class Collected:
+    """Log sums with a gradient for the anchors, from rows of weights over all candidates, which are constants.
+
+    Args:
+        anchors: (A, D); they get the gradient.
+        candidates: (C, D), in the dtype of the sums.
+        rules: R, how many sums there are.
+        temperature: by which similarities were divided before the weights were made of them.
+    """
+
+    def __init__(self, anchors: Tensor, candidates: Tensor, rules: int, temperature: float) -> None:
+        self.anchors, self.candidates, self.temperature = anchors, candidates, temperature
+        self._log_sum = candidates.new_full((rules, len(anchors)), -torch.inf)
+        # the gradient of log_sum for its anchor: the weighted mean of the candidates / temperature
+        self._direction = candidates.new_zeros(rules, *anchors.shape)
+
+    def add(self, rule: int, rows: slice, weights: Tensor, total: Tensor, peak: Tensor | float = 0.0) -> None:
+        """Take in weights e^{s / temperature - peak} (b, C), zero where nothing is kept, and their sums (b,)."""
+        self._log_sum[rule, rows] = total.log() + peak
+        scale = torch.where(total > 0, total * self.temperature, 1.0)
+        self._direction[rule, rows] = torch.mm(weights, self.candidates).div_(scale[:, None])
+
+    def log_sum(self) -> Tensor:
+        """The log sums (R, A): -inf with zero gradient where nothing was kept."""
+        # adds zero, and the gradient
+        return self._log_sum + ((self.anchors - self.anchors.detach()) * self._direction).sum(2)
+
+
+def _draw_by_rows(inside: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    columns, sizes = torch.full(numbers.shape, -1), torch.zeros(len(numbers), dtype=torch.int64)
+    rows = zip(inside.numpy(), numbers.numpy(), columns.numpy(), strict=True)
+    for place, (row, number, chosen) in enumerate(rows):
+        places = np.flatnonzero(row)
+        sizes[place] = len(places)
+        if len(places):
+            chosen[:] = places[(number * len(places)).astype(np.int64)]
+    return columns, sizes
+
+
+def _draw_by_counts(inside: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    counts = inside.cumsum(1)
+    size = counts[:, -1:].contiguous()
+    return torch.searchsorted(counts, (numbers * size).long() + 1).masked_fill(size == 0, -1), size[:, 0]

@@ -1,0 +1,376 @@
+"""`Plan`: everything about a call of the kernel that has no gradient, worked out before a similarity is computed.
+
+1. The inputs are checked: shapes at once, and whatever depends on numbers in tensors in a single read.
+2. The path is chosen: `dense` keeps all pairs as one matrix, `stream` cuts them into tiles.
+3. Exponentials need no shift while |s| / tau is small; otherwise every anchor's are relative to its largest logit.
+4. Rules become masks, and candidates in empty slots are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from antipodes.functional._arguments import (
+    Extent,
+    Guide,
+    Questions,
+    check_pairs,
+    check_reach,
+    check_rules,
+    checked_guide,
+    checked_offsets,
+    checked_temperature,
+    not_finite,
+)
+from antipodes.functional._masks import Factor, Mask, compile_rule
+from antipodes.functional._pair_functions import PairFunction
+from antipodes.functional._reading import on_host
+from antipodes.functional._teacher import Teacher
+from antipodes.functional._tiles import CPU_EDGE, DEVICE_EDGE, Listing, Tile, cut, edges, whole
+from antipodes.functional.ranks import bounded
+from antipodes.functional.rule import Rule
+from antipodes.functional.same_sample import FEW_PAIRS, SameSample
+
+Kernel = Literal["auto", "dense", "stream"]
+"""How pairs are summed: all at once as a matrix, tile by tile, or whichever is faster for their number."""
+
+Shift = Literal["none", "peak"]
+"""What is subtracted from an anchor's logits before their exponentials: nothing, or the largest of those it keeps.
+
+One shift for all anchors would do in float32 down to tau = 0.01 or so. It made the loss of 2,048 pairs a seventh faster
+there, which is 1.2 % of a training step of resnet8-slim, so there is none.
+"""
+
+UNSHIFTED_REACH = {torch.float32: 55.0, torch.float64: 600.0}
+"""Up to this |s| / tau exponentials and sums of millions of them neither overflow nor underflow."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The arguments of a kernel, as in `contrast`.
+
+    Attributes:
+        anchors: (A, D).
+        candidates: (C, D); None for the anchors themselves.
+        anchor_ids: (A,).
+        candidate_ids: (C,); None together with the candidates.
+        temperature: a number, () or (A,).
+        rules: with the anchors as anchors.
+        mirror_rules: with the candidates as anchors, where both directions are asked for.
+        offsets: (C,) added to the logits.
+        guide: the guide's vectors of anchors and candidates.
+        teacher: weighs what is pulled.
+        same_sample: which candidates are of the anchors' own samples, if that is known.
+        extent: facts about the numbers in embeddings and ids, if they are known.
+        product: (A, C) the similarities, if they are known; the dense kernel makes use of them.
+    """
+
+    anchors: Tensor
+    candidates: Tensor | None
+    anchor_ids: Tensor
+    candidate_ids: Tensor | None
+    temperature: float | Tensor
+    rules: Rule | Sequence[Rule]
+    mirror_rules: Rule | Sequence[Rule] | None = None
+    offsets: Tensor | None = None
+    guide: Guide | None = None
+    teacher: Teacher | None = None
+    same_sample: SameSample | None = None
+    extent: Extent | None = None
+    product: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Direction:
+    """Anchors that are compared with candidates, with a mask per rule.
+
+    Attributes:
+        masks: one per rule.
+        mirror: whether the anchors are the columns of the matrix of pairs.
+        count: the number of anchors.
+        same_sample: which candidates are of the anchors' own samples.
+    """
+
+    masks: tuple[Mask, ...]
+    mirror: bool
+    count: int
+    same_sample: SameSample
+
+    @property
+    def pulls(self) -> bool:
+        """Whether any rule pulls."""
+        return any(mask.pulls for mask in self.masks)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What both kernels need to know about a call.
+
+    Attributes:
+        function: what is summed over pairs.
+        dense: whether all pairs are one matrix; otherwise tiles are visited one after the other.
+        shift: what exponentials are relative to.
+        tiles: the blocks of pairs; the dense kernel has one, and judges each direction in its own orientation.
+        directions: one, or two that share the similarities.
+        shared: whether the candidates are the anchors and share their gradient.
+        halved: whether tiles below the diagonal are left out, because those above stand for them as well.
+        guide: the guide's vectors of rows and columns, if a mask asks for them.
+        offsets: (C,) what is added to the logits of every candidate, or None.
+        teacher: weighs what is pulled, or None.
+        rows_need_grad: whether the anchors' gradient will be asked for, by themselves or by the temperature.
+        columns_need_grad: whether the candidates' will.
+        product: (A, C) the similarities, if the caller has them.
+    """
+
+    function: PairFunction
+    dense: bool
+    shift: Shift
+    tiles: tuple[Tile, ...]
+    directions: tuple[Direction, ...]
+    shared: bool
+    halved: bool
+    guide: tuple[Tensor, Tensor] | None
+    offsets: Tensor | None
+    teacher: Teacher | None
+    rows_need_grad: bool
+    columns_need_grad: bool
+    product: Tensor | None
+
+    @property
+    def pulls(self) -> bool:
+        """Whether any rule pulls."""
+        return any(direction.pulls for direction in self.directions)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether numbers of pulled pairs are sums of weights."""
+        return self.teacher is not None or any(mask.left for each in self.directions for mask in each.masks)
+
+
+def make_plan(
+    inputs: Inputs, function: PairFunction = "softmax", kernel: Kernel = "auto", block: int | None = None
+) -> tuple[Tensor, Tensor, Tensor, Plan]:
+    """Check the inputs of a kernel and plan its work.
+
+    Args:
+        inputs: what is compared.
+        function: what is summed over pairs.
+        kernel: the path; `auto` is dense for few pairs, unless a block is given.
+        block: the edge of the tiles; None chooses it.
+
+    Returns:
+        Anchors (A, D) and candidates (C, D) in the dtype of the sums, without empty slots, the temperature, () or (A,),
+        and the plan.
+    """
+    anchors, keys, ids = inputs.anchors, *_candidates(inputs)
+    questions = Questions()
+    rules = [as_rules(each) for each in (inputs.rules, inputs.mirror_rules) if each is not None]
+    sizes = (anchors.shape[0], keys.shape[0])
+    for each, count, others in zip(rules, sizes, sizes[::-1], strict=False):
+        check_rules(each, count, others, questions)
+    dtype = torch.float64 if anchors.dtype is torch.float64 else torch.float32
+    tau = checked_temperature(inputs.temperature, anchors, dtype, questions)
+    guided = any(rule.needs_guide for each in rules for rule in each)
+    guide = checked_guide(inputs.guide, guided, *sizes, inputs.candidates is None, dtype)
+    offsets = None if inputs.offsets is None else checked_offsets(inputs.offsets, sizes[1], dtype, questions)
+    reach, lowest_id = _measure(inputs, keys, tau, offsets, ids, questions)
+
+    dense = _is_dense(kernel, block, sizes)
+    same = inputs.same_sample or SameSample(*ids)
+    rules = _without_ranks(rules, anchors, keys, ids, guide, same)
+    teacher, shared = inputs.teacher, inputs.candidates is None
+    empty = lowest_id < 0 and not dense
+    if empty and len(rules) == 1:  # leave the slots out before the products
+        filled = (ids[1] >= 0).nonzero().squeeze(1)
+        keys, ids, shared, empty = keys[filled], (ids[0], ids[1][filled]), False, False
+        offsets = None if offsets is None else offsets[filled]
+        guide = None if guide is None else (guide[0], guide[1][filled])
+        teacher = None if teacher is None else teacher.of_candidates(filled)
+        rules, same = [tuple(rule.of_candidates(filled) for rule in rules[0])], same.of_candidates(filled)
+    sided = offsets is not None or teacher is not None or (guide is not None and guide[0] is not guide[1])
+    listed = any(rule.lists for each in rules for rule in each)
+    symmetric = shared and not (dense or tau.ndim or sided or listed)
+
+    anchors = as_dtype(anchors, dtype)
+    keys = anchors if shared else as_dtype(keys, dtype)
+    tau = as_dtype(tau, dtype)
+    if dense:
+        tiles: tuple[Tile, ...] = (whole(*sizes),)
+        directions = _dense_directions(rules, ids, same, dtype)
+    else:
+        tiles, directions = _tiled(rules, anchors, keys, ids, same, tau.detach(), block, symmetric, empty)
+    with_grad = torch.is_grad_enabled()
+    return (
+        anchors,
+        keys,
+        tau,
+        Plan(
+            function=function,
+            dense=dense,
+            shift="none" if reach <= UNSHIFTED_REACH[dtype] else "peak",
+            tiles=tiles,
+            directions=directions,
+            shared=shared,
+            halved=symmetric,
+            guide=guide,
+            offsets=offsets,
+            teacher=teacher,
+            rows_need_grad=with_grad and (anchors.requires_grad or tau.requires_grad),
+            columns_need_grad=with_grad and keys.requires_grad,
+            product=inputs.product,
+        ),
+    )
+
+
+def few_pairs(anchors: int, candidates: int) -> bool:
+    """Return True if so many pairs are summed by the dense kernel."""
+    return 0 < anchors * candidates <= FEW_PAIRS
+
+
+def as_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the tensor in that dtype; `Tensor.to` takes longer to see that it has it already."""
+    return tensor if tensor.dtype is dtype else tensor.to(dtype)
+
+
+def as_rules(rules: Rule | Sequence[Rule]) -> tuple[Rule, ...]:
+    """Return one rule or several as several."""
+    return (rules,) if isinstance(rules, Rule) else tuple(rules)
+
+
+def _candidates(inputs: Inputs) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Return the candidates, and the ids of anchors and candidates; refuse what does not fit together."""
+    if (inputs.candidates is None) != (inputs.candidate_ids is None):
+        raise ValueError("candidates and candidate_ids go together: give both or neither")
+    keys = inputs.anchors if inputs.candidates is None else inputs.candidates
+    key_ids = inputs.anchor_ids if inputs.candidate_ids is None else inputs.candidate_ids
+    check_pairs(inputs.anchors, keys, inputs.anchor_ids, key_ids)
+    return keys, (inputs.anchor_ids, key_ids)
+
+
+def _is_dense(kernel: Kernel, block: int | None, sizes: tuple[int, int]) -> bool:
+    """Return whether all pairs are one matrix."""
+    if kernel not in get_args(Kernel):
+        raise ValueError(f"kernel must be one of {', '.join(get_args(Kernel))}, got {kernel!r}")
+    if block is not None and block < 1:
+        raise ValueError(f"block must be at least 1, got {block}: it is the edge of the blocks of pairs")
+    if block is not None and kernel == "dense":
+        raise ValueError("block is the edge of the tiles of the streaming kernel: leave it out with kernel='dense'")
+    fits = kernel == "dense" or (kernel == "auto" and block is None and few_pairs(*sizes))
+    return fits and sizes[0] * sizes[1] > 0
+
+
+def _measure(
+    inputs: Inputs,
+    keys: Tensor,
+    tau: Tensor,
+    offsets: Tensor | None,
+    ids: tuple[Tensor, Tensor],
+    questions: Questions,
+) -> tuple[float, float]:
+    """Refuse what is not finite or too large; return the largest |logit| that there can be, and the smallest id."""
+    anchors, temperature, extent = inputs.anchors, inputs.temperature, inputs.extent
+    if not (anchors.shape[0] and keys.shape[0]):
+        questions.answers()
+        return 0.0, 0.0
+    asked = [] if isinstance(temperature, float | int) else [tau.detach().min()]
+    asked += [] if offsets is None else [offsets.abs().max()]
+    shared = keys is anchors
+    rest = Extent.numbers(anchors, None if shared else keys, *ids[: 1 if shared else 2]) if extent is None else []
+    answers = questions.answers(*asked, *rest)
+    coldest = float(temperature) if isinstance(temperature, float | int) else answers.pop(0)
+    added = 0.0 if offsets is None else answers.pop(0)
+    extent = Extent(*answers) if extent is None else extent
+    reach = extent.longest * extent.farthest / coldest  # |s| / tau is at most this
+    if not reach < torch.inf:
+        refusal = not_finite(anchors=anchors, candidates=keys)
+        if refusal is not None:
+            raise refusal
+    check_reach(reach, tau.dtype)
+    return reach + added, extent.lowest
+
+
+def _without_ranks(
+    rules: list[tuple[Rule, ...]],
+    anchors: Tensor,
+    keys: Tensor,
+    ids: tuple[Tensor, Tensor],
+    guide: tuple[Tensor, Tensor] | None,
+    same: SameSample,
+) -> list[tuple[Rule, ...]]:
+    """Return the rules of each direction with their ranks as bounds."""
+    found = [bounded(rules[0], anchors, keys, *ids, guide=guide, same_sample=same)]
+    if len(rules) == 2:
+        turned = None if guide is None else (guide[1], guide[0])
+        found.append(bounded(rules[1], keys, anchors, ids[1], ids[0], guide=turned))
+    return found
+
+
+def _dense_directions(
+    rules: Sequence[tuple[Rule, ...]], ids: tuple[Tensor, Tensor], same: SameSample, dtype: torch.dtype
+) -> tuple[Direction, ...]:
+    """Compile rules for one matrix of similarities per direction, whose rows are the direction's anchors."""
+    directions = []
+    for place, each in enumerate(rules):
+        mirror = place == 1
+        own = SameSample(*ids[::-1]) if mirror else same
+        count, others = len(own.anchor_ids), len(own.candidate_ids)
+        masks = tuple(compile_rule(rule, lambda bound: bound, (whole(count, others),), dtype) for rule in each)
+        directions.append(Direction(masks, mirror, count, own))
+    return tuple(directions)
+
+
+def _tiled(
+    rules: Sequence[tuple[Rule, ...]],
+    anchors: Tensor,
+    keys: Tensor,
+    ids: tuple[Tensor, Tensor],
+    same: SameSample,
+    tau: Tensor,
+    block: int | None,
+    symmetric: bool,
+    empty: bool,
+) -> tuple[tuple[Tile, ...], tuple[Direction, ...]]:
+    """Cut all pairs into tiles and compile the rules for them; bounds are compared with logits.
+
+    Pairs of one sample are listed by tile where there are few and finding them needs no synchronisation; otherwise ids
+    are compared in every tile, as groups are.
+
+    Args:
+        rules: of each direction.
+        anchors: (A, D).
+        keys: (C, D).
+        ids: (A,) and (C,).
+        same: which pairs are of one sample.
+        tau: the temperature.
+        block: the edge of the tiles, or None.
+        symmetric: whether the weight of pair (i, k) equals that of pair (k, i) before any rule.
+        empty: whether there may be empty slots.
+    """
+    sizes = (anchors.shape[0], keys.shape[0])
+    listed = on_host(anchors) and same.number_of_pairs() <= 8 * sum(sizes)
+    pairs = same.pairs() if listed else None
+    listing = Listing(*pairs) if pairs is not None and pairs[0].shape[0] else None
+    edge = (block, block) if block is not None else edges(*sizes, CPU_EDGE if on_host(anchors) else DEVICE_EDGE)
+    tiles = cut(*sizes, *edge, symmetric, listing)
+    spaces = [] if listed else same.spaces(tau.dtype)
+    directions = []
+    for place, each in enumerate(rules):
+        mirror = place == 1
+        masks = [compile_rule(rule, lambda bound: bound / tau, tiles, tau.dtype, symmetric, mirror) for rule in each]
+        for numbers in spaces:  # first, so that a mask of nothing else needs no second block
+            others = Factor(torch.ne, "group", numbers[1 - place], numbers[place])
+            masks = [mask._replace(keep=(others, *mask.keep)) for mask in masks]
+        if empty:
+            filled = (ids[1 - place] >= 0).to(tau.dtype)
+            slot = Factor(torch.ge, "group", filled, torch.full_like(ids[place], 0.5, dtype=tau.dtype))
+            masks = [mask._replace(keep=(*mask.keep, slot), mutual=False) for mask in masks]
+        elif pairs is not None:
+            kept = sizes[1 - place] - torch.bincount(pairs[place], minlength=sizes[place])
+            masks = [mask._replace(kept=kept) if mask.keeps_all else mask for mask in masks]
+        directions.append(Direction(tuple(masks), mirror, sizes[place], same))
+    return tiles, tuple(directions)
