@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from antipodes import InfoNCE, Oracle, Ring
 from antipodes.cli.train import parse
-from antipodes.functional.select import ring
+from antipodes.functional.select import band_by_rank
 from antipodes.losses import LocalAggregation
 from antipodes.losses.local_aggregation import local_aggregation
 from antipodes.methods import Batch, InstanceDiscrimination
@@ -77,7 +77,7 @@ def test_every_anchor_draws_from_its_own_ring() -> None:
     method = iring("each")
     given = batch(0, method)
     anchors, bank = embedded(method, given), method.bank.table.rows
-    low, high = ring(anchors, bank, given.ids, torch.arange(N), 0.2, 0.6)
+    low, high = band_by_rank(anchors, bank, given.ids, torch.arange(N), 0.2 * 0.6, 0.6)
     numbers = torch.rand(1, len(given.ids), 12, dtype=torch.float64, generator=generator("draw", 0, 0))[0]
     losses = []
     for anchor, own, lowest, highest, row in zip(anchors, given.ids.tolist(), low, high, numbers, strict=True):
@@ -98,7 +98,7 @@ def test_the_expected_draw_is_the_whole_ring_scaled_to_the_number_of_draws() -> 
     given = batch(0, method)
     anchors, bank = embedded(method, given), method.bank.table.rows
     logits = anchors @ bank.T
-    low, high = ring(anchors, bank, given.ids, torch.arange(N), 0.2, 0.6)
+    low, high = band_by_rank(anchors, bank, given.ids, torch.arange(N), 0.2 * 0.6, 0.6)
     outside = (logits < low[:, None]) | (logits > high[:, None]) | (given.ids[:, None] == torch.arange(N))
     negative = (logits / 0.07).exp().masked_fill(outside, 0).sum(1) * 12 / 11
     positive = (logits.gather(1, given.ids[:, None])[:, 0] / 0.07).exp()

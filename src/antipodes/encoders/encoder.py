@@ -10,7 +10,7 @@ from torch import nn
 Modality = Literal["image", "text", "vector"]
 
 VOCABULARY = "vocabulary"
-"""Name of the buffer of a text encoder with the vocabulary: bytes whose number only the vocabulary knows."""
+"""Name of a text encoder's buffer with the vocabulary, as bytes in a format that the encoder's tokenizer defines."""
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

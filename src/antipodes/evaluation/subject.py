@@ -141,7 +141,7 @@ class Subject:
 
     @property
     def pairs_texts(self) -> bool:
-        """Whether the pairs are of two texts."""
+        """True if the pairs are of two texts."""
         if self.paired is not None or self.method is None or (towers := paired_towers(self.method)) is None:
             return False
         return self.method.network.plans[towers[0]].modality == "text"

@@ -80,7 +80,7 @@ class HNSSL(Method):
         return loss
 
     def _features(self, network: Network, view: Tensor, plain: Tensor) -> tuple[Tensor, Tensor]:
-        """Online features of the views, and target features of the plain images, which get no gradient."""
+        """Return online features of the views, and target features of the plain images, without gradient."""
         name = self.network.names()[0]
         online = network({name: view})[name]
         with torch.no_grad(), self.precision():

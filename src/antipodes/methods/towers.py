@@ -129,7 +129,7 @@ class InPieces:
         self.network, self.micro_batch = network, micro_batch
 
     def __call__(self, inputs: Mapping[str, Tensor | Sequence[Tensor]]) -> dict[str, Tensor]:
-        """Inputs by tower to embeddings by tower."""
+        """Embed inputs by tower; return embeddings by tower."""
         whole = {name: [each] if isinstance(each, Tensor) else each for name, each in inputs.items()}
         parts = {
             name: [part for each in batches for part in each.split(self.micro_batch)] for name, batches in whole.items()

@@ -81,7 +81,7 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """Return the folder."""
         return self.folder
 
     @property
@@ -142,7 +142,7 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, NDArray[np.float64]]:
-        """The numbers of every epoch by column, NaN where an epoch has none: `loss`, `knn`, `flagged_share`, ..."""
+        """Return the numbers of every epoch by column (`loss`, `knn`, `flagged_share`, ...), NaN for none."""
         from antipodes.runs.records import read_epochs
 
         rows = read_epochs(self.folder)
