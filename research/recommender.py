@@ -1,6 +1,6 @@
 """Two towers on user-item pairs: which correction of in-batch negatives pays, each at its own best temperature.
 
-    python research/recommender.py --seeds 0 1 2 3 4 --out research/results/recommender.json
+    python -m research.recommender --seeds 0 1 2 3 4 --out research/results/recommender.json
 
 1. A tenth of every user's training pairs is set aside. Every variant is trained on the rest at every temperature, with
    the seeds 100 and 101, and scored on what was set aside every `--every` epochs.
@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from records import DATA, Key, Records, best_setting, sha256
 from torch import Tensor, nn
 
 from antipodes import Chance, InfoNCE, Known, Policy
+from research.records import DATA, Key, Records, best_setting, sha256
 
 CHOICE_SEEDS = (100, 101)
 USUAL_TEMPERATURE = 0.1

@@ -74,19 +74,24 @@ class Records:
         os.replace(temporary, self.path)
 
 
-def best_setting(runs: Iterable[Mapping[str, Any]], score: str, of: Key) -> tuple[float, int]:
+def best_setting(
+    runs: Iterable[Mapping[str, Any]], score: str, of: Key, epochs: int | None = None
+) -> tuple[float, int]:
     """The temperature and number of epochs with the best mean score of the choosing runs of a variant.
 
     Args:
         runs: Those of a file; the metrics of a choosing run are its scores by epoch.
         score: By which to choose; more is better.
         of: Part of the key: the variant, and the dataset if there are several.
+        epochs: A number of epochs that is given; None chooses it as well.
     """
     total: dict[tuple[float, int], float] = {}
     for run in runs:
         key = run["key"]
         if key["part"] == "choice" and all(key[name] == value for name, value in of.items()):
             for epoch, found in run["metrics"].items():
+                if epochs not in (None, int(epoch)):
+                    continue
                 place = (key["temperature"], int(epoch))
                 total[place] = total.get(place, 0.0) + found[score]
     return max(total, key=lambda place: total[place])

@@ -1,6 +1,6 @@
 """Write the tables of the studies into their pages, from the results alone.
 
-    python research/tables.py
+    python -m research.tables
 
 Each row of the recommender and the text study is the mean and the standard deviation over seeds, the difference to the
 baseline paired by seed, and the p of the paired t-test, raw and corrected by Holm over the rows of the table. A page
@@ -16,8 +16,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from records import HERE, best_setting
 from scipy.stats import ttest_rel
+
+from research.records import HERE, best_setting
 
 PAGES = HERE / "pages"
 Scores = dict[int, dict[str, float]]
@@ -49,15 +50,22 @@ def paired_p(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
 
 
 def scores_of(
-    runs: Sequence[Mapping[str, Any]], choice: str, of: Mapping[str, Any], temperature: float | None = None
+    runs: Sequence[Mapping[str, Any]],
+    choice: str,
+    of: Mapping[str, Any],
+    temperature: float | None = None,
+    epochs: int | None = None,
 ) -> dict[str, tuple[str, Scores]]:
     """By variant: its setting in words, and its test scores by seed, of that setting alone.
+
+    The metrics of a run are its scores, or where its key names no number of epochs, its scores by epoch.
 
     Args:
         runs: Those of a file.
         choice: The score that chose the setting.
         of: Part of the key, such as the dataset.
         temperature: The same for all variants, so that only the number of epochs is chosen; None for each one's best.
+        epochs: The same for all variants, so that only the temperature is chosen; None for each one's best.
     """
     fixed = {} if temperature is None else {"temperature": temperature}
     found: dict[str, tuple[str, Scores]] = {}
@@ -65,13 +73,14 @@ def scores_of(
         key = run["key"]
         if key["part"] != "test" or any(key.get(name) != value for name, value in of.items()):
             continue
-        name, setting = key["variant"], "-"
+        name, setting, metrics = key["variant"], "-", run["metrics"]
         if "temperature" in key:
-            best = best_setting(runs, choice, {**of, "variant": name, **fixed})
-            if (key["temperature"], key["epochs"]) != best:
+            best = best_setting(runs, choice, {**of, "variant": name, **fixed}, epochs)
+            if (key["temperature"], key.get("epochs", best[1])) != best:
                 continue
             setting = f"{best[0]:g}, {best[1]}"
-        found.setdefault(name, (setting, {}))[1][key["seed"]] = run["metrics"]
+            metrics = metrics if "epochs" in key else metrics[str(best[1])]
+        found.setdefault(name, (setting, {}))[1][key["seed"]] = metrics
     return found
 
 
@@ -92,7 +101,7 @@ def table(found: Mapping[str, tuple[str, Scores]], scores: Sequence[str], baseli
         for _, by_seed in found.values():
             values = [each[score] for each in by_seed.values()]
             means.append(f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else ""))
-        columns += [means, differences, *([_p(value) for value in some] for some in (raw, holm(raw)))]
+        columns += [means, differences, *([probability(value) for value in some] for some in (raw, holm(raw)))]
     rows = [
         [name, setting, str(len(by_seed)), *(column[place] for column in columns)]
         for place, (name, (setting, by_seed)) in enumerate(found.items())
@@ -117,6 +126,42 @@ def precision(runs: Sequence[Mapping[str, Any]], dataset: str) -> str:
         if key["part"] == "precision" and key["dataset"] == dataset:
             found.setdefault(key["variant"], []).append(run["metrics"]["precision"])
     return markdown([["encoder", "right, %"], *([name, f"{fmean(values):.1f}"] for name, values in found.items())])
+
+
+def flags(runs: Sequence[Mapping[str, Any]], choice: str, of: Mapping[str, Any]) -> str:
+    """How right a variant's flags are in its chosen epoch, and the dataset's own quantile in its embeddings."""
+    names = ("flag precision", "flag recall", "precision of the quantile")
+    rows = [["variant", "flags: precision %", "recall %", "right at the dataset's own quantile %"]]
+    for name, (_, by_seed) in scores_of(runs, choice, of).items():
+        values = [[each[score] for each in by_seed.values() if score in each] for score in names]
+        if values[2]:
+            rows.append([name, *(f"{fmean(each):.1f}" if each else "-" for each in values)])
+    return markdown(rows)
+
+
+def vector_precision(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The share of right pairs at quantiles of the vectors that training starts from, by dataset."""
+    found: dict[str, dict[str, str]] = {}
+    for run in runs:
+        key = run["key"]
+        if key["part"] == "precision":
+            found.setdefault(key["dataset"], {})[f"{100 * key['share']:.3g} %"] = f"{run['metrics']['precision']:.1f}"
+    shares = list(dict.fromkeys(share for each in found.values() for share in each))
+    rows = [[name, *(each.get(share, "-") for share in shares)] for name, each in found.items()]
+    return markdown([["vectors of", *(f"most similar {share}" for share in shares)], *rows])
+
+
+def mined(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The share of mined texts that are relevant, by way, dataset and model."""
+    found: dict[str, dict[tuple[str, str], str]] = {}
+    for run in runs:
+        key = run["key"]
+        if key["part"] == "mined":
+            place = (key["dataset"], key["model"])
+            found.setdefault(key["variant"], {})[place] = f"{run['metrics']['relevant']:.1f}"
+    places = list(dict.fromkeys(place for each in found.values() for place in each))
+    rows = [[name, *(each.get(place, "-") for place in places)] for name, each in found.items()]
+    return markdown([["way of mining", *(f"{dataset}, {model}" for dataset, model in places)], *rows])
 
 
 def settling(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -155,30 +200,88 @@ def insert(page: Path, name: str, text: str) -> None:
     page.write_text(pattern.sub(lambda found: f"{found[1]}{text}\n{found[2]}", before))
 
 
-def _p(value: float | None) -> str:
+def probability(value: float | None) -> str:
+    """A p-value in words."""
     return "-" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def main() -> None:
-    """Write all tables whose results exist."""
+def results(name: str) -> list[dict[str, Any]]:
+    """The runs of a study; none if it has no results."""
+    path = HERE / "results" / f"{name}.json"
+    runs: list[dict[str, Any]] = json.loads(path.read_text())["runs"] if path.is_file() else []
+    return runs
 
-    def results(name: str) -> list[dict[str, Any]]:
-        path = HERE / "results" / f"{name}.json"
-        runs: list[dict[str, Any]] = json.loads(path.read_text())["runs"] if path.is_file() else []
-        return runs
 
-    if runs := results("recommender"):
-        page, scores = PAGES / "recommender.md", ("recall@20", "ndcg@20")
+def trained(runs: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    """The values of a part of the key, such as the datasets, that training runs have."""
+    return list(dict.fromkeys(run["key"][name] for run in runs if run["key"]["part"] == "choice"))
+
+
+def write_recommender() -> None:
+    """The page of the recommender."""
+    runs, page, scores = results("recommender"), PAGES / "recommender.md", ("recall@20", "ndcg@20")
+    if runs:
         text = table(scores_of(runs, "recall@20", {}), scores, "plain")
         insert(page, "lastfm", f"{text}\n\n{tried(runs, {})}")
         insert(page, "lastfm at 0.1", table(scores_of(runs, "recall@20", {}, 0.1), scores, "plain"))
-    runs = results("text_pairs")
-    for dataset in dict.fromkeys(run["key"]["dataset"] for run in runs):
-        page, scores, of = PAGES / "text-pairs.md", ("ndcg@10", "map@r"), {"dataset": dataset}
+
+
+def write_text() -> None:
+    """The page of text pairs."""
+    runs, page, scores = results("text_pairs"), PAGES / "text-pairs.md", ("ndcg@10", "map@r")
+    for dataset in trained(runs, "dataset"):
+        of = {"dataset": dataset}
         text = table(scores_of(runs, "map@r", of), scores, "plain")
         insert(page, dataset, f"{text}\n\n{tried(runs, of)}")
         insert(page, f"{dataset} at 0.06", table(scores_of(runs, "map@r", of, 0.06), scores, "plain"))
         insert(page, f"{dataset} precision", precision(runs, dataset))
+
+
+def write_right_flags() -> None:
+    """The page of settings where flags are right."""
+    runs, page, scores = results("right_flags"), PAGES / "right-flags.md", ("linear, features", "kNN, embeddings")
+    if runs:
+        insert(page, "vectors", vector_precision(runs))
+    for dataset in trained(runs, "dataset"):
+        of = {"dataset": dataset}
+        text = table(scores_of(runs, scores[0], of), scores, "plain")
+        insert(page, dataset, f"{text}\n\n{tried(runs, of)}")
+        insert(page, f"{dataset} at 60", table(scores_of(runs, scores[0], of, epochs=60), scores, "plain"))
+        insert(page, f"{dataset} flags", flags(runs, scores[0], of))
+
+
+def write_copies() -> None:
+    """The page of photos with copies."""
+    runs, page, scores = results("copies"), PAGES / "copies.md", ("linear, features", "kNN, embeddings")
+    for run in runs:
+        if run["key"]["part"] == "audit":
+            found = run["metrics"]
+            rows = [f"{each}, %" for each in found], [f"{value:.1f}" for value in found.values()]
+            insert(page, "audit", markdown(rows))
+    for order in trained(runs, "order"):
+        of = {"order": order}
+        text = table(scores_of(runs, scores[0], of), scores, "plain")
+        insert(page, order, f"{text}\n\n{tried(runs, of)}")
+
+
+def write_mining() -> None:
+    """The page of mined negatives."""
+    runs, page, scores = results("mining"), PAGES / "mining.md", ("ndcg@10", "map@r")
+    if runs:
+        insert(page, "mined", mined(runs))
+    for dataset in trained(runs, "dataset"):
+        of = {"dataset": dataset}
+        text = table(scores_of(runs, "map@r", of), scores, "batch only")
+        insert(page, dataset, f"{text}\n\n{tried(runs, of)}")
+
+
+def main() -> None:
+    """Write all tables whose results exist."""
+    write_recommender()
+    write_text()
+    write_right_flags()
+    write_copies()
+    write_mining()
     if runs := results("glofnd_settling"):
         insert(PAGES / "glofnd-settling.md", "settling", settling(runs))
 

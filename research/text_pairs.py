@@ -1,6 +1,6 @@
 """Pairs of questions with one intent: what helps a small text encoder, each variant at its own best temperature.
 
-    python research/text_pairs.py --seeds 0 1 2 3 4 --out research/results/text_pairs.json
+    python -m research.text_pairs --seeds 0 1 2 3 4 --out research/results/text_pairs.json
 
 The encoder is MiniLM's table of token vectors, averaged over the tokens of a text and trained end to end. Half of the
 intents are for training, a sixth is for validation and a third for the test, the same for all seeds. Every question of
@@ -30,7 +30,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from records import DATA, Key, Records, best_setting, sha256
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor, nn
@@ -38,6 +37,7 @@ from torch.nn import functional as F
 
 from antipodes import FNC, Chance, GloFND, Guided, InfoNCE, Known, Policy
 from antipodes.encoders.minilm import MiniLM
+from research.records import DATA, Key, Records, best_setting, sha256
 
 CHOICE_SEEDS = (100, 101)
 TEMPERATURES = (0.03, 0.06, 0.12, 0.25, 0.5, 1.0)

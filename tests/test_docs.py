@@ -25,7 +25,7 @@ from antipodes.registry import NAMES
 from tests.test_rooms import ALLOWED
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+NAMES_PAGE = (ROOT / "docs" / "names.md").read_text()
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
@@ -153,12 +153,12 @@ def test_the_snippets_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pyte
 
 
 def row(title: str) -> set[str]:
-    """The names in a row of the README's tables."""
-    (found,) = re.findall(rf"^\| {re.escape(title)} \| (.+) \|$", README, flags=re.MULTILINE)
+    """The names in a row of the tables of docs/names.md."""
+    (found,) = re.findall(rf"^\| {re.escape(title)} \| (.+) \|$", NAMES_PAGE, flags=re.MULTILINE)
     return set(re.findall(r"`([^`]+)`", found))
 
 
-def test_the_readme_lists_the_registry() -> None:
+def test_the_page_of_names_lists_the_registry() -> None:
     assert row("`--method`") == set(NAMES["method"])
     assert row("`--loss`") == set(NAMES["loss"])
     assert row("`--negatives`") - {"+"} == set(NAMES["negatives"])
@@ -174,7 +174,7 @@ def test_the_readme_lists_the_registry() -> None:
     assert named | family == set(NAMES["encoder"])
 
 
-def test_the_readme_names_what_can_be_imported() -> None:
+def test_the_page_of_names_shows_what_can_be_imported() -> None:
     names = row("losses") | row("policies")
     assert {name for name in names if name.isidentifier()} <= set(antipodes.__all__)
     policies = {entry.path.rpartition(".")[2] for entry in NAMES["negatives"].values()}

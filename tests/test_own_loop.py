@@ -92,3 +92,14 @@ def test_the_accumulated_gradient_is_that_of_the_whole_batch() -> None:
     names["loss_fn"](*encoder(names["views"]).chunk(2), names["ids"]).backward()
     for gradient, parameter in zip(gradients, encoder.parameters(), strict=True):
         torch.testing.assert_close(gradient, parameter.grad)
+
+
+def test_two_towers_learn_from_a_file_of_users_and_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two groups of users, each with items of its own: half of them are for the test."""
+    rows = [(user, 40 * (user % 2) + (user * 7 + 3 * place) % 40, place) for user in range(60) for place in range(12)]
+    lines = [f"{'test' if place % 3 == 2 else 'train'},u{user},i{item}" for user, item, place in rows]
+    (tmp_path / "table.csv").write_text("\n".join(["split,user,item", *lines]) + "\n")
+    recall = runpy.run_path(str(ROOT / "examples" / "two_tower.py"))["main"](str(tmp_path / "table.csv"), epochs=200)
+    first, second = (float(number) for number in re.findall(r"recall@20 ([\d.]+)", capsys.readouterr().out))
+    assert recall == pytest.approx(second, abs=1e-3)
+    assert recall > first + 0.2

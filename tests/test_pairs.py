@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from antipodes.pairs import Pairs, normalise
+from antipodes.functional.same_sample import Excluded
+from antipodes.pairs import PairFacts, Pairs, Rule, normalise
 
 
 @settings(max_examples=60, deadline=None)
@@ -79,3 +80,45 @@ def test_pairs_cannot_be_changed() -> None:
     pairs = Pairs(torch.eye(2), torch.arange(2), torch.zeros(2))
     with pytest.raises(AttributeError):
         pairs.positives = Tensor()  # type: ignore[misc]
+
+
+def test_pairs_are_plain_data() -> None:
+    """Nothing can be attached to pairs from outside, and what was measured about them travels as a field."""
+    pairs = Pairs(torch.eye(3), torch.tensor([4, 5, 6]), torch.zeros(3))
+    assert not hasattr(pairs, "__dict__")
+    measured, (seven,) = pairs.measured(torch.tensor(7.0))
+    assert seven == 7.0
+    assert measured.facts.row_span == (4, 6)
+    assert measured.facts.extent is not None
+    assert measured.facts.extent.lowest == 4
+    assert pairs.facts.extent is None
+    assert measured.detached().facts is measured.facts
+
+
+@pytest.mark.parametrize("count", [5, 700])
+def test_candidates_of_their_own_equal_one_anchor_at_a_time(count: int) -> None:
+    """Counts, sums and gradients where every anchor has three candidates that are no other anchor's."""
+    generator = torch.Generator().manual_seed(0)
+    anchors = normalise(torch.randn(count, 4, generator=generator, dtype=torch.float64)).requires_grad_()
+    keys = normalise(torch.randn(3 * count, 4, generator=generator, dtype=torch.float64)).requires_grad_()
+    ids, key_ids = torch.arange(count), torch.randint(-1, count, (3 * count,), generator=generator)
+    number = torch.arange(count)
+    related = Excluded(ids, key_ids, owners=(number, number.repeat_interleave(3)))
+    pairs = Pairs(anchors, ids, torch.zeros(count), keys, key_ids, facts=PairFacts(same_sample=related))
+    thresholds = torch.linspace(-0.5, 0.5, count, dtype=torch.float64)
+    own = (anchors[:, None] * keys.view(count, 3, 4)).sum(2)
+    counts = (key_ids.view(count, 3) != ids[:, None]) & (key_ids.view(count, 3) >= 0)
+    assert pairs.available().tolist() == counts.sum(1).tolist()
+    above = (own.detach() > thresholds[:, None]) & counts
+    assert pairs.count_above(thresholds).tolist() == above.sum(1).tolist()
+    sums = pairs.contrast(0.3, [Rule(), Rule(ceiling=thresholds)])
+    for place, keep in enumerate((counts, counts & ~above)):
+        expected = (own / 0.3).masked_fill(~keep, -torch.inf).logsumexp(1)
+        torch.testing.assert_close(sums.log_sum[place], expected)
+        some = keep.any(1)
+        ours, theirs = (
+            torch.autograd.grad(each[some].sum(), [anchors, keys], retain_graph=True)
+            for each in (sums.log_sum[place], expected)
+        )
+        for mine, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine, other)

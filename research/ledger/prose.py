@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from antipodes.files import replacing
 from antipodes.studies.places import Places
 from research.ledger.map import Gain, gain_of
 from research.ledger.reports import DOCS, PLACES, PROJECT, read_results
+from research.tables import paired_p, probability, scores_of
 
 CATALOGUE = Path(__file__).parent / "tables.yaml"
 FIRST, LAST = "<!-- evidence -->", "<!-- /evidence -->"
@@ -66,6 +68,9 @@ def filled(name: str, places: Places = PLACES, catalogue: Path = CATALOGUE) -> s
 def _table(spec: Mapping[str, Any], folder: Path) -> str:
     rows = [[spec["title"], "without", "with", "difference", "p", "seeds"], ["---", *["---:"] * 5]]
     for words, row in spec["rows"].items():
+        if "records" in row:
+            rows.append([words, *_cells_of_records(row, spec["score"], folder)])
+            continue
         results = read_results([row["study"]], folder)
         score = row.get("score", spec["score"])
         gain = None if results is None else gain_of(results, row["variant"], row["baseline"], score)
@@ -78,5 +83,24 @@ def _table(spec: Mapping[str, Any], folder: Path) -> str:
 def _cells(gain: Gain, results: Mapping[str, Any], row: Mapping[str, str], score: str) -> list[str]:
     common = results[row["baseline"]].keys() & results[row["variant"]].keys()
     means = [fmean(results[row[name]][seed][score] for seed in common) for name in ("baseline", "variant")]
-    chance = "-" if gain.p is None else "<0.001" if gain.p < 0.001 else f"{gain.p:.3f}"
-    return [*(f"{mean:.1f}" for mean in means), f"{gain.difference:+.1f}", chance, str(gain.seeds)]
+    return [*(f"{mean:.1f}" for mean in means), f"{gain.difference:+.1f}", probability(gain.p), str(gain.seeds)]
+
+
+def _cells_of_records(row: Mapping[str, Any], score: str, folder: Path) -> list[str]:
+    """The cells of a row whose results are the records of a script: each variant at the setting that it chose.
+
+    Raises:
+        ValueError: if there are no such results.
+    """
+    runs = json.loads((folder / f"{row['records']}.json").read_text())["runs"]
+    of = {"dataset": row["dataset"]} if "dataset" in row else {}
+    found = scores_of(runs, row.get("choice", score), of, row.get("temperature"))
+    try:
+        (_, base), (_, ours) = found[row["baseline"]], found[row["variant"]]
+    except KeyError as error:
+        raise ValueError(f"{folder} has no results of {error} in {row['records']}.json") from None
+    common = sorted(base.keys() & ours.keys())
+    before, after = ([scores[seed][score] for seed in common] for scores in (base, ours))
+    p = paired_p(after, before)
+    difference = f"{fmean(after) - fmean(before):+.1f}"
+    return [f"{fmean(before):.1f}", f"{fmean(after):.1f}", difference, probability(p), str(len(common))]

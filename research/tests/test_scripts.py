@@ -6,16 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import glofnd_settling
 import pytest
-import recommender
-import tables
-import text_pairs
 import torch
-from records import Records, best_setting
 from scipy.stats import ttest_rel
 from torch import Tensor
 from torch.nn import functional as F
+
+from research import glofnd_settling, recommender, tables, text_pairs
+from research.records import Records, best_setting
 
 PAIRS = torch.tensor([[0, 0], [0, 1], [1, 1], [1, 2], [2, 3], [2, 0], [3, 2]])
 DATA = recommender.Interactions(PAIRS, torch.tensor([[0, 3], [1, 0], [1, 3]]), users=4, items=4)

@@ -1,6 +1,6 @@
 """`Pairs`: what one step compares, as plain frozen data. A policy judges it and answers with a `Rule`.
 
-`PairFacts` holds what was measured about the pairs already, so that nobody reads it from the device a second time.
+`PairFacts` holds what was measured about the pairs already, so that it is read from the device once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Guide:
 
 @dataclass(frozen=True)
 class PairFacts:
-    """What is known about pairs beside the pairs themselves. Each is None until it was measured.
+    """What is known about pairs in addition to the pairs themselves. Each is None until it was measured.
 
     Attributes:
         extent: The longest embeddings and the lowest id, which kernels must know.
@@ -386,8 +386,11 @@ class Pairs:
         return replace(self, guide=guide)
 
     def against_guide(self) -> tuple[Pairs, Tensor]:
-        """The anchors beside the guide's vectors: that of their own sample is the positive, those of the candidates are
-        the candidates. And which anchors (A,) the guide knows.
+        """Compare the anchors with the guide's vectors: that of their own sample is the positive, those of the
+        candidates are the candidates.
+
+        Returns:
+            The pairs, and which anchors (A,) the guide knows.
 
         Raises:
             ValueError: if there is no guide, or its vectors are of another length than the embeddings.

@@ -644,3 +644,17 @@ def unlike(rank: int, world: int) -> str:
 
 def test_ranks_with_unlike_negatives_are_refused(two_ranks: Ranks) -> None:
     assert all("candidates" in sentence for sentence in two_ranks(unlike))
+
+
+def test_a_guide_needs_no_further_arguments_where_the_candidates_are_the_second_view() -> None:
+    q, d, _ = embeddings()
+    first, second = (torch.randn(B, 3, generator=torch.Generator().manual_seed(seed)).double() for seed in (1, 2))
+    for candidates in (d, d.detach().clone()):
+        loss = InfoNCE(TAU, Guided(0.1))(
+            q, d, torch.arange(B), candidates=candidates, candidate_ids=torch.arange(B), guide=(first, second)
+        )
+        torch.testing.assert_close(loss, OneWay(InfoNCE(TAU, Guided(0.1)))(q, d, guide=(first, second)))
+    with pytest.raises(ValueError, match="candidate_guide"):
+        InfoNCE(TAU, Guided())(
+            q, d, torch.arange(B), candidates=q, candidate_ids=torch.arange(B), guide=(first, second)
+        )

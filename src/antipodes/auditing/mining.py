@@ -137,7 +137,8 @@ def mine(
     if out is not None:
         check_outputs(out, format, force)
     opener = Opener(encoder, progress)
-    asked, documents = open_collection(queries, "queries", opener), open_collection(corpus, "corpus", opener)
+    documents = open_collection(corpus, "corpus", opener)  # first: encoders that are fitted are fitted to the documents
+    asked = open_collection(queries, "queries", opener)
     if asked.vectors.shape[1] != documents.vectors.shape[1]:
         raise ValueError(
             f"queries have {asked.vectors.shape[1]} numbers each and the corpus {documents.vectors.shape[1]}: embed "

@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class Collection:
         ids: n names, all different: those of a table, paths of photos, or numbers of rows.
         vectors: (n, F) of unit length.
         inputs: n texts, photos or vectors, for rescoring.
-        contents: (n,) int64, equal for equal texts; of what is no text, for equal vectors.
+        contents: (n,) int64, equal for equal texts and equal files of photos; of other things, for equal vectors.
         texts: Whether the inputs are texts.
     """
 
@@ -119,11 +120,11 @@ def open_collection(given: Any, name: str, opener: Opener) -> Collection:
             return _of_table(read_table(path), str(path), opener)
         if not path.exists() and (isinstance(given, Path) or path.suffix):
             raise ValueError(f"{name}: {path} does not exist")
-        return _of_vectors(opener.photos(str(path)), str(path))
+        return _of_photos(opener.photos(str(path)), str(path))
     if isinstance(given, Sequence) and len(given):
         if all(isinstance(each, str) for each in given):
             return _of_texts(list(given), None, opener)
-        return _of_vectors(opener.photos(list(given)), name, list(given))
+        return _of_photos(opener.photos(list(given)), name, list(given))
     raise ValueError(
         f"{name} must be texts, photos, vectors (n, F), a table with their columns or a file, got a "
         f"{type(given).__name__}{' without any' if isinstance(given, Sequence) else ''}"
@@ -236,8 +237,16 @@ def _is_list(given: Any) -> bool:
     return isinstance(given, (list, tuple, set, frozenset))
 
 
-def _of_vectors(vectors: Vectors, name: str, inputs: Sequence[Any] | None = None) -> Collection:
-    return _collection(vectors.paths, vectors.embeddings, inputs or vectors.paths, None, name)
+def _of_vectors(vectors: Vectors, name: str) -> Collection:
+    return _collection(vectors.paths, vectors.embeddings, vectors.paths, None, name)
+
+
+def _of_photos(vectors: Vectors, name: str, inputs: Sequence[Any] | None = None) -> Collection:
+    """Photos have equal content if their files are equal; those that are no files, if their vectors are."""
+    files = [Path(path) for path in vectors.paths]
+    whole = all(file.is_file() for file in files)
+    contents = content_ids(blake2b(file.read_bytes()).hexdigest() for file in files) if whole else None
+    return _collection(vectors.paths, vectors.embeddings, inputs or vectors.paths, contents, name)
 
 
 def _of_array(given: Any, name: str) -> Collection:

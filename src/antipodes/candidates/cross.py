@@ -100,9 +100,6 @@ def make_block(batch: PairedBatch, block: Block = "query_to_document", in_batch:
     with_given = batch.given is not None and block in ("query_to_document", "document_to_document")
     given = batch.given if with_given else None
     shared = in_batch  # whether the documents or queries of other pairs are among the candidates
-    count = len(anchors)
-    first = rank() * count if batch.gather and in_batch else 0
-    numbers = torch.arange(first, first + count, device=anchors.device)
 
     def joined(of_pairs: Tensor | None, of_given: Tensor | None) -> Tensor:
         """What the candidates have: the pairs first, then the given negatives."""
@@ -111,12 +108,14 @@ def make_block(batch: PairedBatch, block: Block = "query_to_document", in_batch:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     given_count = 0 if given is None else len(given)
-    nothing = batch.document_ids.new_full((given_count,), -1)
+    nothing = batch.document_ids.new_full((given_count,), -1) if with_given else None
     keys, ids = joined(others, given), joined(batch.document_ids, batch.given_ids)
     query_ids = None if batch.query_ids is None else joined(batch.query_ids, nothing)
     owners = None
     if with_given:
-        each = given_count // count
+        count = len(anchors)
+        first, each = rank() * count if batch.gather and in_batch else 0, given_count // count
+        numbers = torch.arange(first, first + count, device=anchors.device)
         owners = numbers, joined(torch.full_like(numbers, -1), numbers.repeat_interleave(each))
     rows = batch.document_ids if batch.rows is None else batch.rows
     guide = None
@@ -128,7 +127,7 @@ def make_block(batch: PairedBatch, block: Block = "query_to_document", in_batch:
     return Pairs(
         anchors,
         batch.document_ids,
-        (batch.queries * batch.documents).sum(1),
+        torch.linalg.vecdot(batch.queries, batch.documents),
         keys,
         ids,
         (batch.documents if from_queries else batch.queries).detach(),

@@ -68,6 +68,7 @@ class Inputs:
         same_sample: which candidates are of the anchors' own samples, if that is known.
         extent: facts about the numbers in embeddings and ids, if they are known.
         product: (A, C) the similarities, if they are known; the dense kernel makes use of them.
+        trusted: whether the rules need no check, which reads numbers from their bounds.
     """
 
     anchors: Tensor
@@ -83,6 +84,7 @@ class Inputs:
     same_sample: SameSample | None = None
     extent: Extent | None = None
     product: Tensor | None = None
+    trusted: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,8 @@ def make_plan(
     rules = [as_rules(each) for each in (inputs.rules, inputs.mirror_rules) if each is not None]
     sizes = (anchors.shape[0], keys.shape[0])
     for each, count, others in zip(rules, sizes, sizes[::-1], strict=False):
-        check_rules(each, count, others, questions)
+        if not inputs.trusted:
+            check_rules(each, count, others, questions)
     dtype = torch.float64 if anchors.dtype is torch.float64 else torch.float32
     tau = checked_temperature(inputs.temperature, anchors, dtype, questions)
     guided = any(rule.needs_guide for each in rules for rule in each)
@@ -224,6 +227,35 @@ def make_plan(
             columns_need_grad=with_grad and keys.requires_grad,
             product=inputs.product,
         ),
+    )
+
+
+def plan_batch(product: Tensor, same_sample: SameSample, temperature: float, rule: Rule) -> Plan:
+    """Plan the softmax of a small batch with itself, of views (2b, D) of length 1, whose arguments were checked before.
+
+    Args:
+        product: (2b, 2b) the similarities of the views.
+        same_sample: which views are of one sample.
+        temperature: a positive number.
+        rule: without ranks, bounds in a guide's space or lists.
+    """
+    count = product.shape[0]
+    tiles = (whole(count, count),)
+    mask = compile_rule(rule, lambda bound: bound, tiles, product.dtype)
+    return Plan(
+        function="softmax",
+        dense=True,
+        shift="none" if 1.0 / temperature <= UNSHIFTED_REACH[product.dtype] else "peak",
+        tiles=tiles,
+        directions=(Direction((mask,), False, count, same_sample),),
+        shared=True,
+        halved=False,
+        guide=None,
+        offsets=None,
+        teacher=None,
+        rows_need_grad=True,
+        columns_need_grad=False,
+        product=product,
     )
 
 

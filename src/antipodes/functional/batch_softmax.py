@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from antipodes.functional import _dense
-from antipodes.functional._arguments import Extent
 from antipodes.functional._compiling import first_order
-from antipodes.functional._plan import Inputs, Plan, few_pairs, make_plan
+from antipodes.functional._plan import Plan, few_pairs, plan_batch
 from antipodes.functional.normalise import Measured, link, unlinked
 from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
@@ -66,11 +65,11 @@ def batch_softmax(
     3. In the backward pass the gradient of the views at length 1 is turned into that of the views as they were given.
 
     Args:
-        views: Those of a batch for which `fits_batch_softmax` holds; their ids are at least 0.
+        views: Those of a batch for which `fits_batch_softmax` holds.
         product: (2b, 2b) their similarities without gradient.
         same_sample: Which of them are of one sample.
         temperature: A positive number.
-        rule: Which pairs are kept; pulled pairs only stay in the sum.
+        rule: Which pairs are kept, by similarity or by group.
 
     Example:
         >>> from antipodes.functional.normalise import measure
@@ -80,12 +79,9 @@ def batch_softmax(
         tensor([0.5514, 0.5514, 0.5514, 0.5514])
     """
     unit, _, divisor, _ = views.measured
-    inputs = Inputs(
-        unit, None, same_sample.anchor_ids, None, temperature, rule, same_sample=same_sample,
-        extent=Extent(1.0, 0.0, 1.0, 0.0), product=product,
-    )  # fmt: skip
-    _, _, tau, plan = make_plan(inputs, kernel="dense")
-    losses, kept = _BatchSoftmax.apply(views.first, views.second, unit, divisor, tau, plan)  # type: ignore[no-untyped-call]
+    plan = plan_batch(product, same_sample, temperature, rule)
+    known = (unit, divisor, temperature, plan)
+    losses, kept = _BatchSoftmax.apply(views.first, views.second, *known)  # type: ignore[no-untyped-call]
     everyone = same_sample.halves and plan.directions[0].masks[0].keeps_all
     return BatchLosses(losses, None if everyone else kept)
 
@@ -95,11 +91,12 @@ class _BatchSoftmax(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, first: Tensor, second: Tensor, unit: Tensor, divisor: Tensor, tau: Tensor, plan: Plan
+        ctx: Any, first: Tensor, second: Tensor, unit: Tensor, divisor: Tensor, temperature: float, plan: Plan
     ) -> tuple[Tensor, Tensor]:
+        tau = unit.new_tensor(temperature)
         (log_sum, kept, _, _), ctx.saved = _dense.forward(plan, unit, unit, tau, None)
         positive = ctx.saved.similarities.diagonal(first.shape[0])
-        margins = log_sum[0] - torch.cat((positive, positive)) / tau
+        margins = torch.sub(log_sum[0], torch.cat((positive, positive)), alpha=1.0 / temperature)
         ctx.plan = plan
         ctx.save_for_backward(unit, divisor, tau, margins)
         ctx.set_materialize_grads(False)

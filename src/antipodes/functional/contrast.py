@@ -144,6 +144,7 @@ def contrast_both(
         ValueError: as `contrast`, or if there is more than one temperature.
 
     Example:
+        >>> import torch
         >>> images, texts = torch.eye(3), torch.eye(3)
         >>> ids = torch.arange(3)
         >>> to_texts, to_images = contrast_both(images, texts, first_ids=ids, second_ids=ids, temperature=1.0)

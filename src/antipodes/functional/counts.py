@@ -62,7 +62,7 @@ def count_above(
     rule = Rule(low=bounds.nextafter(torch.full_like(bounds, torch.inf)))
     inputs = Inputs(
         anchors.detach(), None if candidates is None else candidates.detach(), anchor_ids, candidate_ids, 1.0, rule,
-        same_sample=same_sample, extent=extent,
+        same_sample=same_sample, extent=extent, trusted=True,
     )  # fmt: skip
     with full_precision():
         return run(inputs, "none", kernel, block)[0].kept[0].to(bounds.dtype)

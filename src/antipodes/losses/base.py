@@ -1,4 +1,4 @@
-"""`LossModule`: what every loss offers beside its value, whatever it compares."""
+"""`LossModule`: what every loss offers in addition to its value, whatever it compares."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CallRecord:
 
     Attributes:
         numbers: Of the last call, for the log.
-        lazy: What works more of them out, once somebody reads them.
+        lazy: What works more of them out, once they are read.
         warned: Sentences that were said.
         calls: Until now.
         rankings: Calls in which the order of similarities decided.
@@ -97,11 +97,11 @@ class LossModule(nn.Module):
         return self.training and torch.is_grad_enabled()
 
     def _report(self, numbers: Numbers, lazy: Callable[[], Numbers] | None = None) -> None:
-        """Replace the statistics by these numbers, and by those that are worked out when somebody reads them."""
+        """Replace the statistics by these numbers, and by those that are worked out when they are read."""
         self._record.numbers, self._record.lazy = numbers, [] if lazy is None else [lazy]
 
     def _report_later(self, lazy: Callable[[], Numbers]) -> None:
-        """Add numbers to the statistics of this call that are worked out when somebody reads them."""
+        """Add numbers to the statistics of this call that are worked out when they are read."""
         self._record.lazy.append(lazy)
 
     def _observe(self, observation: Callable[[], Observation]) -> None:

@@ -22,8 +22,9 @@ class Distillation:
     s+ is that to the guide's vector of the anchor's own sample, s_k those to the guide's vectors of its candidates,
     all of them but the anchor's own sample. Embeddings and the guide's vectors have to be of one length. An anchor so
     learns where the guide puts its sample among the others: LiT's loss (Zhai et al. 2022) with the guide as the locked
-    tower, or contrastive distillation (Tian et al. 2020), beside the base's own. A sample that the guide does not know
-    has no such term. No policy decides about it, and on a bank it has the candidates that the policy looks at.
+    tower, or contrastive distillation (Tian et al. 2020), in addition to the base's own. A sample that the guide
+    does not know has no such term. No policy decides about it, and on a bank it has the candidates that the policy
+    judges.
 
     Args:
         weight: Of this term. The base's own has 1; that of `GlobalContrastive` is its temperature times InfoNCE's.

@@ -112,7 +112,7 @@ def check_call(
         numbers = loss.own_ids(z1, candidates)
     places = None if rows is None else whole_numbers(rows, z1, "rows")
     check_length("rows", places, len(z1))
-    if places is None and loss.needs_rows and is_text(ids):
+    if places is None and is_text(ids) and loss.needs_rows:
         raise ValueError("rows are missing: ids are texts, and a policy or the loss looks samples up by table row (B,)")
     if supports is not None:
         check_supports(supports, z1)

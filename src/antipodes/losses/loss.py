@@ -113,7 +113,7 @@ class Loss(LossModule, ABC):
     def forward(
         self,
         z1: Tensor,
-        z2: Tensor | None,
+        z2: Tensor | None = None,
         ids: Ids | None = None,
         *,
         rows: Ids | None = None,
@@ -332,7 +332,7 @@ class Loss(LossModule, ABC):
         return treated
 
     def inside(self, treated: Sequence[Rule]) -> Sequence[Rule]:
-        """Rules that sum what stands beside the positive inside the logarithm."""
+        """Rules that sum what stands with the positive inside the logarithm."""
         if self.treatment != "attract_inside":
             return ()
         return [replace(rule.attract(), only_pulled=True) for rule in treated]
@@ -386,7 +386,7 @@ class Loss(LossModule, ABC):
         return [Rule()] if self.negatives is None else self.negatives.rules(pairs, progress, learn)
 
     def extra_rules(self, pairs: Pairs, progress: float, learn: bool) -> Sequence[Rule]:
-        """Rules whose sums the loss needs beside those of the policy; they come last."""
+        """Rules whose sums the loss needs in addition to those of the policy; they come last."""
         return ()
 
     @property

@@ -72,7 +72,7 @@ class SoftLabel(LossModule):
             students: (A, D), L2-normalised.
             keys: (C, D), L2-normalised, shared by all students, without gradient.
             key_ids: (C,) dataset indices; keys of id -1 do not count. A sample with a label has one key, the first that
-                `label_keys` names: its other keys, such as stale copies in a queue, count for nobody.
+                `label_keys` names: its other keys, such as stale copies in a queue, never count.
             label_keys: (2, A) the keys i and k of every student, whose labels are mixed.
             theta: (A,) the share of label i.
             progress: Share of training done.

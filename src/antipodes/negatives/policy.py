@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 else:
     Alpha = float  # the command line makes options of annotations, and a tensor is none
 Numbers = dict[str, float | Tensor]
-"""Numbers for a log by name; a tensor is read when somebody asks for it."""
+"""Numbers for a log by name; a tensor is read when the number is asked for."""
 
 
 @dataclass(frozen=True)
