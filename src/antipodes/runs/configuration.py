@@ -168,7 +168,8 @@ class Options:
         Raises:
             ValueError: if an option is unknown, or its value does not fit.
         """
-        parsed = self.parser.parse_object(self._given)
+        # options without a default may be among the arguments: parse_args refuses a call that has them nowhere
+        parsed = self.parser.parse_object(self._given, _skip_required=arguments is not None)
         if arguments is not None:
             parsed = self.parser.parse_args(arguments, namespace=parsed)
         found: dict[str, Any] = parsed.as_dict()
