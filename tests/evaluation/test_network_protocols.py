@@ -178,7 +178,7 @@ def test_networks_of_protocols_run_where_the_subject_says(monkeypatch: pytest.Mo
     told: list[tuple[Any, Any]] = []
     devices: list[Any] = []
     for module in (fine_tune, linear_sgd):
-        real = module.embed
+        real = module.embed_dataset
 
         def spy(*arguments: Any, real: Any = real, **options: Any) -> Any:
             told.append((options.get("device"), options.get("workers")))
