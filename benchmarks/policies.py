@@ -22,8 +22,8 @@ from antipodes.data import Loader
 from antipodes.methods import Method
 from antipodes.negatives import IFND
 from antipodes.runs.build import build_data, build_method
-from antipodes.runs.embedding import embed
-from antipodes.runs.views import Views
+from antipodes.runs.embedding import embed_dataset
+from antipodes.runs.views import BatchMaker
 from antipodes.training.optimizers import optimizer
 
 POLICIES = {
@@ -52,7 +52,7 @@ def main() -> None:
         torch.manual_seed(0)
         methods[name] = build_method(config, data).train()
     optimizers = {name: optimizer("sgd", method.network, 0.01) for name, method in methods.items()}
-    views = Views(configs["none"], data, methods["none"])
+    views = BatchMaker(configs["none"], data, methods["none"])
     loader = Loader(data, configs["none"]["batch_size"], seed=0)
 
     ((_, ifnd),) = methods["ifnd"].policies()
@@ -60,7 +60,7 @@ def main() -> None:
     fits = []
     for _ in range(3):  # the first is cold, the others start from the last labels
         started = time.process_time()
-        features = embed(methods["ifnd"].backbone(), data, preprocess=views.plain["image"])
+        features = embed_dataset(methods["ifnd"].backbone(), data, preprocess=views.plain["image"])
         embedded = time.process_time()
         ifnd.fit(features, 0.5)
         fits.append((embedded - started, time.process_time() - embedded))

@@ -22,7 +22,7 @@ from antipodes.cli.train import parse
 from antipodes.data import Loader
 from antipodes.runs.build import build_data, build_method
 from antipodes.runs.records import read_records
-from antipodes.runs.views import Views
+from antipodes.runs.views import BatchMaker
 from antipodes.training.loop import train
 from antipodes.training.optimizers import optimizer
 
@@ -32,7 +32,7 @@ def bare(config: dict[str, Any]) -> tuple[float, float]:
     data = build_data(config["data"])
     method = build_method(config, data)
     method.train()
-    views = Views(config, data, method)
+    views = BatchMaker(config, data, method)
     sgd = optimizer("sgd", method.network, 0.01, weight_decay=5e-4)
     batches = Loader(data, config["batch_size"], seed=0).epoch(0)
     step_seconds = view_seconds = 0.0

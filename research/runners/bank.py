@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from antipodes.evaluation.judged import judged_embeddings
+from antipodes.evaluation.compared import compared_embeddings
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.views import build_augmentation
@@ -73,5 +73,5 @@ def trained_bank(data: str, images: int, epochs: int, seed: int, trained: bool =
         run = Run.open(out)
         method, samples = open_method(run)
         recipe = build_augmentation(run.config["augmentation"], samples.image_size, method.normalised)
-        judged = judged_embeddings(method.eval(), samples, recipe, seed)
+        judged = compared_embeddings(method.eval(), samples, recipe, seed)
     return Bank(judged.anchors.double(), judged.candidates.double())

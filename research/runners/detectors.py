@@ -37,7 +37,7 @@ from antipodes.negatives import FNC, DatasetNeighbours, GloFND, Policy
 from antipodes.negatives.judging import count_flags
 from antipodes.pairs import Pairs, normalise
 from antipodes.runs.build import build_data
-from antipodes.runs.embedding import embed
+from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.guides import network_vectors
 from antipodes.schedules import learning_rate
 from antipodes.seeding import generator
@@ -205,7 +205,7 @@ class _Training:
             numbers.append(len(numbers))
             return self.recipe(cast(Tensor, images), generator("judged views", self.seed, step, numbers[-1]))
 
-        return normalise(embed(copy.deepcopy(network), self.data, preprocess=view))
+        return normalise(embed_dataset(copy.deepcopy(network), self.data, preprocess=view))
 
     def _by_batches(self, vectors: Tensor, policy: Policy) -> tuple[float, float]:
         """What a policy flags among random batches of samples, each shown by one vector."""

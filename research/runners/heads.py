@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from antipodes.evaluation.judged import count_by_anchor
+from antipodes.evaluation.compared import count_by_anchor
 from antipodes.losses import InfoNCE, Loss
 from antipodes.negatives import Policy
 from antipodes.pairs import Pairs, normalise

@@ -24,8 +24,8 @@ from antipodes.auditing.findings import audit_vectors
 from antipodes.auditing.pixels import agree
 from antipodes.candidates.cross import cross_pairs
 from antipodes.encoders.heads import head
-from antipodes.evaluation.judged import AnchorCounts, count_by_anchor, judge
-from antipodes.evaluation.protocols.false_negatives import summarise
+from antipodes.evaluation.compared import AnchorCounts, count_by_anchor, judge_frozen
+from antipodes.evaluation.protocols.false_negatives import flag_scores
 from antipodes.losses import InfoNCE, Loss, TwoWay
 from antipodes.negatives import FNC, IFND, GloFND, Guided, Known, Policy
 from antipodes.pairs import normalise
@@ -166,13 +166,13 @@ class InjectedDuplicates(Runner):
                     pairs = cross_pairs(one[ids], other[ids], ids, guide=(seen, seen))
                     assert isinstance(direction, Loss)
                     assert direction.negatives is not None
-                    counts.append(count_by_anchor(pairs, judge(direction.negatives, pairs), injected.source))
+                    counts.append(count_by_anchor(pairs, judge_frozen(direction.negatives, pairs), injected.source))
                     anchors.append(ids)
                     others = ~torch.eye(len(ids), dtype=torch.bool)
                     similarities.append((one[ids] @ other[ids].T)[others])
                     same.append((injected.source[ids][:, None] == injected.source[ids])[others])
         every = AnchorCounts(*(torch.cat(parts, dim=-1) for parts in zip(*counts, strict=True)))
-        found = summarise(every)
+        found = flag_scores(every)
         scores = {name: found[f"flags pooled {name}"] for name in ("precision", "recall", "f1")}
         changes = self._changes(injected)[torch.cat(anchors)]
         for number, change in enumerate(CHANGES):

@@ -26,8 +26,8 @@ from antipodes.data.dataset import limited
 from antipodes.data.image_opening import opened_image
 from antipodes.encoders import create
 from antipodes.encoders.minilm import MiniLM
-from antipodes.runs.embedding import embed
-from antipodes.runs.locked import kept_features
+from antipodes.runs.embedding import embed_dataset
+from antipodes.runs.locked import cached_features
 from antipodes.seeding import generator
 
 SIZE = 128
@@ -138,12 +138,17 @@ def locked_features(data: Captions) -> tuple[Tensor, Tensor, dict[str, int]]:
     view = Plain(SIZE)
     pixels = [("mean", view.mean), ("std", view.std)]
     texts = data.corpus("text")
-    photos = kept_features(
+    photos = cached_features(
         _image_tower(),
         repr((data.fingerprint, "image", SIZE, pixels)),
-        lambda: embed(_image_tower(), data, preprocess=lambda raw: view(raw, torch.Generator()), input_name="image"),  # type: ignore[arg-type]
+        lambda: embed_dataset(
+            _image_tower(),
+            data,
+            preprocess=lambda raw: view(raw, torch.Generator()),  # type: ignore[arg-type]
+            input_name="image",
+        ),
     )
-    words = kept_features(_text_tower(), repr((data.fingerprint, "text", SIZE, pixels)), lambda: _read(texts))
+    words = cached_features(_text_tower(), repr((data.fingerprint, "text", SIZE, pixels)), lambda: _read(texts))
     return photos.clone(), words.clone(), {text: place for place, text in enumerate(texts)}
 
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from antipodes import encoders
 from antipodes.data import Raw, Samples
 from antipodes.runs.build import build_data
-from antipodes.runs.embedding import embed
-from antipodes.runs.locked import kept_features
+from antipodes.runs.embedding import embed_dataset
+from antipodes.runs.locked import cached_features
 from antipodes.runs.views import build_augmentation
 from antipodes.seeding import generator
 
@@ -84,8 +84,8 @@ def image_views(data: Mapping[str, Any], encoder: str, recipe: str, count: int, 
     random = build_augmentation({"name": recipe}, train.image_size)
 
     def features(samples: Samples, what: str, view: Callable[[Raw], Tensor]) -> Tensor:
-        compute = partial(embed, network, samples, preprocess=view, batch_size=BATCH)
-        return kept_features(network, repr((samples.fingerprint, samples.image_size, what)), compute)
+        compute = partial(embed_dataset, network, samples, preprocess=view, batch_size=BATCH)
+        return cached_features(network, repr((samples.fingerprint, samples.image_size, what)), compute)
 
     def drawn(number: int) -> Callable[[Raw], Tensor]:
         draws = generator("locked views", number)  # rows come in their order, so one generator does for all of them
@@ -133,7 +133,7 @@ def _captions(network: nn.Module, samples: Any, count: int) -> Tensor:
         tokenize: Callable[[list[str]], Tensor] = network.tokenize  # type: ignore[assignment]
         return torch.cat([network(tokenize(flat[at : at + BATCH])).float() for at in range(0, len(flat), BATCH)])
 
-    features = kept_features(network, repr((samples.fingerprint, "captions", count)), compute)
+    features = cached_features(network, repr((samples.fingerprint, "captions", count)), compute)
     return features.view(len(texts), count, -1).transpose(0, 1)
 
 

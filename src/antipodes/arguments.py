@@ -1,6 +1,6 @@
-"""What is asked of the arguments of constructors and calls: one sentence that names the argument if it is wrong.
+"""Checks of constructor and call arguments: one sentence that names the argument if it is wrong.
 
-`checked` compares what a constructor is given with its annotations; what a number means is checked where it is used.
+`checked` compares a constructor's arguments with their annotations; the range of a number is checked where it is used.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch import Tensor, nn
 Arguments = ParamSpec("Arguments")
 LARGEST = 1e30  # of a floating-point number: beyond it products overflow in float32
 LARGEST_WHOLE = 2**63 - 1
-_OWN_SENTENCE = ("negatives", "fill")  # what constructors say more about
+_OWN_SENTENCE = ("negatives", "fill")  # arguments for which constructors have more precise messages
 
 
 def checked(init: Callable[Arguments, None]) -> Callable[Arguments, None]:
-    """Decorate a constructor so that arguments which do not fit their annotations are refused by name.
+    """Decorate a constructor so that arguments which do not fit their annotations raise a ValueError with their name.
 
-    Numbers must be finite, whole ones may be floats such as 1e6, and classes are compared with `isinstance`. An
-    annotation of another kind is not looked at.
+    Numbers must be finite, whole numbers may be floats such as 1e6, and classes are compared with `isinstance`.
+    Annotations of other kinds are not checked.
     """
     signature = inspect.signature(init)
     hints: dict[str, Any] = {}
@@ -50,7 +50,7 @@ def checked(init: Callable[Arguments, None]) -> Callable[Arguments, None]:
 
 
 def describe(value: object) -> str:
-    """A value as an error message shows it: a number or a short name itself, of everything else its kind."""
+    """Describe a value for an error message: numbers and short strings as they are, other values by their class."""
     if isinstance(value, Tensor):
         return f"a Tensor of {value.dtype} and shape {tuple(value.shape)}"
     if isinstance(value, Real) or (isinstance(value, str) and len(value) < 40):
@@ -60,7 +60,7 @@ def describe(value: object) -> str:
 
 
 def number(name: str, value: Any, least: float = -math.inf, below: float = math.inf, why: str = "") -> float:
-    """Return a finite number in [least, below); refuse everything else."""
+    """Return a finite number in [least, below); raise a ValueError that names the argument otherwise."""
     if not _finite(value) or not least <= value < below:
         reason = f": {why}" if why else ""
         raise ValueError(f"{name} must be a number in [{least:g}, {below:g}), got {describe(value)}{reason}")
@@ -68,7 +68,7 @@ def number(name: str, value: Any, least: float = -math.inf, below: float = math.
 
 
 def whole(name: str, value: Any, least: int | None = None) -> int:
-    """Return a whole number, of at least so much, as an int; refuse everything else."""
+    """Return a whole number of at least `least` as an int; raise a ValueError that names the argument otherwise."""
     if not _whole(value) or (least is not None and value < least):
         bound = "" if least is None else f" of at least {least}"
         raise ValueError(f"{name} must be a whole number{bound}, got {describe(value)}")
@@ -76,19 +76,19 @@ def whole(name: str, value: Any, least: int | None = None) -> int:
 
 
 def is_dense(given: object) -> TypeGuard[Tensor]:
-    """Whether this is a tensor with all of its numbers, rather than a sparse one."""
+    """Return True for a dense tensor, False for a sparse tensor or another object."""
     return isinstance(given, Tensor) and given.layout == torch.strided
 
 
 def check_vectors(name: str, given: Any, dim: int | None = None) -> None:
-    """Refuse what is no (b, dim) floating-point tensor; b may be 0."""
+    """Raise a ValueError unless the argument is a (b, dim) floating-point tensor; b may be 0."""
     fits = is_dense(given) and given.dim() == 2 and given.is_floating_point()
     if not fits or given.shape[1] != (given.shape[1] if dim is None else dim) or not given.shape[1]:
         raise ValueError(f"{name} must be a floating-point tensor (b, {dim or 'D'}), got {describe(given)}")
 
 
 def check_numbers(name: str, given: Any, count: int | None = None) -> None:
-    """Refuse what is no tensor of whole numbers, one for each of so many."""
+    """Raise a ValueError unless the argument is a (b,) or (count,) tensor of whole numbers."""
     fits = is_dense(given) and given.dim() == 1 and given.dtype in (torch.int64, torch.int32)
     if not fits or len(given) != (len(given) if count is None else count):
         shape = "(b,)" if count is None else f"({count},)"
@@ -98,15 +98,15 @@ def check_numbers(name: str, given: Any, count: int | None = None) -> None:
 def _hints(init: Callable[..., None]) -> dict[str, Any]:
     try:
         found = get_type_hints(init)
-    except NameError:  # of a class that is imported for type checkers alone
+    except NameError:  # an annotation that is imported for type checkers only
         found = {}
     found.pop("return", None)
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     for name, parameter in inspect.signature(init).parameters.items():
-        if parameter.kind in several:  # each has the annotation, not all together
+        if parameter.kind in several:  # the annotation is that of each argument, not of the tuple
             found.pop(name, None)
     for name, written in init.__annotations__.items():
-        if written == "Alpha":  # for the command line it is a number alone
+        if written == "Alpha":  # the command line takes a number only
             found[name] = float | Tensor
     return found or {"": None}
 
@@ -125,7 +125,7 @@ def _whole(value: Any) -> bool:
 
 
 def _fits(hint: Any, value: Any) -> bool:
-    """Whether a value is what the annotation says; an annotation that is not known here fits everything."""
+    """Return True if a value fits an annotation; annotations that are not known here fit every value."""
     origin, parts = get_origin(hint), get_args(hint)
     if hint is float:
         return _finite(value)
@@ -142,7 +142,7 @@ def _fits(hint: Any, value: Any) -> bool:
     if hint is type(None):
         return value is None
     if origin is Literal:
-        return isinstance(value, str)  # which ones are known is said by the constructor
+        return isinstance(value, str)  # the constructor checks which ones
     if origin in (Union, types.UnionType):
         return any(_fits(part, value) for part in parts)
     if origin is tuple and parts and parts[-1] is not Ellipsis:
@@ -154,7 +154,7 @@ def _fits(hint: Any, value: Any) -> bool:
 
 
 def _wanted(hint: Any) -> str:
-    """An annotation in words."""
+    """Describe an annotation in words."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Literal:
         return f"one of {', '.join(map(str, parts))}"

@@ -1,14 +1,14 @@
 """Spherical k-means for several numbers of clusters at once, warm-started, sharded over ranks.
 
-1. Start: from the labels of the last time (a cluster keeps its number while the features drift), or cold, from rows
-   drawn by k-means++ out of a random sample.
+1. Start: from the labels of the previous clustering (a cluster keeps its number while the features change), or cold,
+   from rows that k-means++ draws from a random sample.
 2. Update: a centroid is the direction of the sum of its members' unit vectors.
-3. Assign: a sample joins the centroid of the highest cosine. A cluster that nobody joined takes the sample that is
-   least similar to its own centroid.
+3. Assign: each sample gets the centroid of the highest cosine. A cluster without members gets the sample that is least
+   similar to its own centroid.
 
-2 and 3 repeat. The rows are read block by block, once for all numbers of clusters, so that beside the features only
-O(block x clusters) numbers are in memory. Every rank holds a contiguous share of the rows and only sums travel.
-Everything follows from the arguments: the same features, labels and seed give the same clusters.
+Steps 2 and 3 repeat. Rows are read in blocks, once for all numbers of clusters, so in addition to the features only
+O(block x clusters) numbers are in memory. Every rank holds a contiguous share of the rows, and only sums are exchanged.
+The same features, labels and seed give the same clusters.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from antipodes.distributed import rank, world_size
 from antipodes.seeding import generator
 
 BLOCK = 1024
-# Iterations, and the share of labels whose change is worth another one. Clusters that only drifted are settled by the
-# first assignment; a space without clusters gains 1 % by the second and the third.
+# The largest number of iterations, and the share of changed labels below which they stop. If clusters only drifted, the
+# first assignment settles them; features without clusters gain 1 % by the second and third iteration.
 COLD, WARM = (20, 0.0), (3, 0.01)
 SAMPLE_PER_CLUSTER, TRIES = 16, 16  # of the cold start
 
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """One number of clusters.
+    """The clusters that k-means found for one number of clusters.
 
     Attributes:
         labels: (n,) int64 in 0..k-1, the centroid of the highest cosine, of this rank's rows.
@@ -61,16 +61,16 @@ def spherical_kmeans(
 ) -> list[Clustering]:
     """Cluster the directions of the rows, once for every number of clusters.
 
-    A zero row has cosine 0 to everything. Rows of fewer directions than clusters are split among clusters of the same
-    direction.
+    A zero row has cosine 0 to every centroid. If the rows have fewer directions than there are clusters, rows of one
+    direction are split among several clusters.
 
     Args:
         features: (n, F) of any length; with several ranks this rank's rows, the ranks' rows following each other.
         clusters: the numbers of clusters.
         labels: for every number of clusters the (n,) int64 labels to start from; None is a cold start.
-        iterations: updates and assignments at most. None: 20 cold, 3 warm.
-        tolerance: stop when no more than this share of the labels changes. None: 0 cold, 0.01 warm.
-        seed: of the cold start.
+        iterations: largest number of updates and assignments. None: 20 cold, 3 warm.
+        tolerance: stop when at most this share of the labels changes. None: 0 cold, 0.01 warm.
+        seed: seed of the cold start.
         progress: called with the share of the work done, in [0, 1].
 
     Raises:
@@ -94,7 +94,7 @@ def spherical_kmeans(
     if not clusters or not all(1 <= k <= rows.count for k in clusters):
         raise ValueError(f"numbers of clusters must be between 1 and the {rows.count} rows, got {tuple(clusters)}")
 
-    # the centroids of all numbers of clusters are one table; a place is a row of it
+    # one table holds the centroids for all numbers of clusters; a place is a row of it
     total, offsets = sum(clusters), torch.tensor([0, *clusters], device=features.device).cumsum(0)[:-1, None]
     if labels is None:
         places = torch.full((len(clusters), len(features)), -1, device=features.device)
@@ -107,20 +107,20 @@ def spherical_kmeans(
         if iteration or labels is not None:
             centroids, empty = rows.means(places, total)
         before = places
-        told = partial(_tell, progress, iteration, iterations)
-        places, similarity = rows.nearest(centroids, empty, clusters, told)
+        on_progress = partial(_report_progress, progress, iteration, iterations)
+        places, similarity = rows.nearest(centroids, empty, clusters, on_progress)
         for place, closeness, start, k in zip(places, similarity, offsets[:, 0].tolist(), clusters, strict=True):
             rows.fill_empty(place, closeness, centroids, range(start, start + k))
         if int(summed((places != before).sum(1)).max()) <= tolerance * rows.count:
             break
-    _tell(progress, 0, 1, 1.0)
+    _report_progress(progress, 0, 1, 1.0)
     inertia = 1 - summed(similarity.sum(1, dtype=torch.float64)) / rows.count
     parts = zip(places - offsets, centroids.split(list(clusters)), similarity, inertia.tolist(), strict=True)
     return [Clustering(*part) for part in parts]
 
 
 class _Rows:
-    """This rank's rows, read in blocks; they stay as they are, and their lengths are divided out on the way."""
+    """This rank's rows, read in blocks and normalised block by block; the features are not changed."""
 
     def __init__(self, features: Tensor) -> None:
         self.features = features
@@ -137,21 +137,21 @@ class _Rows:
             broken += (~length.isfinite()).sum()
             short = length < torch.finfo(self.dtype).tiny
             self.scale[part] = length.reciprocal().masked_fill(short, 0.0).to(self.dtype)
-        if summed(broken):  # a question to all ranks: if one stopped alone, the others would wait for it
+        if summed(broken):  # all ranks raise at once: if one stopped alone, the others would wait for it
             raise ValueError(f"{int(broken)} rows of features hold NaN or infinite numbers: check the encoder's output")
 
     def unit(self, rows: slice | Tensor) -> Tensor:
-        """These rows with length 1, (rows, F)."""
+        """Return these rows with length 1, (rows, F)."""
         return self.features[rows].to(self.dtype) * self.scale[rows, None]
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """All rows with length 1, some at a time, and where they stand."""
+        """Yield all rows with length 1 in blocks, each with its place."""
         for start in range(0, len(self.features), BLOCK):
             part = slice(start, start + BLOCK)
             yield part, self.unit(part)
 
     def means(self, places: Tensor, total: int) -> tuple[Tensor, Tensor]:
-        """Directions of the sums of members (total, F), and which have no member (total,), for places (G, n)."""
+        """Return centroids (total, F) of places (G, n), and which centroids have no members (total,)."""
         sums = torch.zeros(total, self.features.shape[1], dtype=self.dtype, device=self.features.device)
         for part, block in self.blocks():
             for place in places:
@@ -162,9 +162,9 @@ class _Rows:
         return sums / length.masked_fill(length == 0, torch.inf), summed(members) == 0
 
     def nearest(
-        self, centroids: Tensor, empty: Tensor, clusters: Sequence[int], told: Callable[[float], None]
+        self, centroids: Tensor, empty: Tensor, clusters: Sequence[int], on_progress: Callable[[float], None]
     ) -> tuple[Tensor, Tensor]:
-        """The centroid of the highest cosine and that cosine, (G, n) each; centroids without members are left out."""
+        """Return the nearest centroid and its cosine, (G, n) each; centroids without members are skipped."""
         places = torch.empty(len(clusters), len(self.features), dtype=torch.int64, device=self.features.device)
         similarity = torch.empty(places.shape, dtype=self.dtype, device=self.features.device)
         transposed, any_empty = centroids.T, bool(empty.any())
@@ -177,20 +177,20 @@ class _Rows:
                 best, place = section.max(dim=1)
                 places[level, part], similarity[level, part] = place + offset, best
                 offset += clusters[level]
-            told(min(part.stop / len(self.features), 1.0))
+            on_progress(min(part.stop / len(self.features), 1.0))
         return places, similarity.clamp_(-1, 1)
 
     def fill_empty(self, places: Tensor, similarity: Tensor, centroids: Tensor, numbers: range) -> None:
-        """Give each of the numbers without members the row that is least similar to its centroid; changes all three."""
+        """Give each centroid without members the row that is least similar to its own; changes the tensors."""
         members = summed(torch.bincount(places, minlength=numbers.stop)[numbers.start : numbers.stop])
         empty = (members == 0).nonzero()[:, 0] + numbers.start
         if not len(empty):
             return
-        # every rank proposes its own; a stable order makes two ranks choose as one
-        order = similarity.masked_fill(self.scale == 0, 2.0)  # a zero row has no direction to offer: it comes last
+        # every rank proposes its least similar rows; a stable sort gives the same choice on every rank
+        order = similarity.masked_fill(self.scale == 0, 2.0)  # zero rows come last: they have no direction
         local = order.argsort(stable=True)[: len(empty)]
         proposed = torch.zeros(world_size(), len(empty), dtype=similarity.dtype, device=places.device)
-        proposed[rank()] = 3.0  # where a rank has fewer rows
+        proposed[rank()] = 3.0  # for a rank with fewer rows
         proposed[rank(), : len(local)] = order[local]
         proposed = summed(proposed)
         chosen = proposed.flatten().argsort(stable=True)[: len(empty)] - rank() * len(empty)
@@ -203,9 +203,10 @@ class _Rows:
         similarity[taken] = (self.scale[taken] > 0).to(self.dtype)
 
     def spread(self, k: int, random: torch.Generator) -> Tensor:
-        """Directions of k rows far apart (k, F), the same on all ranks: greedy k-means++ on a random sample.
+        """Return the directions of k rows far apart (k, F), the same on all ranks: greedy k-means++ on a random sample.
 
-        Of a few rows drawn by their distance to the rows chosen before, the one that leaves the least distance.
+        Of several rows drawn in proportion to their distance from the chosen rows, it takes the one that leaves the
+        smallest sum of distances.
         """
         size = min(self.count, SAMPLE_PER_CLUSTER * k)
         drawn = torch.randperm(self.count, generator=random)[:size].to(self.features.device) - self.first
@@ -213,11 +214,11 @@ class _Rows:
         sample = torch.zeros(size, self.features.shape[1], dtype=self.dtype, device=self.features.device)
         sample[ours] = self.unit(drawn[ours])
         sample = summed(sample)
-        chosen, distance = [], 2.0 * sample.any(1)  # a zero row has no direction to offer
+        chosen, distance = [], 2.0 * sample.any(1)  # a zero row has no direction
         draws = torch.rand(k, TRIES, generator=random, dtype=torch.float64).to(sample.device)
         for draw in draws:
             weight = distance.clamp(min=0).double().cumsum(0)
-            # beyond the end when all rows coincide with a chosen one: fill_empty sees to the clusters left over
+            # beyond the end if all rows coincide with a chosen one: fill_empty then fills the remaining clusters
             tried = torch.searchsorted(weight, draw * weight[-1], right=True).clamp(max=size - 1)
             remaining = torch.minimum(distance, 1 - sample[tried] @ sample.T)
             best = int(remaining.sum(1).argmin())
@@ -227,7 +228,7 @@ class _Rows:
 
 
 def summed(tensor: Tensor) -> Tensor:
-    """The sum over ranks, in place."""
+    """Sum a tensor over ranks, in place."""
     if world_size() > 1:
         dist.all_reduce(tensor)
     return tensor
@@ -243,6 +244,6 @@ def _checked(labels: Sequence[Tensor], clusters: Sequence[int], count: int) -> T
     return torch.stack([label.long() for label in labels])
 
 
-def _tell(progress: Callable[[float], None] | None, iteration: int, iterations: int, share: float) -> None:
+def _report_progress(progress: Callable[[float], None] | None, iteration: int, iterations: int, share: float) -> None:
     if progress is not None:
         progress((iteration + share) / iterations)

@@ -1,7 +1,7 @@
-"""The one gather, and where this process stands among the ranks.
+"""The gather over ranks, and this process's rank.
 
-Every loss gathers its candidates here, every table its writes. Without ``torch.distributed`` (or with one rank)
-each function is the identity, so callers never ask.
+Losses gather their candidates here and tables their writes. Without ``torch.distributed`` (or with one rank) each
+function returns its input, so callers need no check.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Inside, this process is the only rank: for what each does by itself, at any time, with all of the data."""
+    """Treat this process as the only rank inside the block, for work that each rank does alone with all of the data."""
     token = _ALONE.set(True)
     try:
         yield
@@ -40,7 +40,7 @@ def rank() -> int:
 
 
 class _Gather(torch.autograd.Function):
-    """Concatenate over ranks; the gradient of a row is the sum of what all ranks say about it."""
+    """Concatenate over ranks; the gradient of a row is the sum of the gradients from all ranks."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:

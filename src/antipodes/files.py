@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and only over files that this package wrote."""
+"""Writing of files: whole or not at all, and only over files that this package wrote."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
-"""What the names of temporary files look like."""
+"""The pattern of temporary files' names."""
 
 MARK = "written by antipodes"
-"""What files say in their metadata, so that a later call knows them as earlier results."""
+"""A text in the metadata of our files, by which a later call recognises earlier results."""
 
 _NEAR = 1 << 16  # bytes from either end of a file in which the mark lies
 _TRAILER = b"\nsha256 "
@@ -23,14 +23,14 @@ _TRAILER = b"\nsha256 "
 
 @contextmanager
 def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
-    """Give a temporary file in the folder of `path`, which takes the place of `path` at the end.
+    """Yield a temporary file in the folder of `path`, which replaces `path` when the block ends without an error.
 
     Args:
         path: The file to write.
-        mode: Who may read and write it, before the process's umask.
+        mode: Permissions of the file, before the process's umask.
 
-    The temporary file has a random name and is created exclusively, so that nobody can prepare a link in its place. The
-    file and its folder reach the disk before this returns.
+    The temporary file has a random name and is created exclusively, so it cannot be a link that was placed there
+    before. The file and its folder are flushed to the disk before this returns.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
@@ -44,7 +44,7 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove the temporary files that a killed process has left in a folder which no other process writes to."""
+    """Remove the temporary files of killed processes from a folder to which no other process writes."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if TEMPORARY.fullmatch(path.name) and path.is_file():
             path.unlink(missing_ok=True)
@@ -56,7 +56,7 @@ def refuse_foreign(path: str | Path, option: str, ours: Callable[[Path], bool], 
     Args:
         path: The file that will be written.
         option: The name of the argument that gave it, for the error.
-        ours: Tells whether an existing file is an earlier result; an error while it reads means no.
+        ours: Returns True if an existing file is an earlier result; if it raises, the file is not.
         force: Write over any file, because the user said so.
 
     Raises:
@@ -75,7 +75,7 @@ def refuse_foreign(path: str | Path, option: str, ours: Callable[[Path], bool], 
         return
     try:
         known = ours(file)
-    except Exception:  # whatever a reader of the format raises for a file of another format
+    except Exception:  # any error that a reader raises for a file of another format
         known = False
     if not known:
         raise ValueError(
@@ -93,18 +93,18 @@ def is_marked(path: Path) -> bool:
 
 
 def append_digest(path: Path) -> None:
-    """Append the SHA-256 of a file to it, for `check_digest`. A zip archive, such as torch's, may be followed by it."""
+    """Append the SHA-256 of a file to it, for `check_digest`; zip archives such as torch's allow bytes at the end."""
     digest = _digest(path, path.stat().st_size)
     with path.open("ab") as file:
         file.write(_TRAILER + digest)
 
 
 def check_digest(path: Path, required: bool = True) -> None:
-    """Compare a file with the digest at its end.
+    """Compare a file with the digest at its end, which `append_digest` wrote.
 
     Args:
         path: The file.
-        required: Refuse a file without a digest, too; False for files that others may have written.
+        required: Also refuse a file without a digest; False for files that other programs may have written.
 
     Raises:
         ValueError: the digest is missing, or the bytes before it have another one.
@@ -131,7 +131,7 @@ def _digest(path: Path, length: int) -> bytes:
 
 
 def _flush(path: Path) -> None:
-    """Make sure that a file or the entries of a folder are on the disk; some systems cannot do so for a folder."""
+    """Flush a file, or the entries of a folder where the system can, to the disk."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:

@@ -1,4 +1,4 @@
-"""Texts that come with data (names of files and classes), made safe for terminals, spreadsheets and Markdown."""
+"""Escaping of texts from data (names of files and classes) for terminals, spreadsheets and Markdown."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
 def printable(text: str) -> str:
-    r"""Return a text that any terminal may show: control characters and bytes that are no UTF-8 become escapes.
+    r"""Return a text that is safe on any terminal: control characters and bytes that are not UTF-8 become escapes.
 
-    Characters that turn the direction of the text after them are escaped too.
+    Characters that change the direction of the following text are escaped too.
 
     Example:
         >>> printable("red \x1b[31m.jpg"), printable("caf\udce9.jpg")
@@ -24,9 +24,9 @@ def printable(text: str) -> str:
 
 
 def csv_cell(value: object) -> object:
-    """Return a cell of a csv file that no spreadsheet reads as a formula; numbers stay what they are.
+    """Return a cell of a csv file that no spreadsheet reads as a formula; numbers are unchanged.
 
-    A text that begins like a formula gets an apostrophe before it, which `from_csv_cell` takes away.
+    A text that begins like a formula gets an apostrophe in front, which `from_csv_cell` removes.
 
     Example:
         >>> csv_cell("=1+1"), csv_cell("-0.5"), csv_cell(-0.5), csv_cell("a=b")
@@ -47,11 +47,11 @@ def from_csv_cell(text: str) -> str:
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
-def markdown(text: str) -> str:
-    r"""Return a text as one line of Markdown that shows it as it is: no HTML, no links, no new cell of a table.
+def escape_markdown(text: str) -> str:
+    r"""Return a text as one line of Markdown that displays it literally: no HTML, no links, no new table cell.
 
     Example:
-        >>> markdown("<b>a|b</b>")
+        >>> escape_markdown("<b>a|b</b>")
         '&lt;b&gt;a\\|b&lt;/b&gt;'
     """
     line = html.escape(printable(" ".join(text.split())), quote=False)

@@ -1,4 +1,4 @@
-"""Processes that end with the process that has started them."""
+"""Child processes that end when their parent process ends."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def end_with_parent(parent: int) -> None:
-    """Ask the kernel to terminate this process when its parent ends, however that ends; on Linux alone.
+    """Ask the kernel to terminate this process when its parent ends, in whatever way; Linux only.
 
-    To be called in the child: as `preexec_fn` of `subprocess.Popen`, or by what it runs.
+    The child calls it, as `preexec_fn` of `subprocess.Popen` or in its own code.
 
     Args:
-        parent: The parent's id. It may have ended before this call, and then the child ends at once.
+        parent: The parent's process id. If the parent has ended already, the child ends at once.
     """
     if _libc is None:
         return

@@ -68,9 +68,9 @@ class TrainingProgress:
     """The progress of a training: a live bar on a terminal, one line per epoch elsewhere.
 
     Args:
-        total: steps of the whole training.
-        done: steps that a resumed run has behind it.
-        enabled: False shows nothing, as on ranks other than the first.
+        total: number of steps of the whole training.
+        done: number of steps that a resumed run has done already.
+        enabled: False shows nothing, as on all ranks except the first.
         stream: where to write; standard error by default, so that results can be piped.
     """
 
@@ -88,13 +88,13 @@ class TrainingProgress:
         self._bar.stop()
 
     def step(self, epoch: int, epochs: int, loss: float, rate: float) -> None:
-        """Move the bar by one step of the optimiser."""
+        """Advance the bar by one optimiser step."""
         if not self._bar.disable:
             numbers = f"loss {loss:.3f}  {rate:,.0f} images/s"
             self._bar.update(self._task, advance=1, description=f"epoch {epoch + 1}/{epochs}", numbers=numbers)
 
     def say(self, sentence: str) -> None:
-        """Print a line that stays."""
+        """Print a line that stays above the bar."""
         if self._enabled:
             self._bar.console.print(sentence, highlight=False, soft_wrap=True)
 

@@ -1,10 +1,10 @@
-"""The one place where a name becomes a thing.
+"""The registry: the names of components, and the one place where a name becomes a class.
 
-`NAMES` is plain data: for every kind of component its names, each with the dotted path of a class, the constructor
-arguments that the name fixes (`preset`), and the options of a run that come with it unless told otherwise (`run`).
-Nothing heavy is imported before `find` loads a component, so listing names costs nothing.
+`NAMES` is plain data: for every kind of component its names, each with the dotted path of a class, constructor
+arguments that the name sets (`preset`), and default options of a run with it (`run`). `find` imports a component, so
+listing names imports nothing heavy.
 
-A name that is not in the table may be the dotted path of a class of one's own; data may also be a path on disk or
+A name that is not in the table may be the dotted path of a user's class; data may also be a path on disk or
 `hf:<dataset>`, and an encoder `timm:<model>` or `hf:<model>`.
 """
 
@@ -24,7 +24,7 @@ from typing import Any, Literal
 Kind = Literal["method", "loss", "negatives", "guide", "data", "encoder", "augmentation"]
 
 DOTTED_PATH = re.compile(r"([A-Za-z_]\w*\.)+[A-Z]\w*", re.ASCII)
-"""What the dotted path of a class looks like: ``package.module.Class``, the class with a capital letter."""
+"""The pattern of a class's dotted path: ``package.module.Class``, where the class begins with a capital letter."""
 
 _BASES: dict[Kind, str] = {
     "method": "antipodes.methods.method.Method",
@@ -38,17 +38,17 @@ _BASES: dict[Kind, str] = {
 
 
 _DATASET_AT = "antipodes.data.on_disk.dataset_at"
-"""The function that finds out which dataset reads what lies at a path. It is imported by its name when it is needed."""
+"""The function that finds the dataset class for a path. It is imported when it is needed."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What a name stands for.
+class RegistryEntry:
+    """What a name in the registry stands for.
 
     Args:
         path: Dotted path of the class.
-        preset: Constructor arguments that the name fixes; a configuration may still override them.
-        run: Options of the run that come with the name, as a configuration would have them.
+        preset: Constructor arguments that the name sets; a configuration may override them.
+        run: Default options of a run with it, as in a configuration.
     """
 
     path: str
@@ -58,12 +58,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Preset:
-    """Options of a run that won somewhere, under a name.
+    """Options of a run that gave the best result in a published comparison, under a name.
 
     Args:
         what: What it is for and what it does, in a few words.
-        evidence: The page that shows it.
-        run: The options, as a configuration would have them.
+        evidence: The page with the comparison.
+        run: The options, as in a configuration.
     """
 
     what: str
@@ -73,7 +73,7 @@ class Preset:
 
 @dataclass(frozen=True)
 class Component:
-    """An entry whose class has been imported."""
+    """A component whose class has been imported."""
 
     target: Callable[..., Any]
     preset: Mapping[str, Any] = field(default_factory=dict)
@@ -94,27 +94,27 @@ _SLIM: dict[str, Any] = {"width": 16, "stem": "stride2", "block": "basic"}
 # max pooling by one 3x3 convolution of stride 1, for images of about 32 pixels; -slim is a quarter as wide (16) with a
 # 3x3 stem of stride 2: resnet18-slim keeps the layout of ResNet-18, resnet8-slim has three stages of one basic block.
 # -gn has group instead of batch normalisation, as --micro_batch needs it.
-_ENCODERS: dict[str, Entry] = {
+_ENCODERS: dict[str, RegistryEntry] = {
     **{
-        name + wide + small: Entry(_RESNET, {**layout, "width": width, "stem": stem})
+        name + wide + small: RegistryEntry(_RESNET, {**layout, "width": width, "stem": stem})
         for name, layout in _DEPTHS.items()
         for wide, width in {"": 64, "-2x": 128, "-4x": 256}.items()
         for small, stem in {"": "imagenet", "-cifar": "cifar"}.items()
     },
-    "resnet18-slim": Entry(_RESNET, {**_SLIM, "blocks": (2, 2, 2, 2)}),
-    "resnet8-slim": Entry(_RESNET, {**_SLIM, "blocks": (1, 1, 1)}),
-    "resnet18-slim-gn": Entry(_RESNET, {**_SLIM, "blocks": (2, 2, 2, 2), "norm": "group"}),
-    "resnet8-slim-gn": Entry(_RESNET, {**_SLIM, "blocks": (1, 1, 1), "norm": "group"}),
-    "efficientnet-lite0": Entry("antipodes.encoders.efficientnet.EfficientNetLite0"),
-    # fitted to the training images before the first step, and never trained: with --epochs 0 it is all there is to do
-    "patches": Entry("antipodes.encoders.patches.PatchEncoder"),
+    "resnet18-slim": RegistryEntry(_RESNET, {**_SLIM, "blocks": (2, 2, 2, 2)}),
+    "resnet8-slim": RegistryEntry(_RESNET, {**_SLIM, "blocks": (1, 1, 1)}),
+    "resnet18-slim-gn": RegistryEntry(_RESNET, {**_SLIM, "blocks": (2, 2, 2, 2), "norm": "group"}),
+    "resnet8-slim-gn": RegistryEntry(_RESNET, {**_SLIM, "blocks": (1, 1, 1), "norm": "group"}),
+    "efficientnet-lite0": RegistryEntry("antipodes.encoders.efficientnet.EfficientNetLite0"),
+    # fitted to the training images before the first step and never trained: --epochs 0 is enough
+    "patches": RegistryEntry("antipodes.encoders.patches.PatchEncoder"),
     # Texts: pretrained, CLIP's transformer from scratch, and the quickest.
-    "minilm": Entry("antipodes.encoders.minilm.MiniLM"),
-    "text-transformer": Entry("antipodes.encoders.text_transformer.TextTransformer"),
-    "bag-of-words": Entry("antipodes.encoders.bag_of_words.BagOfWords"),
+    "minilm": RegistryEntry("antipodes.encoders.minilm.MiniLM"),
+    "text-transformer": RegistryEntry("antipodes.encoders.text_transformer.TextTransformer"),
+    "bag-of-words": RegistryEntry("antipodes.encoders.bag_of_words.BagOfWords"),
     # Vectors: as they are, or through a small network.
-    "identity": Entry("antipodes.encoders.vector.IdentityVector"),
-    "mlp": Entry("antipodes.encoders.vector.VectorMLP"),
+    "identity": RegistryEntry("antipodes.encoders.vector.IdentityVector"),
+    "mlp": RegistryEntry("antipodes.encoders.vector.VectorMLP"),
 }
 
 _VIEW = "antipodes.data.augment.views.RandomView"
@@ -129,64 +129,64 @@ _STRONG_COLOUR: dict[str, Any] = {
     "hue": 0.2,
     "grey": 0.2,
 }
-_AUGMENTATIONS: dict[str, Entry] = {
+_AUGMENTATIONS: dict[str, RegistryEntry] = {
     # Evaluation: nothing random. Linear training and fine-tuning: crop and flip.
-    "plain": Entry("antipodes.data.augment.views.Plain"),
-    "crop-flip": Entry(_VIEW),
+    "plain": RegistryEntry("antipodes.data.augment.views.Plain"),
+    "crop-flip": RegistryEntry(_VIEW),
     # SimCLR's appendix B.9 for CIFAR: colour strength 0.5 and no blur. Its ImageNet recipe has strength 1 and blurs.
-    "simclr": Entry(_VIEW, _MOCO_COLOUR),
-    "simclr-imagenet": Entry(_VIEW, {**_STRONG_COLOUR, "blur": 0.5}),
-    "moco-v1": Entry(_VIEW, {"scale": (0.2, 1.0), **_JITTER, "hue": 0.4}),
-    "moco-v2": Entry(_VIEW, {"scale": (0.2, 1.0), **_MOCO_COLOUR, "blur": 0.5}),
+    "simclr": RegistryEntry(_VIEW, _MOCO_COLOUR),
+    "simclr-imagenet": RegistryEntry(_VIEW, {**_STRONG_COLOUR, "blur": 0.5}),
+    "moco-v1": RegistryEntry(_VIEW, {"scale": (0.2, 1.0), **_JITTER, "hue": 0.4}),
+    "moco-v2": RegistryEntry(_VIEW, {"scale": (0.2, 1.0), **_MOCO_COLOUR, "blur": 0.5}),
     # The same without blur, which at 32 pixels leaves little of an image.
-    "moco-small": Entry(_VIEW, {"scale": (0.2, 1.0), **_MOCO_COLOUR}),
-    # BYOL's two views: the first always blurs; the second hardly ever, and solarises instead. They go together as
+    "moco-small": RegistryEntry(_VIEW, {"scale": (0.2, 1.0), **_MOCO_COLOUR}),
+    # BYOL's two views: the first always blurs; the second hardly ever, and solarises instead. They are used as
     # `--augmentation byol --augmentation.second byol-second`. SogCLR, and with it GloFND, has the first one twice.
-    "sogclr": Entry(_VIEW, {**_BYOL, "blur": 1.0}),
-    "byol": Entry(_VIEW, {**_BYOL, "blur": 1.0}),
-    "byol-second": Entry(_VIEW, {**_BYOL, "blur": 0.1, "solarise": 0.2}),
+    "sogclr": RegistryEntry(_VIEW, {**_BYOL, "blur": 1.0}),
+    "byol": RegistryEntry(_VIEW, {**_BYOL, "blur": 1.0}),
+    "byol-second": RegistryEntry(_VIEW, {**_BYOL, "blur": 0.1, "solarise": 0.2}),
     # HNSSL section 3.6, with its 3 x 3 Gaussian of standard deviation 1.5 after the crop instead of before it.
-    "hnssl": Entry(
+    "hnssl": RegistryEntry(
         _VIEW, {"scale": (0.8, 1.0), **_STRONG_COLOUR, "blur": 0.1, "blur_sigma": (1.5, 1.5), "blur_kernel": 3}
     ),
     # CLSA's strong view, which SANE uses too: five operations, each applied with probability 0.5.
-    "clsa": Entry(_VIEW, {"scale": (0.2, 1.0), **_MOCO_COLOUR, "strong": 5}),
+    "clsa": RegistryEntry(_VIEW, {"scale": (0.2, 1.0), **_MOCO_COLOUR, "strong": 5}),
 }
 
 _BANK_RUN: dict[str, Any] = {"head": {"kind": "linear"}, "loss": {"temperature": 0.07}}
 # its background ranks the bank
 _AGGREGATION: dict[str, Any] = {"loss": {"name": "local-aggregation"}, "head": {"centred": True}}
 
-NAMES: dict[Kind, dict[str, Entry]] = {
+NAMES: dict[Kind, dict[str, RegistryEntry]] = {
     "method": {
-        "simclr": Entry("antipodes.methods.simclr.SimCLR"),
-        "sogclr": Entry("antipodes.methods.simclr.SimCLR", run={"loss": {"name": "global-contrastive"}}),
-        "supcon": Entry(
+        "simclr": RegistryEntry("antipodes.methods.simclr.SimCLR"),
+        "sogclr": RegistryEntry("antipodes.methods.simclr.SimCLR", run={"loss": {"name": "global-contrastive"}}),
+        "supcon": RegistryEntry(
             "antipodes.methods.simclr.SimCLR",
             run={"negatives": "oracle", "treatment": "attract", "loss": {"temperature": 0.1}},
         ),
-        "moco": Entry("antipodes.methods.moco.MoCo"),
-        "moco-v1": Entry("antipodes.methods.moco.MoCo", run={"augmentation": "moco-v1", **_BANK_RUN}),
-        "moco-v2": Entry("antipodes.methods.moco.MoCo"),
-        "sane": Entry("antipodes.methods.sane.SANE"),
+        "moco": RegistryEntry("antipodes.methods.moco.MoCo"),
+        "moco-v1": RegistryEntry("antipodes.methods.moco.MoCo", run={"augmentation": "moco-v1", **_BANK_RUN}),
+        "moco-v2": RegistryEntry("antipodes.methods.moco.MoCo"),
+        "sane": RegistryEntry("antipodes.methods.sane.SANE"),
         # SANE-Single; SANE-Multi has crops [224, 192, 160, 128, 96]
-        "sane-imagenet": Entry(
+        "sane-imagenet": RegistryEntry(
             "antipodes.methods.sane.SANE",
             {"kappa": 0.1, "crops": (96,), "queue_size": 65536},
             {"loss": {"tau_prime": 1.0, "mu": (0.5, 10.0)}},
         ),
-        "instance": Entry("antipodes.methods.instance.InstanceDiscrimination"),
-        "cmc": Entry("antipodes.methods.cmc.CMC"),
-        "local-aggregation": Entry("antipodes.methods.instance.InstanceDiscrimination", run=_AGGREGATION),
-        "cmc-local-aggregation": Entry("antipodes.methods.cmc.CMC", run=_AGGREGATION),
-        "hnssl": Entry("antipodes.methods.hnssl.HNSSL"),
-        "hnssl-paper": Entry(
+        "instance": RegistryEntry("antipodes.methods.instance.InstanceDiscrimination"),
+        "cmc": RegistryEntry("antipodes.methods.cmc.CMC"),
+        "local-aggregation": RegistryEntry("antipodes.methods.instance.InstanceDiscrimination", run=_AGGREGATION),
+        "cmc-local-aggregation": RegistryEntry("antipodes.methods.cmc.CMC", run=_AGGREGATION),
+        "hnssl": RegistryEntry("antipodes.methods.hnssl.HNSSL"),
+        "hnssl-paper": RegistryEntry(
             "antipodes.methods.hnssl.HNSSL",
             run={"optimizer": "adamw", "weight_decay": 0.0, "learning_rate": 0.16, "batch_size": 160, "warmup": 0.0},
         ),
-        "clip": Entry("antipodes.methods.clip.CLIP"),
-        "siglip": Entry("antipodes.methods.clip.CLIP", run={"loss": {"name": "sigmoid", "temperature": 0.1}}),
-        "fastclip": Entry(
+        "clip": RegistryEntry("antipodes.methods.clip.CLIP"),
+        "siglip": RegistryEntry("antipodes.methods.clip.CLIP", run={"loss": {"name": "sigmoid", "temperature": 0.1}}),
+        "fastclip": RegistryEntry(
             "antipodes.methods.clip.CLIP",
             run={
                 "loss": {"name": "global-contrastive", "gamma": 0.2, "gamma_until": 0.6, "rho": 6.5},
@@ -195,11 +195,11 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         ),
         # Ring's own settings for CIFAR: rate 0.03 (for CMC at a batch of 128), weight decay 1e-4, no blur. Their heads
         # are centred whatever the policy, so that --negatives none compares the policy and nothing else.
-        "iring": Entry(
+        "iring": RegistryEntry(
             "antipodes.methods.instance.InstanceDiscrimination",
             run={"negatives": "ring", "head": {"centred": True}, "learning_rate": 0.03, "weight_decay": 1e-4},
         ),
-        "cmc-ring": Entry(
+        "cmc-ring": RegistryEntry(
             "antipodes.methods.cmc.CMC",
             run={
                 "negatives": "ring",
@@ -209,7 +209,7 @@ NAMES: dict[Kind, dict[str, Entry]] = {
                 "weight_decay": 1e-4,
             },
         ),
-        "moco-ring": Entry(
+        "moco-ring": RegistryEntry(
             "antipodes.methods.moco.MoCo",
             {"queue_size": 4096},
             {
@@ -223,61 +223,61 @@ NAMES: dict[Kind, dict[str, Entry]] = {
         ),
     },
     "loss": {
-        "info-nce": Entry("antipodes.losses.info_nce.InfoNCE"),
-        "global-contrastive": Entry("antipodes.losses.global_contrastive.GlobalContrastive"),
-        "sigmoid": Entry("antipodes.losses.sigmoid.Sigmoid"),
-        "local-aggregation": Entry("antipodes.losses.local_aggregation.local_aggregation"),
-        "hard-pairs": Entry("antipodes.losses.hard_pairs.HardPairs"),
-        "soft-label": Entry("antipodes.losses.soft_label.SoftLabel"),
+        "info-nce": RegistryEntry("antipodes.losses.info_nce.InfoNCE"),
+        "global-contrastive": RegistryEntry("antipodes.losses.global_contrastive.GlobalContrastive"),
+        "sigmoid": RegistryEntry("antipodes.losses.sigmoid.Sigmoid"),
+        "local-aggregation": RegistryEntry("antipodes.losses.local_aggregation.local_aggregation"),
+        "hard-pairs": RegistryEntry("antipodes.losses.hard_pairs.HardPairs"),
+        "soft-label": RegistryEntry("antipodes.losses.soft_label.SoftLabel"),
     },
     "negatives": {
-        "glofnd": Entry("antipodes.negatives.glofnd.GloFND"),
-        "glofnd-paper": Entry("antipodes.negatives.glofnd.GloFND", {"initial": "one", "lr": 0.05}),
-        "ifnd": Entry("antipodes.negatives.ifnd.IFND"),
-        "fnc": Entry("antipodes.negatives.fnc.FNC"),
-        "ring": Entry("antipodes.negatives.ring.Ring"),
-        "cave": Entry("antipodes.negatives.cave.Cave"),
-        "hardest": Entry("antipodes.negatives.hardest.Hardest"),
-        "debiased": Entry("antipodes.negatives.debiased.Debiased"),
-        "hcl": Entry("antipodes.negatives.debiased.HCL"),
-        "bcl": Entry("antipodes.negatives.bcl.BCL"),
-        "known": Entry("antipodes.negatives.known.Known"),
-        "positive-aware": Entry("antipodes.negatives.positive_aware.PositiveAware"),
-        "guided": Entry("antipodes.negatives.guided.Guided"),
-        "dataset-neighbours": Entry("antipodes.negatives.dataset_neighbours.DatasetNeighbours"),
-        "chance": Entry("antipodes.negatives.chance.Chance"),
-        "oracle": Entry("antipodes.negatives.oracle.Oracle"),
+        "glofnd": RegistryEntry("antipodes.negatives.glofnd.GloFND"),
+        "glofnd-paper": RegistryEntry("antipodes.negatives.glofnd.GloFND", {"initial": "one", "lr": 0.05}),
+        "ifnd": RegistryEntry("antipodes.negatives.ifnd.IFND"),
+        "fnc": RegistryEntry("antipodes.negatives.fnc.FNC"),
+        "ring": RegistryEntry("antipodes.negatives.ring.Ring"),
+        "cave": RegistryEntry("antipodes.negatives.cave.Cave"),
+        "hardest": RegistryEntry("antipodes.negatives.hardest.Hardest"),
+        "debiased": RegistryEntry("antipodes.negatives.debiased.Debiased"),
+        "hcl": RegistryEntry("antipodes.negatives.debiased.HCL"),
+        "bcl": RegistryEntry("antipodes.negatives.bcl.BCL"),
+        "known": RegistryEntry("antipodes.negatives.known.Known"),
+        "positive-aware": RegistryEntry("antipodes.negatives.positive_aware.PositiveAware"),
+        "guided": RegistryEntry("antipodes.negatives.guided.Guided"),
+        "dataset-neighbours": RegistryEntry("antipodes.negatives.dataset_neighbours.DatasetNeighbours"),
+        "chance": RegistryEntry("antipodes.negatives.chance.Chance"),
+        "oracle": RegistryEntry("antipodes.negatives.oracle.Oracle"),
     },
     "guide": {
-        "table": Entry("antipodes.runs.guides.table_guide"),
-        "network": Entry("antipodes.runs.guides.network_guide"),
-        "patches": Entry("antipodes.runs.guides.patches_guide"),
-        "history": Entry("antipodes.runs.guides.history_guide"),
-        "momentum": Entry("antipodes.runs.guides.momentum_guide"),
+        "table": RegistryEntry("antipodes.runs.guides.table_guide"),
+        "network": RegistryEntry("antipodes.runs.guides.network_guide"),
+        "patches": RegistryEntry("antipodes.runs.guides.patches_guide"),
+        "history": RegistryEntry("antipodes.runs.guides.history_guide"),
+        "momentum": RegistryEntry("antipodes.runs.guides.momentum_guide"),
     },
     "data": {
-        "cifar10": Entry("antipodes.data.cifar.CIFAR10"),
-        "cifar100": Entry("antipodes.data.cifar.CIFAR100"),
-        "fashion-mnist": Entry("antipodes.data.fashion_mnist.FashionMNIST"),
-        "flickr8k": Entry("antipodes.data.captions.Captions"),
-        "coco-captions": Entry("antipodes.data.captions.Captions"),
-        "stl10": Entry("antipodes.data.stl10.STL10"),
-        "dtd": Entry("antipodes.data.transfer_sets.DTD"),
-        "pets": Entry("antipodes.data.transfer_sets.Pets"),
-        "flowers102": Entry("antipodes.data.transfer_sets.Flowers102"),
-        "food101": Entry("antipodes.data.transfer_sets.Food101"),
-        "caltech101": Entry("antipodes.data.transfer_sets.Caltech101"),
-        "cars": Entry("antipodes.data.transfer_sets.Cars"),
-        "aircraft": Entry("antipodes.data.transfer_sets.Aircraft"),
-        "sun397": Entry("antipodes.data.transfer_sets.SUN397"),
-        "places205": Entry("antipodes.data.transfer_sets.Places205"),
-        "voc2007": Entry("antipodes.data.transfer_sets.VOC2007"),
+        "cifar10": RegistryEntry("antipodes.data.cifar.CIFAR10"),
+        "cifar100": RegistryEntry("antipodes.data.cifar.CIFAR100"),
+        "fashion-mnist": RegistryEntry("antipodes.data.fashion_mnist.FashionMNIST"),
+        "flickr8k": RegistryEntry("antipodes.data.captions.Captions"),
+        "coco-captions": RegistryEntry("antipodes.data.captions.Captions"),
+        "stl10": RegistryEntry("antipodes.data.stl10.STL10"),
+        "dtd": RegistryEntry("antipodes.data.transfer_sets.DTD"),
+        "pets": RegistryEntry("antipodes.data.transfer_sets.Pets"),
+        "flowers102": RegistryEntry("antipodes.data.transfer_sets.Flowers102"),
+        "food101": RegistryEntry("antipodes.data.transfer_sets.Food101"),
+        "caltech101": RegistryEntry("antipodes.data.transfer_sets.Caltech101"),
+        "cars": RegistryEntry("antipodes.data.transfer_sets.Cars"),
+        "aircraft": RegistryEntry("antipodes.data.transfer_sets.Aircraft"),
+        "sun397": RegistryEntry("antipodes.data.transfer_sets.SUN397"),
+        "places205": RegistryEntry("antipodes.data.transfer_sets.Places205"),
+        "voc2007": RegistryEntry("antipodes.data.transfer_sets.VOC2007"),
         # the rest of Meta-Dataset's collection
-        "mnist": Entry("antipodes.data.fashion_mnist.MNIST"),
-        "cub": Entry("antipodes.data.meta_dataset.CUB"),
-        "traffic-signs": Entry("antipodes.data.meta_dataset.TrafficSigns"),
-        "fungi": Entry("antipodes.data.meta_dataset.Fungi"),
-        "shapes": Entry("antipodes.data.shapes.Shapes"),
+        "mnist": RegistryEntry("antipodes.data.fashion_mnist.MNIST"),
+        "cub": RegistryEntry("antipodes.data.meta_dataset.CUB"),
+        "traffic-signs": RegistryEntry("antipodes.data.meta_dataset.TrafficSigns"),
+        "fungi": RegistryEntry("antipodes.data.meta_dataset.Fungi"),
+        "shapes": RegistryEntry("antipodes.data.shapes.Shapes"),
     },
     "encoder": _ENCODERS,
     "augmentation": _AUGMENTATIONS,
@@ -347,13 +347,13 @@ PRESETS: dict[str, Preset] = {
         },
     ),
 }
-"""Options of a run that go together, by name (`antipodes train --preset NAME`); what a call says itself wins."""
+"""Options of a run by name (`antipodes train --preset NAME`); options that the call gives override them."""
 
 RENAMED: dict[str, str] = {
     "dcl": "debiased",
     "neighbours": "dataset-neighbours",
 }
-"""Names of components of earlier versions, with those that replaced them."""
+"""Former names of components, and the names that replaced them."""
 
 ELSE: dict[Kind, str] = {
     "method": "the dotted path of a Method",
@@ -365,17 +365,17 @@ ELSE: dict[Kind, str] = {
     "files, hf:<dataset>, or the dotted path of a dataset",
     "augmentation": "the dotted path of an Augmentation",
 }
-"""What a name of each kind may be besides those in the table."""
+"""What a name of each kind may be besides the names in the table."""
 
 
 def find(kind: Kind, name: str) -> Component:
-    """Look a component up by its name, by a path on disk (data), by `timm:<model>`, `hf:<model>` or a dotted path.
+    """Look up a component by its name, a path on disk (data), `timm:<model>`, `hf:<model>` or a dotted path.
 
-    A path that exists is always data and is never imported. A dotted path ends in the name of a class
-    (``package.module.Class``); the current folder is searched for it after all installed packages.
+    An existing path is always data and is never imported. A dotted path ends in the name of a class
+    (``package.module.Class``); the current folder is searched after all installed packages.
 
     Raises:
-        ValueError: if there is none; the sentence lists the names that exist.
+        ValueError: if there is no such component; the message lists the names that exist.
 
     Example:
         >>> find("encoder", "resnet18-slim").preset["width"]
@@ -383,11 +383,11 @@ def find(kind: Kind, name: str) -> Component:
     """
     entry = NAMES[kind].get(name)
     if entry is None and kind == "encoder" and name.startswith("timm:"):
-        entry = Entry("antipodes.encoders.timm_model", {"model": name.removeprefix("timm:")})
+        entry = RegistryEntry("antipodes.encoders.timm_model", {"model": name.removeprefix("timm:")})
     if entry is None and kind == "encoder" and name.startswith("hf:"):
-        entry = Entry("antipodes.encoders.hugging_face.HuggingFaceText", {"model": name.removeprefix("hf:")})
+        entry = RegistryEntry("antipodes.encoders.hugging_face.HuggingFaceText", {"model": name.removeprefix("hf:")})
     if entry is None and kind == "data" and name.startswith("hf:"):
-        entry = Entry("antipodes.data.hub.HubCaptions", {"path": name.removeprefix("hf:")})
+        entry = RegistryEntry("antipodes.data.hub.HubCaptions", {"path": name.removeprefix("hf:")})
     if entry is None and kind == "data" and (_exists(name) or not DOTTED_PATH.fullmatch(name)):
         entry = _data_on_disk(name)
     target = _load(kind, name if entry is None else entry.path, name)
@@ -424,7 +424,7 @@ def find_preset(name: str) -> Preset:
     """Look a preset up by its name.
 
     Raises:
-        ValueError: if there is none; the sentence lists the names that exist.
+        ValueError: if there is no such preset; the message lists the names that exist.
 
     Example:
         >>> find_preset("locked-clip").run["method"]
@@ -436,7 +436,7 @@ def find_preset(name: str) -> Preset:
 
 
 def merged(options: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with others laid over them, components inside likewise.
+    """Return options overridden by others; nested components are merged in the same way.
 
     Example:
         >>> merged({"head": {"kind": "mlp2", "dim": 128}}, {"head": {"dim": 64}, "epochs": 3})
@@ -450,14 +450,14 @@ def merged(options: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, A
     return result
 
 
-def _data_on_disk(name: str) -> Entry:
-    """Data by its path: what lies there decides which dataset reads it.
+def _data_on_disk(name: str) -> RegistryEntry:
+    """Return the entry for data at a path, by what is stored there.
 
     Raises:
-        ValueError: if there is no such path, or it is something else.
+        ValueError: if the path does not exist or holds no data.
     """
     if (path := _attribute(_DATASET_AT)(name)) is not None:
-        return Entry(path, {"path": name})
+        return RegistryEntry(path, {"path": name})
     problem = "holds no data that can be read" if Path(name).expanduser().exists() else "does not exist as a path"
     raise ValueError(
         f"data {name!r} is not one of {', '.join(NAMES['data'])} and {problem}: "
@@ -503,10 +503,10 @@ def _attribute(path: str) -> Any:
 
 @contextmanager
 def _current_folder_importable() -> Iterator[None]:
-    """Append the current folder to the import path, so that users can name classes of their own.
+    """Append the current folder to the import path, so that users can name their own classes.
 
-    The folder comes last: a file in it never replaces an installed module. It is removed again afterwards, because the
-    current folder may be a folder of data whose files must not run.
+    The folder comes last, so a file in it never replaces an installed module. It is removed afterwards, because the
+    current folder may hold data whose files must not run.
     """
     folder = os.getcwd()
     sys.path.append(folder)

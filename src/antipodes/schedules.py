@@ -1,4 +1,4 @@
-"""Numbers that move with training, as functions of progress alone: nothing to save, nothing to restore.
+"""Schedules: numbers that change during training, as functions of progress alone, so no state is saved.
 
 A `Schedule` maps the share of training that is done, in [0, 1], to a value. `constant`, `linear`, `cosine`, `step` and
 `interpolate` build one; `learning_rate` is the usual warm-up followed by a decay, counted in steps.
@@ -15,12 +15,12 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Schedule:
-    """A value for every progress: `points` are (progress, value) pairs, `shape` says how to get from one to the next.
+    """A value for every progress: `points` are (progress, value) pairs, `shape` is the curve between two points.
 
-    Before the first point and after the last the value stays. "step" keeps a point's value until the next point.
+    The value is constant before the first point and after the last. "step" keeps a point's value until the next point.
 
     Raises:
-        ValueError: the points are not in increasing order within [0, 1]; when called, progress is outside [0, 1].
+        ValueError: the points are not in increasing order within [0, 1]; calling it raises for a progress outside.
 
     Example:
         >>> Schedule(((0.0, 1.0), (0.5, 3.0)), "linear")(0.25)
@@ -61,7 +61,7 @@ def constant(value: float) -> Schedule:
 
 
 def linear(start: float, end: float, until: float = 1.0) -> Schedule:
-    """Go from `start` to `end` in a straight line, arrive at progress `until`, and stay.
+    """Return a straight line from `start` to `end` at progress `until`, constant afterwards.
 
     Example:
         >>> linear(1.0, 0.0, until=0.5)(0.25)
@@ -71,12 +71,12 @@ def linear(start: float, end: float, until: float = 1.0) -> Schedule:
 
 
 def cosine(start: float, end: float, until: float = 1.0) -> Schedule:
-    """Go from `start` to `end` along half a cosine, slowly at both ends, arrive at progress `until`, and stay."""
+    """Return half a cosine from `start` to `end` at progress `until`, slow at both ends and constant afterwards."""
     return Schedule(((0.0, start), (until, end)), "cosine")
 
 
 def step(*points: tuple[float, float]) -> Schedule:
-    """Jump to a value at each (progress, value) point.
+    """Return a schedule that jumps to a value at each (progress, value) point.
 
     Example:
         >>> step((0.0, 1.0), (0.6, 0.1))(0.6)
@@ -86,7 +86,7 @@ def step(*points: tuple[float, float]) -> Schedule:
 
 
 def interpolate(*points: tuple[float, float]) -> Schedule:
-    """Join (progress, value) points by straight lines."""
+    """Return a schedule of straight lines between (progress, value) points."""
     return Schedule(points, "linear")
 
 
@@ -106,7 +106,7 @@ def learning_rate(
         total_steps: number of steps of the whole training.
         warmup_steps: the first step has base / (warmup_steps + 1), the step after the warm-up has `base`.
         base: the highest learning rate.
-        kind: "cosine" falls to 0 at `total_steps`; "step" multiplies by `gamma` at every milestone; "constant" stays.
+        kind: "cosine" falls to 0 at `total_steps`; "step" multiplies by `gamma` at each milestone; "constant" is flat.
         milestones: shares of the whole training, in (0, 1) and after the warm-up; the default is MoCo's 120 and 160 of
             200 epochs.
         gamma: factor of each milestone.

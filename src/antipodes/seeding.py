@@ -1,4 +1,4 @@
-"""Random generators that follow from a purpose and a few numbers, so that nothing has to remember their state."""
+"""Random generators that are determined by a purpose and numbers, so that no generator state has to be saved."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import torch
 
 
 def check_seed(seed: int) -> None:
-    """Refuse a seed that generators cannot take.
+    """Refuse a seed that torch's generators cannot use.
 
     Raises:
-        ValueError: if it is negative, or 2**63 or more.
+        ValueError: if it is negative, or at least 2**63.
     """
     if not 0 <= seed < 2**63:
         raise ValueError(f"seed must be at least 0 and below 2**63, got {seed}")
 
 
 def generator(purpose: str, *numbers: int) -> torch.Generator:
-    """A CPU generator that depends on the purpose and all the numbers, such as (seed, step), and on nothing else.
+    """Return a CPU generator that depends only on the purpose and the numbers, such as (seed, step).
 
     Example:
         >>> torch.rand(1, generator=generator("order", 0, 3)) == torch.rand(1, generator=generator("order", 0, 3))

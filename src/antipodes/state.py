@@ -1,4 +1,4 @@
-"""`SampleTable`: numbers that belong to a sample of the dataset, read and written by its id; `ByRow` says what does."""
+"""`SampleTable`: a tensor with one entry for every row of the dataset; `ByRow`: how a tensor depends on rows."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ LARGEST_TABLE = 2**40  # numbers
 class ByRow:
     """How a tensor of a module's state depends on the rows of the dataset, for when the dataset grows.
 
-    A module says so in its class attribute `row_state`: the tensor's name -> this.
+    A module declares it in the class attribute `row_state`: the tensor's name -> `ByRow`.
 
     Args:
-        axis: Which dimension counts rows (or a fixed number of places for each); None where none does.
-        holds: `values` that belong to a row; numbers of `rows` or of `samples`, negative for none; or `data`, what the
-            dataset itself says, which is taken from it anew.
+        axis: The dimension that is indexed by rows (or by a fixed number of places for each); None if none is.
+        holds: `values` that belong to a row; numbers of `rows` or of `samples`, negative for none; or `data`, facts
+            about the dataset, which are taken from the new dataset.
     """
 
     axis: int | None = 0
@@ -39,17 +39,17 @@ class ByRow:
 class SampleTable(nn.Module):
     """One row per dataset index, part of the checkpoint and identical on all ranks.
 
-    A write is gathered over the ranks first, so after each step every rank holds the same table. When one write names
-    an id more than once, the last one wins (in rank order).
+    Writes are gathered over ranks, so after each step all ranks hold the same table. If one write contains an id twice,
+    the last value wins (in rank order).
 
     Args:
-        num_samples: Rows, the size of the dataset.
-        shape: Shape of a row; () for one number a sample.
-        fill: What is in a row that was never written: a number, or one for each of the row's.
-        dtype: Of the rows.
+        num_samples: Number of rows, the size of the dataset.
+        shape: Shape of a row; () for one number per sample.
+        fill: Initial value of all rows: a number, or one number for each entry of a row.
+        dtype: Type of the rows.
         folder: Keep the rows in a memory-mapped file in this folder, for tables larger than memory. Each process has a
-            file of its own, gone when it ends: what is to stay is in checkpoints. The table then remains on the CPU,
-            and of its type, when the module around it is moved.
+            file of its own, which is removed when it ends; checkpoints hold the state. The table then stays on the CPU
+            and keeps its type when its module is moved.
 
     Example:
         >>> table = SampleTable(4)
@@ -89,16 +89,16 @@ class SampleTable(nn.Module):
             ) from error
 
     def read(self, ids: Tensor) -> Tensor:
-        """The rows of the given ids, (b, *shape), as a copy on their device."""
+        """Return the rows of the given ids, (b, *shape), as a copy on the device of `ids`."""
         self._check(ids)
         return self.read_checked(ids)
 
     def read_checked(self, ids: Tensor) -> Tensor:
-        """What `read` returns, for callers who have checked these ids: it reads nothing back from their device."""
+        """Return what `read` returns without checking ids, which would read them back from the device."""
         return self.rows[ids.to(self.rows.device)].to(ids.device)
 
     def write(self, ids: Tensor, values: Tensor) -> None:
-        """Replace the rows of the given ids on every rank by values (b, *shape)."""
+        """Replace the rows of the given ids by values (b, *shape), on every rank."""
         self._check(ids)
         if not is_dense(values) or values.shape != (ids.numel(), *self.rows.shape[1:]) or values.is_complex():
             expected = (ids.numel(), *self.rows.shape[1:])
@@ -106,12 +106,12 @@ class SampleTable(nn.Module):
         self.write_gathered(gather(ids), gather(values.detach()))
 
     def write_gathered(self, ids: Tensor, values: Tensor, distinct: bool = False) -> None:
-        """Replace rows by values that are gathered already, the same call on every rank.
+        """Replace rows by values that are already gathered; every rank makes the same call.
 
         Args:
-            ids: (b,) which rows.
+            ids: (b,) the rows.
             values: (b, *shape).
-            distinct: Whether no id comes twice, which saves a look.
+            distinct: True if no id is repeated, which saves a search for duplicates.
         """
         if not distinct:
             last = _last_of_each(ids)
@@ -119,7 +119,7 @@ class SampleTable(nn.Module):
         self.rows[ids.to(self.rows.device)] = values.to(self.rows)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SampleTable:
-        """What moves a module to another device or type: a table in a file stays where it is."""
+        """Move the table to another device or type; a table in a file is not moved."""
         return super()._apply(fn, recurse) if self._in_memory else self  # type: ignore[no-untyped-call]
 
     def _check(self, ids: Tensor) -> None:
@@ -127,7 +127,7 @@ class SampleTable(nn.Module):
 
 
 def sample_count(given: float, name: str = "num_samples") -> int:
-    """The size of a dataset as a whole number: 1e6 is one million.
+    """Return the size of a dataset as an int; 1e6 is allowed.
 
     Raises:
         ValueError: if it is not a whole number, or less than 1.
@@ -151,7 +151,7 @@ def check_ids(ids: Tensor, num_samples: int) -> None:
 
 
 def check_span(lowest: int, highest: int, num_samples: int) -> None:
-    """Refuse ids from lowest to highest that are not all in 0..num_samples-1."""
+    """Refuse a range of ids that is not inside 0..num_samples-1."""
     if lowest < 0 or highest >= num_samples:
         raise ValueError(
             f"ids must be in 0..{num_samples - 1}, got {lowest}..{highest}: "
@@ -160,7 +160,7 @@ def check_span(lowest: int, highest: int, num_samples: int) -> None:
 
 
 def check_rows(anchor_rows: Tensor, candidate_rows: Tensor, num_samples: int) -> None:
-    """Refuse anchors without a row in a table of so many, and candidates beyond it; a negative row is an empty slot."""
+    """Refuse anchor rows outside the table, and candidate rows beyond it; a negative candidate row is an empty slot."""
     if candidate_rows is anchor_rows or not candidate_rows.numel():
         check_ids(anchor_rows, num_samples)
     elif candidate_rows.dtype == anchor_rows.dtype:
@@ -171,18 +171,18 @@ def check_rows(anchor_rows: Tensor, candidate_rows: Tensor, num_samples: int) ->
 
 
 def _last_of_each(ids: Tensor) -> Tensor:
-    """Positions of the last occurrence of every distinct id: index_put leaves the order of duplicates open."""
+    """Return the positions of the last occurrence of each id, because index_put does not define the order."""
     distinct, inverse = ids.unique(return_inverse=True)
     positions = torch.arange(ids.numel(), device=ids.device)
     return torch.zeros_like(distinct).scatter_reduce_(0, inverse, positions, "amax", include_self=False)
 
 
 def _mapped(folder: str, size: int, dtype: torch.dtype) -> Tensor:
-    """A flat tensor whose memory is a file without a name, which the system removes with the process."""
+    """Return a flat tensor in an unnamed memory-mapped file, which the system removes with the process."""
     if not folder or "\0" in folder or not Path(folder).is_dir():
         raise ValueError(f"the folder {folder!r} for tables does not exist: create it first")
     needed, free = size * dtype.itemsize, shutil.disk_usage(folder).free
-    if needed > free:  # told here: writing to a mapped file that finds no room kills the process
+    if needed > free:  # checked here, because writing to a mapped file without room kills the process
         raise ValueError(f"a table needs {needed:,} bytes and {folder} has {free:,} free: choose another folder")
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         return torch.from_file(file.name, shared=True, size=size, dtype=dtype)

@@ -1,4 +1,4 @@
-"""How many threads torch may use."""
+"""Control of the number of threads that torch uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_WORKERS = 1024
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch use one thread inside, and as many as before afterwards."""
+    """Let torch use one thread inside the block."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

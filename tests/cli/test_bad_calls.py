@@ -378,7 +378,7 @@ def test_a_wrong_call_gets_one_sentence(call: str, place: Path, monkeypatch: pyt
         ("neighbours run", "run is a folder: embed its images first"),
         ("neighbours pairs.parquet", "it holds path_a, path_b, similarity"),
         (f"{TRAIN} --negatives known --negatives.groups pairs.parquet", "got path_a, path_b, similarity"),
-        (f"{TRAIN} --negatives known --negatives.groups elsewhere.csv", "speaks of other samples"),
+        (f"{TRAIN} --negatives known --negatives.groups elsewhere.csv", "describes other samples"),
         (f"study {RING} --seeds {HUGE} --out new", "whole numbers below 2**63"),
     ],
 )

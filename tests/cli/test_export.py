@@ -12,7 +12,7 @@ from PIL import Image
 
 import antipodes
 from antipodes.data import open_dataset
-from antipodes.runs.embedding import embed
+from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.views import plain_view
@@ -30,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_is_loaded_as_it_was_evaluated(run: Path) -> None:
     method, data = open_method(Run.open(run))
-    expected = embed(method.backbone(), data, preprocess=plain_view(method, data.image_size))
+    expected = embed_dataset(method.backbone(), data, preprocess=plain_view(method, data.image_size))
     pixels = open_dataset("shapes", count=32).fetch(torch.arange(32))
     loaded = antipodes.load(run)
     torch.testing.assert_close(loaded.features(pixels), expected, rtol=1e-4, atol=1e-5)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return clip_bpe.ClipBPE(clip_bpe.read_merges())
+    return clip_bpe.ClipTokenizer(clip_bpe.read_merges())
 
 
 def test_the_vocabulary_has_clips_size(tokenizer):
@@ -37,9 +37,9 @@ def test_known_tokens(tokenizer, text, tokens):
 
 def test_texts_are_cleaned_before_they_are_cut(tokenizer):
     messy = "It\u2019s  &amp;amp; \ufb01ne\n\uff12 CAFE\u0301"
-    assert clip_bpe.clean(messy) == "it's & fine 2 caf\u00e9"
+    assert clip_bpe.clean_text(messy) == "it's & fine 2 caf\u00e9"
     assert tokenizer.encode([messy]) == tokenizer.encode(["it's & fine 2 caf\u00e9"])
-    assert list(clip_bpe.split("don't!!'s 42nd \u00bd x\u0301")) == [
+    assert list(clip_bpe.split_words("don't!!'s 42nd \u00bd x\u0301")) == [
         "don",
         "'t",
         "!!'",

@@ -81,7 +81,7 @@ def test_missing_weights_say_what_to_install(monkeypatch):
 def test_convolutions_run_channels_last():
     encoder, seen = create("efficientnet-lite0", pretrained=False), []
     for layer in encoder.modules():
-        if isinstance(layer, efficientnet.SamePadding):
+        if isinstance(layer, efficientnet.SamePaddingConv2d):
             layer.register_forward_hook(
                 lambda module, inputs, output: seen.append(output.is_contiguous(memory_format=torch.channels_last))
             )
@@ -91,7 +91,7 @@ def test_convolutions_run_channels_last():
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"in_channels": 1}, "see 3 channels, not 1"), ({"in_channels": 0, "pretrained": False}, "at least 1")],
+    [({"in_channels": 1}, "take 3 channels, not 1"), ({"in_channels": 0, "pretrained": False}, "at least 1")],
 )
 def test_impossible_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):

@@ -82,7 +82,7 @@ def test_a_head_is_built_again_from_its_description(built, tmp_path):
 def test_no_head_and_strange_heads():
     assert describe_head(nn.Identity()) == []
     assert embedding_length(build_head([]), 7) == 7
-    with pytest.raises(ValueError, match="a head with a Tanh inside cannot be written down"):
+    with pytest.raises(ValueError, match="a head with a Tanh cannot be described"):
         describe_head(nn.Sequential(nn.Tanh()))
     with pytest.raises(ValueError, match="unknown layer 'tanh'"):
         build_head([["tanh"]])

@@ -10,7 +10,7 @@ from antipodes.encoders import create
 from antipodes.encoders.encoder import Preprocessing
 from antipodes.encoders.export import export_backbone, export_head
 from antipodes.encoders.heads import head
-from antipodes.encoders.loading import LoadedEncoder, read_image
+from antipodes.encoders.loading import LoadedEncoder, read_square_image
 from antipodes.encoders.packages import find_packaged
 
 HALF = Preprocessing(32, (0.5, 0.4, 0.3), (0.2, 0.25, 0.5))
@@ -93,7 +93,7 @@ def test_the_two_encoders_of_cmc_are_joined(tmp_path):
         plain = Preprocessing(32, (0.0,) * 3, (1.0,) * 3, name)
         export_backbone(part, tmp_path / f"encoder-{name}.safetensors", plain)
     path = photo(tmp_path / "a.png", 32, 32)
-    lab = rgb_to_lab(read_image(path, 32)[None].float() / 255)
+    lab = rgb_to_lab(read_square_image(path, 32)[None].float() / 255)
     with torch.no_grad():
         expected = torch.cat([parts["l"](lab[:, :1]), parts["ab"](lab[:, 1:])], dim=1)
     torch.testing.assert_close(antipodes.load(tmp_path)([path]), expected, rtol=1e-5, atol=1e-6)
@@ -135,7 +135,7 @@ def test_folders_and_files_that_hold_no_encoder_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"a\.safetensors is not a readable safetensors file"):
         antipodes.load(tmp_path / "a.safetensors")
     export_backbone(create("resnet8-slim"), tmp_path / "b.safetensors")
-    with pytest.raises(ValueError, match=r"b\.safetensors does not say how its images are made ready"):
+    with pytest.raises(ValueError, match=r"b\.safetensors does not say how its images are prepared"):
         antipodes.load(tmp_path / "b.safetensors")
     assert antipodes.load(tmp_path / "b.safetensors", preprocessing=HALF).size == 32
 
@@ -171,7 +171,7 @@ def test_embeddings_go_on_through_the_head(exported, tmp_path):
         torch.testing.assert_close(embeddings, torch.nn.functional.normalize(made(features), dim=1))
     assert antipodes.load(run / "encoder.safetensors", embeddings=True).num_features == 5
     (run / "head.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"no projection head beside .*encoder\.safetensors"):
+    with pytest.raises(ValueError, match=r"no projection head next to .*encoder\.safetensors"):
         antipodes.load(run, embeddings=True)
     with pytest.raises(ValueError, match="efficientnet-lite0 has no projection head"):
         antipodes.load("efficientnet-lite0", embeddings=True)

@@ -114,10 +114,10 @@ def test_a_rank_fits_them_by_itself(two_ranks: Ranks) -> None:
 @pytest.mark.parametrize(
     ("options", "side", "sentence"),
     [
-        ({"words": 0}, 32, "words of eyes for patches must be at least 1, got 0"),
-        ({"patch": 9, "size": 8}, 8, "images of 8 pixels are too small for 4 x 4 cells of patches"),
-        ({"words": 5, "patch": 4, "grid": 1, "size": 8}, 8, "at most 5 dimensions on 40 images, got 128"),
-        ({"patch": 4, "size": 8}, 8, "at most 39 dimensions on 40 images, got 128"),
+        ({"words": 0}, 32, "words of a patch encoder must be at least 1, got 0"),
+        ({"patch": 9, "size": 8}, 8, "size must be at least"),
+        ({"words": 5, "patch": 4, "grid": 1, "size": 8}, 8, "dim must be at most 5"),
+        ({"patch": 4, "size": 8}, 8, "dim must be at most 39"),
     ],
 )
 def test_refusals(options: dict[str, int], side: int, sentence: str) -> None:

@@ -4,7 +4,7 @@ from torch import nn
 
 from antipodes.data.dataset import TensorImages
 from antipodes.evaluation.features import FeatureSet, split_features
-from antipodes.runs.embedding import embed
+from antipodes.runs.embedding import embed_dataset
 
 
 def images(count: int = 7) -> TensorImages:
@@ -40,7 +40,7 @@ def test_rows_follow_the_ids_and_include_the_last_short_batch() -> None:
     dataset = images(7)
     progress: list[tuple[int, int]] = []
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(48, 5))
-    features = embed(
+    features = embed_dataset(
         encoder, dataset, preprocess=scale, batch_size=3, progress=lambda done, total: progress.append((done, total))
     )
     expected = encoder(scale(dataset.images))
@@ -54,15 +54,15 @@ def test_worker_processes_give_the_same_rows() -> None:
     dataset = images(7)
     lazy = Lazy(dataset.images, dataset.labels)
     encoder = nn.Flatten()
-    whole = embed(encoder, dataset, preprocess=scale)
-    assert torch.equal(embed(encoder, lazy, preprocess=scale, batch_size=2, workers=1), whole)
+    whole = embed_dataset(encoder, dataset, preprocess=scale)
+    assert torch.equal(embed_dataset(encoder, lazy, preprocess=scale, batch_size=2, workers=1), whole)
 
 
 def test_encoder_runs_in_evaluation_mode_and_every_part_gets_its_mode_back() -> None:
     encoder = Pool().train()
     encoder.frozen.eval()
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
-    embed(encoder, images(), preprocess=scale, batch_size=4)
+    embed_dataset(encoder, images(), preprocess=scale, batch_size=4)
     assert encoder.seen == [(False, True), (False, True)]  # evaluation mode, channels last
     assert encoder.training
     assert encoder.norm.training
@@ -73,26 +73,26 @@ def test_encoder_runs_in_evaluation_mode_and_every_part_gets_its_mode_back() -> 
 def test_mode_is_restored_when_the_encoder_fails() -> None:
     encoder = nn.Sequential(nn.Conv2d(4, 2, 1))
     with pytest.raises(RuntimeError):
-        embed(encoder, images(), preprocess=scale)
+        embed_dataset(encoder, images(), preprocess=scale)
     assert encoder.training
 
 
 def test_features_may_meet_autograd() -> None:
-    features = embed(nn.Flatten(), images(), preprocess=scale)
+    features = embed_dataset(nn.Flatten(), images(), preprocess=scale)
     weight = torch.ones(48, requires_grad=True)
     (gradient,) = torch.autograd.grad((features @ weight).sum(), weight)
     torch.testing.assert_close(gradient, features.sum(0))
 
 
 def test_half_precision_output_becomes_float32() -> None:
-    assert embed(nn.Flatten(), images(), preprocess=lambda batch: scale(batch).half()).dtype == torch.float32
+    assert embed_dataset(nn.Flatten(), images(), preprocess=lambda batch: scale(batch).half()).dtype == torch.float32
 
 
 def test_refuses_an_encoder_without_pooling_and_an_empty_dataset() -> None:
     with pytest.raises(ValueError, match="pool and flatten"):
-        embed(nn.Identity(), images(), preprocess=scale)
+        embed_dataset(nn.Identity(), images(), preprocess=scale)
     with pytest.raises(ValueError, match="empty"):
-        embed(nn.Flatten(), images(0), preprocess=scale)
+        embed_dataset(nn.Flatten(), images(0), preprocess=scale)
 
 
 def test_split_features_is_stratified_and_keeps_rows_together() -> None:

@@ -15,13 +15,13 @@ from torch import nn
 
 from antipodes.cli.train import parse
 from antipodes.data import HuggingFaceCaptions, TensorImages
-from antipodes.evaluation.judged import AnchorCounts, count_by_anchor, judge, judged_embeddings
+from antipodes.evaluation.compared import AnchorCounts, compared_embeddings, count_by_anchor, judge_frozen
 from antipodes.evaluation.protocol import run_protocols
 from antipodes.evaluation.protocols import fine_tune, linear_sgd
-from antipodes.evaluation.protocols.false_negatives import FalseNegatives, cluster_rates, summarise
+from antipodes.evaluation.protocols.false_negatives import FalseNegatives, cluster_rates, flag_scores
 from antipodes.evaluation.protocols.fine_tune import FineTune
 from antipodes.evaluation.protocols.label_free import LabelFree
-from antipodes.evaluation.protocols.linear_sgd import LinearSGD, feature_maps
+from antipodes.evaluation.protocols.linear_sgd import LinearSGD, maps_before_pooling
 from antipodes.evaluation.protocols.retrieval import Retrieval
 from antipodes.evaluation.protocols.transfer import Transfer, custom_metric, labelled_splits
 from antipodes.evaluation.protocols.transfer_fine_tune import TransferFineTune
@@ -61,14 +61,14 @@ def test_judging_moves_nothing_and_flags_by_the_thresholds_as_they_stand() -> No
     subject = with_policy(policy)
     assert subject.method is not None
     assert subject.data is not None
-    judged = judged_embeddings(subject.method, subject.data, None, 0)
+    judged = compared_embeddings(subject.method, subject.data, None, 0)
     before = copy.deepcopy(policy.state_dict())
     pairs = judged.pairs(torch.arange(24))
-    counts = count_by_anchor(pairs, judge(policy, pairs), subject.data.labels)
+    counts = count_by_anchor(pairs, judge_frozen(policy, pairs), subject.data.labels)
     assert counts.flagged.sum() == 0  # thresholds of 1: nothing was learned yet, and judging is no lesson
     policy._table.rows[:, 0].fill_(0.9)
     above = (judged.anchors[:24] @ judged.anchors[:24].T).fill_diagonal_(-1) > 0.9
-    counts = count_by_anchor(pairs, judge(policy, pairs), subject.data.labels)
+    counts = count_by_anchor(pairs, judge_frozen(policy, pairs), subject.data.labels)
     assert torch.equal(counts.flagged[0], above.sum(1).double())
     run_protocols([FalseNegatives()], subject)
     policy._table.rows[:, 0].fill_(1.0)
@@ -78,7 +78,7 @@ def test_judging_moves_nothing_and_flags_by_the_thresholds_as_they_stand() -> No
 def test_flags_pooled_and_per_anchor_by_hand() -> None:
     # three anchors with 5 candidates each: flags 2 of which 1 right of 2; none, 1 to find; 3 of which 2 right, of 4
     available, true, flagged, found = [5.0, 5, 5], [2.0, 1, 4], [[2.0, 0, 3]], [[1.0, 0, 2]]
-    scores = summarise(AnchorCounts(*(torch.tensor(counts).double() for counts in (available, true, flagged, found))))
+    scores = flag_scores(AnchorCounts(*(torch.tensor(counts).double() for counts in (available, true, flagged, found))))
     assert scores["flags pooled precision"] == pytest.approx(100 * 3 / 5)
     assert scores["flags pooled recall"] == pytest.approx(100 * 3 / 7)
     assert scores["flags pooled f1"] == pytest.approx(100 * 2 * 3 / (5 + 7))
@@ -100,9 +100,9 @@ def test_rates_of_a_clustering_are_those_of_its_rules_on_the_whole_dataset() -> 
     features = tower_features(subject.method, subject.data)
     policy.fit(features, progress=0.5)
     scores = run_protocols([FalseNegatives()], subject)
-    judged = judged_embeddings(subject.method, subject.data, None, 0)
+    judged = compared_embeddings(subject.method, subject.data, None, 0)
     pairs = judged.pairs(torch.arange(48))
-    for rule, clusters in zip(judge(policy, pairs), (3, 7), strict=True):
+    for rule, clusters in zip(judge_frozen(policy, pairs), (3, 7), strict=True):
         mtpr, mtnr = rates_of_flags(rule, pairs, labels)
         assert scores[f"mtpr, {clusters} clusters"] == pytest.approx(100 * mtpr)
         assert scores[f"mtnr, {clusters} clusters"] == pytest.approx(100 * mtnr)
@@ -178,13 +178,13 @@ def test_networks_of_protocols_run_where_the_subject_says(monkeypatch: pytest.Mo
     told: list[tuple[Any, Any]] = []
     devices: list[Any] = []
     for module in (fine_tune, linear_sgd):
-        real = module.embed
+        real = module.embed_dataset
 
         def spy(*arguments: Any, real: Any = real, **options: Any) -> Any:
             told.append((options.get("device"), options.get("workers")))
             return real(*arguments, **{**options, "workers": 0})
 
-        monkeypatch.setattr(module, "embed", spy)
+        monkeypatch.setattr(module, "embed_dataset", spy)
     fit = LinearSGD.fit
     monkeypatch.setattr(LinearSGD, "fit", lambda *arguments: (devices.append(arguments[-1]), fit(*arguments))[1])
     protocols = [FineTune(fractions=(1.0,), rates=(0.1,), epochs=1, min_steps=1), LinearSGD(epochs=1)]
@@ -241,11 +241,11 @@ def test_a_linear_layer_by_sgd_on_maps_before_pooling() -> None:
     data = images(60)
     method = build_method(parse(["--encoder", "resnet8-slim", "--head.hidden", "7"])[0], data)
     subject = Subject(method, data)
-    maps = feature_maps(subject, data).float()
+    maps = maps_before_pooling(subject, data).float()
     pooled = tower_features(method, data)
     channels = pooled.shape[1]
     torch.testing.assert_close(maps.view(60, channels, -1).mean(2), pooled, atol=2e-3, rtol=2e-3)
-    assert feature_maps(subject, data, side=1).shape == (60, channels)
+    assert maps_before_pooling(subject, data, side=1).shape == (60, channels)
     scores = run_protocols([LinearSGD(epochs=20, batch_size=16, rates=(1e-7, 0.05))], subject)
     assert scores["linear-sgd rate"] == 0.05
     assert scores["linear-sgd top-1"] > 50
@@ -285,7 +285,7 @@ def test_evaluate_on_data_without_labels(tmp_path: Path) -> None:
     assert "the data has no labels" in errors
     assert "effective rank" in json.loads(out)["run"]
     assert "needs labels" in refused("evaluate", tmp_path / "run", "--protocol", "fine-tune")
-    assert "needs images and texts" in refused("evaluate", tmp_path / "run", "--protocol", "retrieval")
+    assert "needs pairs of images and texts" in refused("evaluate", tmp_path / "run", "--protocol", "retrieval")
     assert "names of their classes" in refused("evaluate", tmp_path / "run", "--protocol", "zero-shot")
 
 
@@ -320,7 +320,7 @@ def test_retrieval_from_files_with_five_captions_an_image(tmp_path: Path) -> Non
         assert found[f"text to image R@{k}"] == pytest.approx(100 * np.mean(hits), abs=1e-3)
     assert 0 < found["text to image R@1"] < 100
     np.save(tmp_path / "few.npy", texts[:7])
-    assert "say by --owners" in refused("evaluate", *files, tmp_path / "few.npy")
+    assert "--owners" in refused("evaluate", *files, tmp_path / "few.npy")
     assert "need both files" in refused("evaluate", "--images", tmp_path / "images.npy")
     assert "does not exist" in refused("evaluate", *files, tmp_path / "nothing.npy")
     assert "which run?" in refused("evaluate")
@@ -457,7 +457,7 @@ def test_zero_shot_from_files(tmp_path: Path) -> None:
     assert "must hold rows of the classes, 0..1" in refused("evaluate", *files, "--labels", tmp_path / "wrong.npy")
     assert "give one" in refused("evaluate", *files, *labels, "--owners", tmp_path / "labels.npy")
     assert "need both files" in refused("evaluate", *labels)
-    assert "needs images and texts" in refused("evaluate", "--protocol", "retrieval", *files, *labels)
+    assert "needs pairs of images and texts" in refused("evaluate", "--protocol", "retrieval", *files, *labels)
     assert "--labels labels.npy" in refused("evaluate", "--protocol", "zero-shot", *files)
 
 

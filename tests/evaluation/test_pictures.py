@@ -14,9 +14,9 @@ from PIL import Image
 
 from antipodes.data.shapes import Shapes
 from antipodes.evaluation import figures, map_figures, maps, pictures
-from antipodes.evaluation.judged import judge as judge_only
+from antipodes.evaluation.compared import judge_frozen
 from antipodes.evaluation.maps import planar, turned
-from antipodes.evaluation.pictures import Subject, strongest_flags
+from antipodes.evaluation.pictures import PicturedRun, strongest_flags
 from antipodes.evaluation.run import score
 from antipodes.evaluation.thresholds import dataset_quantiles
 from antipodes.negatives import IFND, GloFND
@@ -67,18 +67,18 @@ def unlabelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def subject(folder: Path, anchors: int = 5, seed: int = 0) -> Subject:
+def subject(folder: Path, anchors: int = 5, seed: int = 0) -> PicturedRun:
     run = Run.open(folder)
-    return Subject(run, *open_method(run), anchors, seed)
+    return PicturedRun(run, *open_method(run), anchors, seed)
 
 
-def slow_flags(of: Subject) -> list[tuple[int, list[int]]]:
+def slow_flags(of: PicturedRun) -> list[tuple[int, list[int]]]:
     """Anchors and the samples they flag, most similar first, by a loop over pairs."""
     strongest = strongest_flags(of)
     order = torch.randperm(len(of.data), generator=pictures.generator("pictures", of.seed))[: of.config["batch_size"]]
     assert [flags.anchor for flags in strongest] == order[: of.anchors].tolist()
     z, keys = of.judged.anchors[order], of.judged.candidates[order]
-    rules = judge_only(of.require_policy(), of.judged.pairs(order), 1.0)
+    rules = judge_frozen(of.require_policy(), of.judged.pairs(order), 1.0)
     found = []
     for i in range(of.anchors):
         flagged = []
@@ -220,7 +220,7 @@ def test_without_labels_nothing_is_judged_or_framed(unlabelled: Path) -> None:
     assert len(axes.images) > 20  # of 64, those that have a place of their own
     assert not axes.collections
     lines = here("pictures", unlabelled)[1].splitlines()
-    assert lines[2] == "no detection: the data has no labels to judge flags by"
+    assert lines[2] == "no detection: the data has no labels, by which flags are scored"
     assert lines[5:] == [NO_SNAPSHOTS]
 
 
@@ -359,7 +359,7 @@ def test_support_views_can_be_drawn_and_judged(tmp_path: Path) -> None:
     assert of.judged.supports is not None
     flags = strongest_flags(of)
     assert [len(row.ids) for row in flags] == [3] * 4  # a tenth of 31
-    assert all(picture.file for picture in pictures.draw(of.run, tmp_path / "drawn", anchors=2))
+    assert all(picture.file for picture in pictures.draw_pictures(of.run, tmp_path / "drawn", anchors=2))
     assert "flags pooled precision" in here("evaluate", run, "--protocol", "false-negatives", "--json")[1]
 
 
@@ -412,7 +412,7 @@ def test_a_few_far_points_do_not_shrink_a_map() -> None:
     points = torch.randn(500, 2, generator=torch.Generator().manual_seed(0))
     points[0] = 1000.0
     panel = map_figures.Panel("all", torch.zeros(500, dtype=torch.int64), {})
-    axes = map_figures.map_figure(points, "far", [panel]).axes[0]
+    axes = map_figures.coloured_map_figure(points, "far", [panel]).axes[0]
     assert axes.get_xlim()[1] < 10
 
 

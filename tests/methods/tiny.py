@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from antipodes import FNC, HCL, IFND, Cave, Debiased, GloFND, Guided, Hardest, HistoryGuide, Oracle, Ring, TableGuide
 from antipodes.encoders.heads import Head
-from antipodes.guides import MomentumKeys, RowGuides, RunGuide
+from antipodes.guides import MomentumKeyGuide, RunGuide
 from antipodes.losses import Distillation, GlobalContrastive, HardPairs, InfoNCE, LocalAggregation, SoftLabel
 from antipodes.losses.local_aggregation import local_aggregation
 from antipodes.methods import (
@@ -121,16 +121,16 @@ POLICIES: dict[str, dict[str, Any]] = {
     "history": {
         "negatives": lambda: Guided(alpha=0.5),
         "treatment": "attract",
-        "guide": lambda method: RowGuides({name: HistoryGuide(N, DIM, 0.5) for name in method.network.names()}),
+        "guide": lambda method: RunGuide({name: HistoryGuide(N, DIM, 0.5) for name in method.network.names()}),
     },
-    "momentum": {"negatives": lambda: Guided(alpha=0.5), "guide": lambda method: MomentumKeys()},
+    "momentum": {"negatives": lambda: Guided(alpha=0.5), "guide": lambda method: MomentumKeyGuide()},
     "view": {"distill": Distillation(0.5, 0.2), "guide": lambda method: by_row(method, TableGuide(LONG_VECTORS))},
 }
 
 
-def by_row(method: Method, source: TableGuide) -> RowGuides:
+def by_row(method: Method, source: TableGuide) -> RunGuide:
     """One source for all towers."""
-    return RowGuides(dict.fromkeys(method.network.names(), source))
+    return RunGuide(dict.fromkeys(method.network.names(), source))
 
 
 def _fitted(policy: Clustered) -> Clustered:

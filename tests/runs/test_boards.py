@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antipodes.runs.boards import require
+from antipodes.runs.boards import require_boards
 from antipodes.runs.records import Records
 from tests.cli.command import here, refused
 
@@ -89,4 +89,4 @@ def test_a_missing_package_is_refused_before_anything_is_written(
     (tmp_path / "wandb").mkdir()  # such as Weights & Biases leaves behind: importable, and empty
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match="wandb is not installed"):
-        require(["wandb"])
+        require_boards(["wandb"])

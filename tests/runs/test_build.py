@@ -15,7 +15,7 @@ from antipodes.data import Samples
 from antipodes.losses import HardPairs, LocalAggregation, SoftLabel
 from antipodes.methods import Method
 from antipodes.negatives import Both, GloFND
-from antipodes.registry import NAMES, Entry
+from antipodes.registry import NAMES, RegistryEntry
 from antipodes.runs.build import build_data, build_method, freeze
 from tests.methods.calls import SHAPES, built
 from tests.methods.tiny import one
@@ -47,7 +47,7 @@ def test_local_aggregation_is_of_the_banks(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["simclr", "moco", "instance"])
 def test_a_new_name_in_the_registry_is_all_that_a_new_loss_needs(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(NAMES["loss"], "new", Entry(f"{__name__}.New"))
+    monkeypatch.setitem(NAMES["loss"], "new", RegistryEntry(f"{__name__}.New"))
     assert losses(built("--method", method, "--loss", "new")) == {New}
 
 
@@ -112,16 +112,16 @@ def test_a_loss_without_a_meaning_gets_one_sentence(method: str, loss_fn: str) -
 
 @pytest.mark.parametrize("method", ["hnssl", "sane"])
 def test_losss_that_decide_themselves_take_no_policy(method: str) -> None:
-    with pytest.raises(ValueError, match="decides about its negatives itself: leave --negatives out"):
+    with pytest.raises(ValueError, match="chooses its negatives itself: leave --negatives out"):
         built("--method", method, "--negatives", "ring")
-    with pytest.raises(ValueError, match="decides itself whom it pulls: leave --treatment out"):
+    with pytest.raises(ValueError, match="chooses itself which pairs it pulls: leave --treatment out"):
         built("--method", method, "--treatment", "attract")
 
 
 def test_local_aggregation_compares_means() -> None:
     with pytest.raises(ValueError, match="policies that reweigh a sum do not fit"):
         built("--method", "local-aggregation", *CLUSTERS, "--negatives", "debiased", "--negatives.tau_plus", 0.1)
-    with pytest.raises(ValueError, match="decides itself whom it pulls"):
+    with pytest.raises(ValueError, match="chooses itself which pairs it pulls"):
         built("--method", "local-aggregation", *CLUSTERS, "--treatment", "attract")
 
 
@@ -207,7 +207,7 @@ def test_a_method_of_one_input_refuses_what_it_cannot_choose_from() -> None:
 
     data: Samples = Texts(4)
     config, _ = parse([*SHAPES, "--method", "simclr"])
-    with pytest.raises(ValueError, match="SimCLR looks at one input and the data has query, document: use clip"):
+    with pytest.raises(ValueError, match="SimCLR takes one input and the data has query, document: use clip"):
         build_method(config, data)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.data import Raw
-from antipodes.runs.embedding import embed, embed_different
+from antipodes.runs.embedding import embed_dataset, embed_distinct
 from tests.training.paired import FEATURES, Paired
 
 
@@ -24,14 +24,14 @@ def same(vectors: Raw) -> Tensor:
 @pytest.mark.parametrize("batch_size", [1, 7, 100])
 def test_rows_are_in_their_places(batch_size: int) -> None:
     data, encoder = Paired(20), nn.Flatten()
-    features = embed(encoder, data, preprocess=scaled, batch_size=batch_size)
+    features = embed_dataset(encoder, data, preprocess=scaled, batch_size=batch_size)
     assert features.dtype == torch.float32
     torch.testing.assert_close(features, (data.images.float() / 255).flatten(1))
 
 
 def test_an_input_is_asked_for_by_name() -> None:
     data, encoder = Paired(20), nn.Linear(FEATURES, 3)
-    features = embed(encoder, data, preprocess=same, input_name="vector")
+    features = embed_dataset(encoder, data, preprocess=same, input_name="vector")
     torch.testing.assert_close(features, encoder(data.vectors).detach())
     assert not features.requires_grad
     assert not features.is_inference()  # it may meet autograd later
@@ -44,7 +44,9 @@ def test_texts_are_given_as_they_are() -> None:
         def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
             return {"text": ["a" * row for row in rows.tolist()]}
 
-    features = embed(nn.Identity(), Texts(5), preprocess=lambda texts: torch.tensor([[float(len(t))] for t in texts]))
+    features = embed_dataset(
+        nn.Identity(), Texts(5), preprocess=lambda texts: torch.tensor([[float(len(t))] for t in texts])
+    )
     assert features[:, 0].tolist() == [0, 1, 2, 3, 4]
 
 
@@ -64,10 +66,10 @@ def test_an_input_that_rows_share_is_embedded_once() -> None:
             return super().forward(inputs)
 
     options = {"preprocess": scaled, "input_name": "image"}
-    once = embed_different(Counted(), Shared(6), **options)
+    once = embed_distinct(Counted(), Shared(6), **options)
     assert sum(seen) == 2
-    torch.testing.assert_close(once, embed(Counted(), Shared(6), **options))
-    assert embed_different(Counted(), Paired(6), **options).shape == once.shape
+    torch.testing.assert_close(once, embed_dataset(Counted(), Shared(6), **options))
+    assert embed_distinct(Counted(), Paired(6), **options).shape == once.shape
     assert sum(seen) == 2 + 6 + 6
 
 
@@ -75,7 +77,7 @@ def test_every_part_is_back_in_its_mode() -> None:
     encoder = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(192), nn.Dropout(0.5)).train()
     encoder[1].eval()
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
-    first, again = (embed(encoder, Paired(8), preprocess=scaled) for _ in range(2))
+    first, again = (embed_dataset(encoder, Paired(8), preprocess=scaled) for _ in range(2))
     assert torch.equal(first, again)  # no dropout
     assert [module.training for module in encoder] == [True, False, True]
     assert all(torch.equal(tensor, before[name]) for name, tensor in encoder.state_dict().items())
@@ -83,12 +85,12 @@ def test_every_part_is_back_in_its_mode() -> None:
 
 def test_progress_counts_rows() -> None:
     seen: list[tuple[int, int]] = []
-    embed(nn.Flatten(), Paired(20), preprocess=scaled, batch_size=8, progress=lambda *now: seen.append(now))
+    embed_dataset(nn.Flatten(), Paired(20), preprocess=scaled, batch_size=8, progress=lambda *now: seen.append(now))
     assert seen == [(8, 20), (16, 20), (20, 20)]
 
 
 def test_what_is_not_features_is_refused() -> None:
     with pytest.raises(ValueError, match=r"into features \(20, F\), got \(20, 3, 8, 8\): pool and flatten its output"):
-        embed(nn.Identity(), Paired(20), preprocess=scaled)
+        embed_dataset(nn.Identity(), Paired(20), preprocess=scaled)
     with pytest.raises(ValueError, match="the dataset is empty"):
-        embed(nn.Flatten(), Paired(0), preprocess=scaled)
+        embed_dataset(nn.Flatten(), Paired(0), preprocess=scaled)

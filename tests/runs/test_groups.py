@@ -56,7 +56,7 @@ def test_new_samples_are_alone_and_those_that_are_gone_forgotten(photos: Path, t
 
 def test_groups_of_another_folder_are_refused(photos: Path, tmp_path: Path) -> None:
     spec = written(tmp_path / "groups.csv", [f"/holiday/{name}" for name in ORDER], [7, -1, 7])
-    with pytest.raises(ValueError, match=r"speaks of other samples than .*photos has: 0 of 3 are in it"):
+    with pytest.raises(ValueError, match=r"describes other samples than .*photos has: 0 of 3 are in it"):
         place_groups(spec, open_dataset(str(photos), size=32))
 
 

@@ -16,14 +16,14 @@ from antipodes import DatasetNeighbours, Guided, InfoNCE, TableGuide
 from antipodes.cli.train import parse
 from antipodes.encoders.loading import LoadedEncoder
 from antipodes.encoders.patches import PatchEncoder
-from antipodes.evaluation.judged import judged_embeddings
-from antipodes.guides import GuideSource, HistoryGuide, RowGuides, RunGuide
+from antipodes.evaluation.compared import compared_embeddings
+from antipodes.guides import GuideSource, HistoryGuide, RunGuide
 from antipodes.methods import Batch, Method
 from antipodes.pairs import Pairs, normalise
 from antipodes.runs import guides as run_guides
 from antipodes.runs.build import build_data, build_method
 from antipodes.runs.settings import Settings
-from antipodes.runs.views import Views
+from antipodes.runs.views import BatchMaker
 from antipodes.training.between import fit_policies
 from tests.training.paired import FEATURES, Dense, Paired
 
@@ -55,7 +55,7 @@ def made(*options: object) -> tuple[Method, Paired, dict[str, Any]]:
 
 
 def batch(method: Method, data: Paired, config: dict[str, Any], rows: Tensor, step: int = 0) -> Batch:
-    return Views(config, data, method).batch(rows, data.inputs(rows), (0, step, 0))
+    return BatchMaker(config, data, method).batch(rows, data.inputs(rows), (0, step, 0))
 
 
 class Tens(GuideSource):
@@ -147,7 +147,7 @@ def test_a_table_can_be_narrowed_to_the_directions_in_which_it_varies(table: Pat
     expected = TableGuide(table).principal(2).vectors()
     torch.testing.assert_close(method.guide.vectors("image"), expected)
     both = ("--method", "clip", "--negatives", "guided", "--guide", table, "--guide.second", table)
-    with pytest.raises(ValueError, match=r"guide\.dim is for one table, as two would be turned apart"):
+    with pytest.raises(ValueError, match=r"guide\.dim cannot be combined with guide\.second"):
         made(*both, "--guide.dim", 2)
 
 
@@ -159,36 +159,39 @@ def test_two_tables_of_one_space_have_positives_of_their_own(table: Path, tmp_pa
     rows = torch.tensor([5, 0])
     pairs = Pairs(noise(2, 5), rows, torch.zeros(2), noise(2, 5), rows)
     images, others = normalise(noise(N, 4)), normalise(noise(N, 4, seed=1))
-    there, back = (method.guide.see(pairs, towers) for towers in (("image", "vector"), ("vector", "image")))
+    there, back = (method.guide.for_pairs(pairs, towers) for towers in (("image", "vector"), ("vector", "image")))
     torch.testing.assert_close(there.anchors, images[rows])
     torch.testing.assert_close(there.candidates, others[rows])
     torch.testing.assert_close(there.positives, (images * others).sum(1)[rows])
     torch.testing.assert_close(back.anchors, others[rows])
     torch.testing.assert_close(back.candidates, images[rows])
-    with pytest.raises(ValueError, match=r"guide\.second is for a method of two inputs"):
+    with pytest.raises(ValueError, match=r"guide\.second needs a method with two inputs"):
         made("--method", "simclr", *GUIDED, "--guide", table, "--guide.second", table)
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--negatives", "guided"], "--negatives guided looks through a guide and the run has none: add --guide table"),
-        (["--negatives", "glofnd+guided"], r"--negatives glofnd\+guided looks through a guide"),
+        (["--negatives", "guided"], "--negatives guided needs a guide and the run has none: add --guide table"),
+        (["--negatives", "glofnd+guided"], r"--negatives glofnd\+guided needs a guide"),
         (
             ["--negatives", "dataset-neighbours", "--negatives.space", "guide"],
-            "neighbours looks through a guide",
+            "neighbours needs a guide",
         ),
-        (["--negatives", "positive-aware", "--negatives.guide", "true"], "positive-aware looks through a guide"),
+        (["--negatives", "positive-aware", "--negatives.guide", "true"], "positive-aware needs a guide"),
         (
             ["--negatives", "fnc", "--treatment", "refine", "--refine_space", "guide"],
-            "--refine_space guide looks through a guide",
+            "--refine_space guide needs a guide",
         ),
-        (["--guide", "history"], "--guide history is given and nothing looks through it"),
-        (["--guide", "history", "--negatives", "glofnd"], "--guide history is given and nothing looks through it"),
+        (["--guide", "history"], "--guide history is given and nothing uses it"),
+        (["--guide", "history", "--negatives", "glofnd"], "--guide history is given and nothing uses it"),
         (["--guide", "momentum", *GUIDED], "--guide momentum needs a method with a momentum network, such as moco"),
         (["--guide", "histry", *GUIDED], "unknown guide 'histry': did you mean 'history'"),
-        (["--guide", "history", "--negatives", "guided"], "similarity 1 and a margin of 0 flags nothing: give --neg"),
-        (["--guide", "history", *GUIDED, "--guide.momentum", 1], r"the history's momentum must be in \[0, 1\)"),
+        (
+            ["--guide", "history", "--negatives", "guided"],
+            "similarity is 1 and a margin of 0 flags nothing: give",
+        ),
+        (["--guide", "history", *GUIDED, "--guide.momentum", 1], r"momentum must be in \[0, 1\)"),
     ],
 )
 def test_what_makes_no_sense_gets_one_sentence(options: list[object], sentence: str) -> None:
@@ -202,14 +205,14 @@ def test_what_makes_no_sense_gets_one_sentence(options: list[object], sentence: 
 )
 @pytest.mark.parametrize("negatives", [["dataset-neighbours"], ["ifnd", "--negatives.clusters", "[2]"]], ids=str)
 def test_a_guide_without_a_table_cannot_be_fitted_to(method: str, guide: str, negatives: list[object]) -> None:
-    sentence = rf"fitted to a guide's vectors of the whole dataset, and the guide {guide} has none: use --guide history"
+    sentence = rf"needs a guide's vectors of the whole dataset, and the guide {guide} has none: use --guide history"
     with pytest.raises(ValueError, match=sentence):
         made("--method", method, "--guide", guide, "--negatives", *negatives, "--negatives.space", "guide")
 
 
 def test_a_source_without_a_table_says_so() -> None:
     source = Tens(30)
-    guide = RowGuides({"image": source})
+    guide = RunGuide({"image": source})
     assert not guide.has_table
     with pytest.raises(ValueError, match=r"Tens has no vectors of the whole dataset: give it a method vectors\(\)"):
         guide.vectors("image")
@@ -239,7 +242,7 @@ def test_files_that_do_not_fit_are_refused_before_the_first_step(tmp_path: Path)
         "nowhere.npy": "does not exist",
         "short.npy": "has 63 rows and the data 64",
         "broken.npy": "holds NaN or infinite numbers, first in row 7",
-        "other.npz": "holds vectors, and no embeddings",
+        "other.npz": "holds vectors, not embeddings",
         "text.npy": "cannot be read as a .npy array of numbers",
         "text.npz": "cannot be read as an .npz of numbers",
     }.items():
@@ -262,7 +265,7 @@ def test_a_table_is_mapped_into_memory_and_no_part_of_a_checkpoint(
 
     monkeypatch.setattr(np, "load", recorded)
     method, *_ = made("--method", "simclr", *GUIDED, "--guide", table)
-    assert isinstance(method.guide, RowGuides)
+    assert isinstance(method.guide, RunGuide)
     assert modes == []  # a run that is only evaluated may never need it
     method.guide.open()
     method.guide.open()
@@ -295,7 +298,7 @@ def test_a_network_is_run_once_and_looked_up(tmp_path: Path, monkeypatch: pytest
     method, data, _ = made(*options)
     assert isinstance(method.guide, RunGuide)
     method.guide.open(said.append)
-    assert said == ["embedding 64 inputs once by the guide dense"]
+    assert said == ["embedding 64 inputs once with the guide dense"]
     torch.testing.assert_close(method.guide.vectors("image"), network(data.vectors))
     again, *_ = made(*options)
     assert isinstance(again.guide, RunGuide)
@@ -304,7 +307,7 @@ def test_a_network_is_run_once_and_looked_up(tmp_path: Path, monkeypatch: pytest
     assert torch.equal(again.guide.vectors("vector"), method.guide.vectors("image"))
     wrong, *_ = made(*options, "--guide.input", "image")
     assert isinstance(wrong.guide, RunGuide)
-    with pytest.raises(ValueError, match="looks at a vector, and the data has no input 'image' of that kind"):
+    with pytest.raises(ValueError, match="embeds a vector, and the data has no input 'image' of that kind"):
         wrong.guide.open()
 
 
@@ -336,7 +339,7 @@ def test_several_texts_of_a_row_are_averaged() -> None:
 
 def test_a_history_takes_in_what_was_seen_after_the_step() -> None:
     method, data, config = made("--method", "clip", "--negatives", "guided", "--guide", "history")
-    assert isinstance(method.guide, RowGuides)
+    assert isinstance(method.guide, RunGuide)
     by_hand = {name: HistoryGuide(N, 5) for name in ("image", "vector")}
     for step in range(3):
         rows = torch.randperm(N, generator=torch.Generator().manual_seed(step))[:16]
@@ -391,7 +394,7 @@ def test_neighbours_are_found_in_the_guides_space_once(table: Path) -> None:
     (_, policy) = next(iter(method.policies()))
     fit_policies(method, data, 0, 0.0, fabric)
     assert bool((policy.table == -1).all())  # type: ignore[union-attr]
-    assert isinstance(method.guide, RowGuides)
+    assert isinstance(method.guide, RunGuide)
     history = method.guide.sources["image"]
     assert isinstance(history, HistoryGuide)
     history.update(torch.arange(10, 20), noise(10, 5))
@@ -420,7 +423,7 @@ def test_judging_a_run_looks_through_its_guide(name: str, tmp_path: Path) -> Non
     np.save(tmp_path / "classes.npy", torch.eye(4)[data.labels].numpy())
     method, data, _ = made("--method", name, *GUIDED, "--guide", tmp_path / "classes.npy")
     assert data.labels is not None
-    judged = judged_embeddings(method, data, None, 0)
+    judged = compared_embeddings(method, data, None, 0)
     (loss_fn,) = method.pair_losses().values()
     assert loss_fn.negatives is not None
     flags = loss_fn.negatives.flags(judged.pairs(torch.arange(32)))
@@ -450,11 +453,11 @@ def test_a_momentum_network_guides_by_its_keys() -> None:
 
 
 def test_a_table_guide_alone_goes_by_rows_too() -> None:
-    guide = RowGuides({"image": TableGuide(noise(4, 3))})
+    guide = RunGuide({"image": TableGuide(noise(4, 3))})
     pairs = Pairs(noise(2, 5), torch.tensor([2, 0]), torch.zeros(2), noise(3, 5), torch.tensor([1, -1, 3]))
-    assert guide.see(pairs, ("image", "image")).keys()[1].tolist() == [0, 0, 0]
+    assert guide.for_pairs(pairs, ("image", "image")).keys()[1].tolist() == [0, 0, 0]
     with pytest.raises(ValueError, match=r"ids must be in 0\.\.3"):
-        guide.see(Pairs(noise(1, 5), torch.tensor([4]), torch.zeros(1)), ("image", "image"))
+        guide.for_pairs(Pairs(noise(1, 5), torch.tensor([4]), torch.zeros(1)), ("image", "image"))
 
 
 def test_a_guide_of_patches_is_made_once_from_images_of_any_size(
@@ -464,17 +467,17 @@ def test_a_guide_of_patches_is_made_once_from_images_of_any_size(
     data = build_data({"name": "shapes", "count": 120, "size": 32})
     said: list[str] = []
     eyes = PatchEncoder(words=12, patch=5, grid=2, dim=6, size=16)
-    vectors = run_guides.patch_vectors(eyes, data, say=said.append)
+    vectors = run_guides.patch_vectors(eyes, data, notify=said.append)
     assert vectors.shape == (120, 6)
-    assert said == ["finding the patches that 120 images are made of"]
-    again = run_guides.patch_vectors(PatchEncoder(words=12, patch=5, grid=2, dim=6, size=16), data, say=said.append)
+    assert said == ["clustering the patches of 120 images"]
+    again = run_guides.patch_vectors(PatchEncoder(words=12, patch=5, grid=2, dim=6, size=16), data, notify=said.append)
     assert torch.equal(again, vectors)
     assert len(said) == 1
-    other = run_guides.patch_vectors(PatchEncoder(words=12, patch=5, grid=2, dim=5, size=16), data, say=said.append)
+    other = run_guides.patch_vectors(PatchEncoder(words=12, patch=5, grid=2, dim=5, size=16), data, notify=said.append)
     assert other.shape == (120, 5)
     assert len(said) == 2
 
 
 def test_a_guide_of_patches_wants_images() -> None:
-    with pytest.raises(ValueError, match="a guide of patches looks at an image, and the data has no input 'vector'"):
+    with pytest.raises(ValueError, match="a guide of patches embeds an image, and the data has no input 'vector'"):
         run_guides.patch_vectors(PatchEncoder(), made()[1], "vector")

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from antipodes import InfoNCE
 from antipodes.data import Raw
 from antipodes.data.augment import Plain
-from antipodes.evaluation.judged import judged_embeddings
+from antipodes.evaluation.compared import compared_embeddings
 from antipodes.losses import SoftLabel
 from antipodes.methods import CLIP, SANE, Method, Tower, Towers
 from antipodes.pairs import normalise
-from antipodes.runs.locked import digest, lookup_locked
-from antipodes.runs.views import LockedFeatures, Views
+from antipodes.runs.locked import digest, use_cached_features
+from antipodes.runs.views import BatchMaker, FrozenFeatures
 from tests.training.paired import FEATURES, Dense, Paired, Pixels
 
 PLAIN: dict[str, Any] = {"augmentation": {"name": "plain"}}
@@ -40,10 +40,10 @@ def clip(*frozen: str, seed: int = 0) -> Method:
     return CLIP(Towers(towers, CLIP.plan(Paired.modalities)), InfoNCE(0.1)).train()
 
 
-def looked_up(method: Method, config: dict[str, Any], data: Paired | None = None) -> tuple[Views, list[str]]:
+def looked_up(method: Method, config: dict[str, Any], data: Paired | None = None) -> tuple[BatchMaker, list[str]]:
     said: list[str] = []
-    views = Views(config, data or Paired(20), method)
-    lookup_locked(views, method, views.data, config, said.append)
+    views = BatchMaker(config, data or Paired(20), method)
+    use_cached_features(views, method, views.data, config, said.append)
     return views, said
 
 
@@ -62,7 +62,7 @@ def test_what_is_looked_up_is_what_the_encoder_makes_of_the_plain_input(cache: P
     loss = method.loss(method.network, batch, 0.5)
     other = clip("image", "vector")
     torch.testing.assert_close(
-        loss, other.loss(other.network, Views(PLAIN, views.data, other).batch(rows, raw, (0,)), 0.5)
+        loss, other.loss(other.network, BatchMaker(PLAIN, views.data, other).batch(rows, raw, (0,)), 0.5)
     )
     assert len(list(cache.iterdir())) == 2
 
@@ -97,10 +97,10 @@ def test_a_cache_that_cannot_be_written_is_done_without(cache: Path) -> None:
 
 
 def test_looked_up_by_text_where_a_row_has_several() -> None:
-    table = LockedFeatures(torch.arange(6.0).view(3, 2), {"a": 0, "b": 1, "c": 2})
+    table = FrozenFeatures(torch.arange(6.0).view(3, 2), {"a": 0, "b": 1, "c": 2})
     raw: Raw = ["c", "a", "c"]
     assert table(torch.tensor([0, 1, 2]), raw).tolist() == [[4, 5], [0, 1], [4, 5]]
-    by_row = LockedFeatures(torch.arange(6.0).view(3, 2))
+    by_row = FrozenFeatures(torch.arange(6.0).view(3, 2))
     assert by_row(torch.tensor([2, 0]), raw).tolist() == [[4, 5], [0, 1]]
 
 
@@ -173,6 +173,6 @@ def test_what_a_policy_judges_after_training_comes_from_the_kept_features(cache:
     fresh.load_state_dict(method.state_dict())
     for name in ("image", "vector"):
         fresh.network[name].encoder.register_forward_pre_hook(lambda *_: pytest.fail("embedded once more"))
-    judged = judged_embeddings(fresh, views.data, Plain(views.data.image_size), seed=0)
+    judged = compared_embeddings(fresh, views.data, Plain(views.data.image_size), seed=0)
     torch.testing.assert_close(judged.anchors, expected[0].detach())
     torch.testing.assert_close(judged.candidates, expected[1].detach())

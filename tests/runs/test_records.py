@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antipodes.runs.records import Records, Totals, read_epochs, read_records
+from antipodes.runs.records import Records, RunningMeans, read_epochs, read_records
 from tests.ranks import Ranks
 
 
@@ -28,16 +28,16 @@ def test_a_resumed_run_drops_what_came_after_its_checkpoint(tmp_path: Path) -> N
 
 
 def test_means_are_over_the_steps_that_have_a_number() -> None:
-    totals = Totals()
+    totals = RunningMeans()
     totals.add({"loss": 1.0})
     totals.add({"loss": 3.0, "mtpr": 0.5})
     totals.add({"loss": 5.0, "mtpr": math.nan})
     assert totals.means() == {"loss": 3.0, "mtpr": 0.5}
-    assert Totals(totals.state()).means() == totals.means()
+    assert RunningMeans(totals.state()).means() == totals.means()
 
 
 def means_of_rank(rank: int, world_size: int) -> dict[str, float]:
-    totals = Totals()
+    totals = RunningMeans()
     totals.add({"loss": 1.0 + rank, "mtpr": math.nan if rank else 0.25})
     return totals.over_ranks().means()
 

@@ -11,7 +11,7 @@ from antipodes.data.shapes import Shapes
 from antipodes.negatives import IFND
 from antipodes.pairs import normalise
 from antipodes.runs import snapshots
-from antipodes.runs.embedding import embed
+from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.snapshots import discard_snapshots, load_snapshots, take_snapshot
@@ -60,7 +60,7 @@ def test_the_last_snapshot_is_what_the_last_checkpoint_says(run: Run) -> None:
     method, data = open_method(run)
     last = load_snapshots(run)[-1]
     assert sorted(last.ids.tolist()) == list(range(128))
-    features = normalise(embed(method.backbone(), data, preprocess=plain_view(method, data.image_size)))
+    features = normalise(embed_dataset(method.backbone(), data, preprocess=plain_view(method, data.image_size)))
     torch.testing.assert_close(last.features.float(), features[last.ids], atol=1e-3, rtol=0)
     policy = method.pair_losses()["image"].negatives
     assert isinstance(policy, IFND)

@@ -14,18 +14,18 @@ from antipodes.data.augment import Plain, RandomView, augmentation
 from antipodes.runs.build import build_data, build_method
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
-from antipodes.runs.views import Views, plain_view, with_statistics
+from antipodes.runs.views import BatchMaker, plain_view, with_statistics
 from antipodes.training.loop import train
 from tests.methods.calls import SHAPES
 
 DATASET = ["--augmentation.statistics", "dataset"]
 
 
-def views(*options: object) -> Views:
+def views(*options: object) -> BatchMaker:
     config, _ = parse(list(map(str, [*SHAPES, *options])))
     data = build_data(config["data"])
     config = with_statistics(config, data)
-    return Views(config, data, build_method(config, data))
+    return BatchMaker(config, data, build_method(config, data))
 
 
 def test_two_images_by_hand() -> None:

@@ -13,7 +13,7 @@ from antipodes.cli.train import parse
 from antipodes.data import Raw, Samples
 from antipodes.methods import CLIP, CMC, Method, SimCLR, Tower, Towers
 from antipodes.runs.build import build_data, build_method
-from antipodes.runs.views import Views, build_augmentation, plain_view
+from antipodes.runs.views import BatchMaker, build_augmentation, plain_view
 from tests.methods.calls import SHAPES
 from tests.methods.tiny import lab
 from tests.training.paired import Paired
@@ -22,10 +22,10 @@ MEAN, STD = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
 PIXELS = ["--augmentation.mean", str(list(MEAN)), "--augmentation.std", str(list(STD))]
 
 
-def views(*options: object) -> Views:
+def views(*options: object) -> BatchMaker:
     config, _ = parse(list(map(str, [*SHAPES, *options])))
     data = build_data(config["data"])
-    return Views(config, data, build_method(config, data))
+    return BatchMaker(config, data, build_method(config, data))
 
 
 def by_hand(images: Tensor, mean: tuple[float, ...] = MEAN, std: tuple[float, ...] = STD) -> Tensor:
@@ -105,9 +105,11 @@ def test_two_ranks_see_what_one_sees() -> None:
     data = build_data(config["data"])
     method = build_method(config, data)
     rows = torch.arange(6)
-    whole = Views(config, data, method).batch(rows, data.inputs(rows), (0, 3))["image"].views[1]
+    whole = BatchMaker(config, data, method).batch(rows, data.inputs(rows), (0, 3))["image"].views[1]
     halves = [
-        Views(config, data, method, rank=rank, world_size=2).batch(part, data.inputs(part), (0, 3))["image"].views[1]
+        BatchMaker(config, data, method, rank=rank, world_size=2)
+        .batch(part, data.inputs(part), (0, 3))["image"]
+        .views[1]
         for rank, part in enumerate(rows.chunk(2))
     ]
     torch.testing.assert_close(torch.cat(halves), whole)
@@ -164,7 +166,7 @@ def captioned() -> Method:
 
 def test_texts_are_tokenised_by_their_encoder_and_vectors_stay() -> None:
     data, config = Captioned(), {"augmentation": {"name": "simclr"}}
-    made = Views(config, data, captioned())
+    made = BatchMaker(config, data, captioned())
     rows = torch.tensor([1, 3, 0])
     batch = made.batch(rows, data.inputs(rows), (0,))
     assert batch["text"].views[0].tolist() == [[3, 5], [0, 0], [3, 0]]
@@ -183,5 +185,5 @@ def test_an_input_that_no_tower_sees_is_left_alone() -> None:
     config: dict[str, Any] = {"augmentation": {"name": "plain"}}
     tower = Tower(nn.Flatten(), nn.Linear(3 * 8 * 8, 2))
     method = SimCLR(Towers({"image": tower}), InfoNCE(0.1))
-    made, rows = Views(config, Failing(8), method), torch.arange(4)
+    made, rows = BatchMaker(config, Failing(8), method), torch.arange(4)
     assert list(made.batch(rows, made.data.inputs(rows), (0,)).inputs) == ["image"]

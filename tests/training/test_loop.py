@@ -138,7 +138,7 @@ def test_refined_labels_are_judged_by_the_true_ones(tmp_path: Path) -> None:
     assert {"refined_p", "refined_q"} <= row.keys()
     assert 0 < row["refined_mass"] < 1
     assert 0 < row["refined_mass_same_class"] < 1
-    with pytest.raises(ValueError, match="decides about its negatives itself"):
+    with pytest.raises(ValueError, match="chooses its negatives itself"):
         run(tmp_path / "b", "--method", "sane", "--negatives", "fnc", "--negatives.alpha", 0.1)
     with pytest.raises(ValueError, match=r"crops must be between 1 and the images' size of 32, got \[96\]"):
         run(tmp_path / "b", "--method", "sane-imagenet", "--method.queue_size", 64)
@@ -224,7 +224,7 @@ def test_the_numbers_of_refine_reach_the_loss(tmp_path: Path) -> None:
 
 
 def test_a_treatment_that_a_method_does_not_take_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="local-aggregation decides itself whom it pulls"):
+    with pytest.raises(ValueError, match="local-aggregation chooses itself which pairs it pulls"):
         run(tmp_path / "a", "--method", "local-aggregation", "--treatment", "attract")
     assert not (tmp_path / "a").exists()
 

@@ -173,13 +173,13 @@ def test_two_processes_train_one_run(options: list[object], tmp_path: Path) -> N
 
 def test_a_frozen_tower_is_looked_up_and_does_not_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    original = views.LockedFeatures.__call__
+    original = views.FrozenFeatures.__call__
     monkeypatch.setattr(
-        views.LockedFeatures, "__call__", lambda self, rows, raw: looked.append(len(rows)) or original(self, rows, raw)
+        views.FrozenFeatures, "__call__", lambda self, rows, raw: looked.append(len(rows)) or original(self, rows, raw)
     )
     with_look_up = run(tmp_path / "a", *FROZEN)
     assert looked == [16] * 12
-    monkeypatch.setattr(prepare, "lookup_locked", lambda *_: None)
+    monkeypatch.setattr(prepare, "use_cached_features", lambda *_: None)
     without = run(tmp_path / "b", *FROZEN)
     assert looked == [16] * 12
     assert losses(with_look_up.folder) == pytest.approx(losses(without.folder), rel=1e-5)
@@ -206,7 +206,7 @@ def test_what_is_frozen_is_written_once(tmp_path: Path) -> None:
     assert list(method.state_dict()) == list(every)
     assert all(torch.equal(weight, every[name]) for name, weight in method.state_dict().items())
     folder.last.with_name("frozen.pt").unlink()
-    with pytest.raises(ValueError, match=r"frozen.pt does not hold them: bring it along"):
+    with pytest.raises(ValueError, match=r"frozen.pt does not hold them"):
         load_checkpoint(folder.last)
 
 
@@ -226,7 +226,7 @@ def test_a_frozen_tower_with_random_views_is_not_looked_up(tmp_path: Path, monke
     def refuse(*_: object) -> None:
         raise AssertionError("views of the image are random")
 
-    monkeypatch.setattr(views.LockedFeatures, "__call__", refuse)
+    monkeypatch.setattr(views.FrozenFeatures, "__call__", refuse)
     folder = run(tmp_path / "a", "--freeze", "image", "--epochs", 1)
     assert len(losses(folder.folder)) == 4
 

@@ -11,7 +11,7 @@ from antipodes.data import ImageDataset, Samples
 from antipodes.negatives import GloFND
 from antipodes.progress import progress_bar
 from antipodes.runs.build import build_data
-from antipodes.runs.embedding import embed
+from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.views import plain_view
@@ -39,7 +39,7 @@ def with_learned_thresholds(folder: str | Path, progress: bool = False) -> Audit
     direction, policy = found[0]
     tower = method.evaluated(method.anchor_tower(direction), head=True)
     with progress_bar("embedding", shown=progress) as told:
-        matrix = embed(tower, data, preprocess=plain_view(method, data.image_size), progress=told)
+        matrix = embed_dataset(tower, data, preprocess=plain_view(method, data.image_size), progress=told)
     photos = photos_of(data).training()
     vectors = Vectors(matrix.numpy(), photos.paths, photos.labels, photos.classes)
     return AuditedData(vectors, photos, f"{folder}, thresholds of GloFND", policy.threshold.detach().cpu().float())

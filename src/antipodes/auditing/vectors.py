@@ -15,8 +15,8 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from antipodes.auditing.photos import Photos
-from antipodes.encoders.loading import LoadedEncoder, load, normalised
-from antipodes.encoders.patches import DIM, PatchEncoder, spread
+from antipodes.encoders.loading import LoadedEncoder, load, normalise_images
+from antipodes.encoders.patches import DIM, PatchEncoder, rows_to_fit
 from antipodes.progress import Progress
 
 Encode = Callable[[list[Image.Image]], Any]
@@ -67,14 +67,14 @@ class Patches:
         """
         if self.loaded is not None:
             return
-        rows = spread(len(photos))
+        rows = rows_to_fit(len(photos))
         if len(rows) < 2:
             raise ValueError("patches are fitted to at least two pictures: use another encoder")
         network = PatchEncoder(dim=min(DIM, len(rows) - 1))
         loaded = LoadedEncoder([network], [network.preprocessing], PATCHES)
         chunks = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
         raw = (loaded.prepare([photos.image(row) for row in chunk]) for chunk in chunks)
-        network.fit(torch.cat([normalised(each, network.preprocessing) for each in raw]))
+        network.fit(torch.cat([normalise_images(each, network.preprocessing) for each in raw]))
         self.loaded = loaded
 
     def __call__(self, images: list[Image.Image]) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from antipodes.evaluation.pictures import COMPARED, PICTURES, draw, draw_compared
+from antipodes.evaluation.pictures import COMPARED, PICTURES, draw_compared_pictures, draw_pictures
 from antipodes.files import is_marked, refuse_foreign
 from antipodes.parsing import FORCE, ArgumentParser
 from antipodes.runs.folder import Run
@@ -46,5 +46,5 @@ def main(arguments: list[str]) -> None:
     for name in PICTURES if len(runs) == 1 else COMPARED:
         refuse_foreign(folder / f"{name}.{call.format}", "--out", is_marked, call.force)
     options = (folder, call.anchors, call.format, call.seed)
-    for picture in draw(runs[0], *options) if len(runs) == 1 else draw_compared(runs, *options):
+    for picture in draw_pictures(runs[0], *options) if len(runs) == 1 else draw_compared_pictures(runs, *options):
         print(f"no {picture.name}: {picture.reason}" if picture.file is None else picture.file, flush=True)

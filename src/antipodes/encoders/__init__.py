@@ -1,6 +1,8 @@
-"""Encoders by name: ResNets with torchvision's key names, timm models, and any `nn.Module` by its dotted path.
+"""Encoders: networks that map a batch of images, texts or vectors to features (B, num_features).
 
-Importing this package does not import torch, so that the command line can list names quickly; `create` does.
+`create` builds an encoder by name: a built-in one (ResNets with torchvision's key names, text encoders, ...), a timm or
+Hugging Face model, or any `nn.Module` by its dotted path. Importing this package does not import torch, so that the
+command line lists names quickly; `create` imports it.
 """
 
 import inspect
@@ -28,7 +30,7 @@ def create(name: str, *, probe_size: int = 32, **arguments: Any) -> "Encoder":
         probe_size: image height and width used to measure the features of a class that has no `num_features`.
         **arguments: constructor arguments; for a preset they override its own.
 
-    The module remembers `name` and `arguments` as `origin`, from which `export.load_backbone` can build it again.
+    The arguments are stored on the module as `origin`, from which `export.load_backbone` builds it again.
 
     Raises:
         ValueError: the name is unknown, timm cannot be imported, or the arguments do not fit the class.
@@ -58,9 +60,9 @@ def create(name: str, *, probe_size: int = 32, **arguments: Any) -> "Encoder":
 
 @contextmanager
 def without_pretrained() -> Iterator[None]:
-    """Build encoders without their pretrained weights inside this block, because others will replace them at once.
+    """Build encoders without their pretrained weights inside this block, because other weights replace them at once.
 
-    So a run that started from the weights of an installed package can be opened where the package is not.
+    A run that started from the weights of an installed package can thus be opened where the package is not installed.
 
     Example:
         >>> with without_pretrained():
@@ -79,10 +81,10 @@ def timm_model(model: str, pretrained: bool = False, in_channels: int = 3, **arg
     """Build a model of timm without its classifier.
 
     Args:
-        model: Its name in timm.
-        pretrained: Start from timm's weights.
-        in_channels: Channels of the images.
-        **arguments: What else the model takes.
+        model: the model's name in timm.
+        pretrained: load timm's weights.
+        in_channels: channels of the images.
+        **arguments: further arguments of the model.
 
     Raises:
         ValueError: timm cannot be imported, or cannot build the model.
@@ -99,6 +101,6 @@ def timm_model(model: str, pretrained: bool = False, in_channels: int = 3, **arg
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"timm could not build encoder 'timm:{model}': {error}") from error
     encoder = cast("Encoder", built)
-    # Some timm models (MobileNetV3) end in a wider layer than their `num_features`, and say so here.
+    # Some timm models (MobileNetV3) end in a wider layer than `num_features` says; its width is `head_hidden_size`.
     encoder.num_features = getattr(encoder, "head_hidden_size", encoder.num_features)
     return encoder

@@ -1,4 +1,4 @@
-"""A bag of words: the mean of its words' vectors, an encoder that trains on a CPU in seconds."""
+"""`BagOfWords`: the mean of the word vectors of a text, an encoder that trains on a CPU in seconds."""
 
 import re
 import zlib
@@ -13,15 +13,15 @@ from antipodes.encoders.text import TextEncoder, Tokenizer
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 HASHED = b"hashed"
-"""The vocabulary of a bag that needs none."""
+"""The content of the vocabulary buffer when words are hashed and no list of words is needed."""
 
 
 class BagOfWords(TextEncoder):
-    """The mean of the words' vectors: tokens (B, L) int64, 0 where padded, to features (B, width).
+    """The mean of the vectors of a text's words: tokens (B, L) int64, 0 where padded, to features (B, width).
 
     Args:
-        words: "hashed" gives every word one of `vocabulary_size` vectors by its checksum and needs no corpus;
-            "learned" gives the most frequent words of the corpus a vector each and all others one together.
+        words: "hashed" gives each word one of `vocabulary_size` vectors by its checksum and needs no corpus; "learned"
+            gives each of the most frequent words of the corpus its own vector, and all other words one shared vector.
         vocabulary_size: number of vectors, padding included.
         width: length of a vector, and of the features.
         max_length: texts are cut to so many words.
@@ -60,7 +60,7 @@ class BagOfWords(TextEncoder):
             self.set_vocabulary(HASHED)
 
     def fit_tokenizer(self, texts: Iterable[str]) -> None:
-        """Find the most frequent words, ties in the order of the alphabet; hashed words need no corpus.
+        """Set the vocabulary to the most frequent words, ties in alphabetical order; hashed words need no corpus.
 
         Raises:
             ValueError: there are no words in the texts.
@@ -74,16 +74,16 @@ class BagOfWords(TextEncoder):
         self.set_vocabulary("\n".join(ranked).encode())
 
     def build_tokenizer(self, vocabulary: bytes) -> Tokenizer:
-        """Make the tokenizer of these words."""
-        return Words(None if self.words == "hashed" else vocabulary, self.vocabulary_size, self.max_length)
+        """Return the tokenizer for this vocabulary."""
+        return WordTokenizer(None if self.words == "hashed" else vocabulary, self.vocabulary_size, self.max_length)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the features (B, width) of tokens (B, L)."""
         return F.embedding_bag(tokens, self.embedding.weight, mode="mean", padding_idx=0)
 
 
-class Words:
-    """Words as numbers from 1 on: by checksum, or by their place in a list whose first number stands for all others."""
+class WordTokenizer:
+    """Tokenizer that numbers words from 1: by checksum, or by place in a list, where 1 stands for all other words."""
 
     def __init__(self, vocabulary: bytes | None, size: int, max_length: int) -> None:
         known = [] if vocabulary is None else vocabulary.decode().split("\n")

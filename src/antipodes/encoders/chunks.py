@@ -144,7 +144,7 @@ def _modules_of(encoder: Any) -> Iterator[nn.Module]:
 
 
 def _pieces(x: Tensor | Mapping[str, Tensor], size: int) -> list[Any]:
-    """The rows of a batch, so many at a time."""
+    """Return the rows of a batch, `size` at a time."""
     if isinstance(x, Tensor):
         if not x.dim() or not len(x):
             raise ValueError(f"x must be a tensor (B, ...) of at least one row, got {describe(x)}")
@@ -162,7 +162,7 @@ def _pieces(x: Tensor | Mapping[str, Tensor], size: int) -> list[Any]:
 
 
 def _checked(output: Any, piece: Any) -> Any:
-    """The embeddings of a piece; refuse what has not one row for each of its rows."""
+    """Return the embeddings of a piece; refuse an output that has not one row for each of its rows."""
     rows = len(piece if isinstance(piece, Tensor) else next(iter(piece.values())))
     tensors = list(output.values()) if isinstance(output, Mapping) else [output]
     if not tensors or not all(isinstance(each, Tensor) and each.dim() and len(each) == rows for each in tensors):
@@ -172,7 +172,7 @@ def _checked(output: Any, piece: Any) -> Any:
 
 
 def _joined(outputs: Sequence[Any]) -> Any:
-    """The embeddings of all pieces, one after the other."""
+    """Concatenate the embeddings of all pieces."""
     if isinstance(outputs[0], Tensor):
         return outputs[0] if len(outputs) == 1 else torch.cat(list(outputs))
     return {name: _joined([output[name] for output in outputs]) for name in outputs[0]}

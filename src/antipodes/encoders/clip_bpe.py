@@ -1,7 +1,8 @@
 """CLIP's byte-pair tokenizer (Radford et al. 2021), from the merges that the package ``open_clip_torch`` carries.
 
-Three steps: a text is cleaned and put in lower case; it is cut into words, numbers of one digit and runs of other
-signs; inside each of these, the pair of pieces that comes first in the list of merges is joined until none is left.
+1. A text is cleaned and put in lower case.
+2. It is cut into words, single digits and runs of other signs.
+3. Inside each of these, the pair of pieces that comes first in the list of merges is joined, until no pair is left.
 """
 
 import gzip
@@ -15,7 +16,7 @@ from antipodes.encoders.packages import find_packaged, require_packaged
 
 PACKAGES = ("open_clip_torch",)
 FILE = "bpe_simple_vocab_16e6.txt.gz"
-MERGES = 49152 - 256 - 2  # what CLIP uses of the list
+MERGES = 49152 - 256 - 2  # the part of the list that CLIP uses
 SIZE = 2 * 256 + MERGES + 2
 START, END = SIZE - 2, SIZE - 1
 CONTRACTIONS = ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d")
@@ -35,16 +36,16 @@ def read_merges() -> bytes:
 
 
 def find_merges() -> bytes | None:
-    """Read the same list where the package is installed; None where it is not."""
+    """Read the same list if the package is installed; return None otherwise."""
     return None if find_packaged(PACKAGES, FILE) is None else read_merges()
 
 
-class ClipBPE:
-    """The tokens of texts between CLIP's start and end tokens, cut to a length.
+class ClipTokenizer:
+    """Tokenizer: a start token, the byte pairs of the text, cut to a maximum length, and an end token.
 
     Args:
-        merges: what `read_merges` returned.
-        max_length: of start, text and end together.
+        merges: the bytes that `read_merges` returned.
+        max_length: largest number of tokens, start and end included.
     """
 
     def __init__(self, merges: bytes, max_length: int = 77) -> None:
@@ -61,7 +62,7 @@ class ClipBPE:
         rows = []
         for text in texts:
             row: list[int] = []
-            for word in split(clean(text)):
+            for word in split_words(clean_text(text)):
                 row += self._word(word)
                 if len(row) >= self._room:
                     break
@@ -88,24 +89,24 @@ class ClipBPE:
 
     def __reduce__(self) -> tuple[object, ...]:
         merges = "\n".join(" ".join(pair) for pair in self._ranks).encode()
-        return ClipBPE, (merges, self._room + 2)
+        return ClipTokenizer, (merges, self._room + 2)
 
 
-def clean(text: str) -> str:
+def clean_text(text: str) -> str:
     """Put a text into lower case with single spaces, straight quotes and no HTML escapes or ligatures.
 
-    CLIP calls the package ftfy here, which also repairs texts that were decoded wrongly; that is left out.
+    CLIP also repairs wrongly decoded texts with the package ftfy; this function does not.
     """
     text = html.unescape(html.unescape(text)).translate(_STRAIGHT)
     text = "".join(unicodedata.normalize("NFKC", sign) if _is_variant(sign) else sign for sign in text)
     return " ".join(unicodedata.normalize("NFC", text).split()).strip().lower()
 
 
-def split(text: str) -> Iterator[str]:
+def split_words(text: str) -> Iterator[str]:
     """Cut a text into contractions ('s, 't, ...), words, single digits and runs of other signs.
 
     Example:
-        >>> list(split("it's 2 dogs!!"))
+        >>> list(split_words("it's 2 dogs!!"))
         ['it', "'s", '2', 'dogs', '!!']
     """
     at = 0
@@ -130,13 +131,13 @@ def _kind(sign: str) -> str:
 
 
 def _is_variant(sign: str) -> bool:
-    """Whether a sign is a Latin ligature or a full-width or half-width form."""
+    """Return True if a sign is a Latin ligature or a full-width or half-width form."""
     return "\ufb00" <= sign <= "\ufb06" or "\uff01" <= sign <= "\uffef"
 
 
 @lru_cache(maxsize=1)
 def _letters() -> dict[int, str]:
-    """Every byte as a printable letter: printable bytes as themselves and first, the others as signs from 256 on."""
+    """Return a printable letter for each byte: first the printable ones unchanged, the others as signs from 256."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}

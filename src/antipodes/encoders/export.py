@@ -1,4 +1,4 @@
-"""Encoders as safetensors files: torchvision's names inside, and in the metadata how to build and feed them again."""
+"""Encoders as safetensors files: weights under torchvision's names, and metadata to build the encoder and feed it."""
 
 import hashlib
 import json
@@ -17,23 +17,23 @@ from antipodes.encoders import create, without_pretrained
 from antipodes.encoders.encoder import VOCABULARY, Encoder, Preprocessing
 from antipodes.encoders.heads import build_head, describe_head
 from antipodes.files import MARK, replacing
-from antipodes.plain_text import markdown, printable
+from antipodes.plain_text import escape_markdown, printable
 
-DIGEST = "sha256"  # in the metadata
+DIGEST = "sha256"  # key in the metadata
 CLASSIFIER = ("fc.weight", "fc.bias")
-"""What torchvision's and timm's ResNets have and a backbone has not."""
+"""Tensors that torchvision's and timm's ResNets have and an exported encoder does not have."""
 
 
 @dataclass(frozen=True)
-class Description:
-    """What the metadata of a file says of its encoder.
+class EncoderDescription:
+    """What the metadata of an exported file says about its encoder.
 
     Args:
-        name: given to `antipodes.encoders.create`, or None where the module was built otherwise.
-        arguments: given to it too.
+        name: the encoder's name for `antipodes.encoders.create`; None if the module was built without it.
+        arguments: the arguments for `create`.
         modality: image, text or vector.
-        num_features: length of a feature vector, or None where the module does not say.
-        preprocessing: how images are made ready for it, or None where nobody said.
+        num_features: length of a feature vector, or None if the module has no such attribute.
+        preprocessing: how images are prepared, or None if unknown.
     """
 
     name: str | None
@@ -49,24 +49,24 @@ def export_backbone(
     preprocessing: Preprocessing | None = None,
     card: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a module's weights and what is needed to use them: name, arguments, modality and preprocessing.
+    """Write a module's weights with the name, arguments, modality and preprocessing that are needed to use them.
 
     The file of a ``resnet18`` or ``resnet50`` loads into torchvision's and timm's model of that name with
-    ``strict=False``; only ``fc.weight`` and ``fc.bias`` are missing. The same weights give the same bytes. A crash
-    while writing leaves an older file whole.
+    ``strict=False``; only ``fc.weight`` and ``fc.bias`` are missing. The same weights give the same bytes. If the
+    process ends while writing, an older file stays as it was.
 
     Args:
         module: the encoder.
-        path: of the file, usually ``encoder.safetensors``.
-        preprocessing: how its images were made ready in training; by default the encoder's own.
-        card: write a model card beside the file (``encoder.md``) with these facts, title -> sentence; an empty mapping
-            for a card without any; None for no card.
+        path: the file to write, usually ``encoder.safetensors``.
+        preprocessing: how images were prepared in training; by default the encoder's own.
+        card: facts (title -> sentence) for a model card, written next to the file as ``encoder.md``; an empty mapping
+            gives a card without facts, None gives no card.
 
     Raises:
         ValueError: the arguments of the encoder cannot be written as JSON; nothing is written then.
     """
     path = Path(path)
-    description = describe(module, preprocessing)
+    description = describe_encoder(module, preprocessing)
     content = _serialised(_tensors(module), _metadata(description))
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
@@ -79,10 +79,10 @@ def export_backbone(
 
 
 def export_head(module: nn.Module, path: str | Path) -> None:
-    """Write a projection head, which `load_head` builds again; the same weights give the same bytes.
+    """Write a projection head, which `load_head` reads; the same weights give the same bytes.
 
     Raises:
-        ValueError: it is not a head that `antipodes.encoders.heads` makes; nothing is written then.
+        ValueError: `antipodes.encoders.heads` cannot build such a head; nothing is written then.
     """
     metadata = {"format": "pt", "generator": MARK, "antipodes_version": version("antipodes")}
     metadata["head"] = json.dumps(describe_head(module))
@@ -92,7 +92,7 @@ def export_head(module: nn.Module, path: str | Path) -> None:
 
 
 def load_head(path: str | Path) -> nn.Sequential:
-    """Build the head of a file of `export_head`.
+    """Build the head that a file of `export_head` holds.
 
     Raises:
         ValueError: the file is missing or damaged, or holds no head.
@@ -106,11 +106,11 @@ def load_head(path: str | Path) -> nn.Sequential:
     return module
 
 
-def describe(module: nn.Module, preprocessing: Preprocessing | None = None) -> Description:
-    """Collect what a file says of a module."""
+def describe_encoder(module: nn.Module, preprocessing: Preprocessing | None = None) -> EncoderDescription:
+    """Collect what the metadata says about a module."""
     name, arguments = getattr(module, "origin", (None, {}))
     features = getattr(module, "num_features", None)
-    return Description(
+    return EncoderDescription(
         name,
         arguments,
         getattr(module, "modality", "image"),
@@ -122,7 +122,7 @@ def describe(module: nn.Module, preprocessing: Preprocessing | None = None) -> D
 def load_backbone(path: str | Path) -> Encoder:
     """Build the encoder that a file of `export_backbone` names and give it the file's weights.
 
-    An encoder named by a dotted path is imported: load files of strangers with `load_weights` instead.
+    A dotted path as the encoder's name is imported: for files from untrusted sources use `load_weights` instead.
 
     Raises:
         ValueError: the file is missing or damaged, does not name its encoder, or does not fit it.
@@ -139,7 +139,7 @@ def load_backbone(path: str | Path) -> Encoder:
 
 
 def load_weights(module: nn.Module, path: str | Path) -> None:
-    """Copy the weights of a safetensors file into a module; a classifier (``fc``) on either side is passed over.
+    """Copy the weights of a safetensors file into a module; a classifier (``fc``) on either side is ignored.
 
     Raises:
         ValueError: the file is missing or damaged, or a key or a shape does not fit; the module is unchanged then.
@@ -163,8 +163,8 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
     module.load_state_dict(tensors, strict=False)
 
 
-def read_description(path: str | Path) -> Description:
-    """Read what a file of `export_backbone` says of its encoder.
+def read_description(path: str | Path) -> EncoderDescription:
+    """Read what the metadata of a file of `export_backbone` says about its encoder.
 
     Raises:
         ValueError: the file is missing or damaged, or its metadata cannot be understood.
@@ -173,7 +173,7 @@ def read_description(path: str | Path) -> Description:
     try:
         preprocessing = metadata.get("preprocessing")
         features = metadata.get("num_features")
-        return Description(
+        return EncoderDescription(
             metadata.get("encoder"),
             json.loads(metadata.get("arguments", "{}")),
             metadata.get("modality", "image"),
@@ -188,8 +188,8 @@ def read_safetensors(path: str | Path, weights: bool = True) -> tuple[dict[str, 
     """Read the metadata and the tensors of a safetensors file.
 
     Raises:
-        ValueError: the file is missing or damaged. Damage to values shows in files that have a digest, which are those
-            that this package wrote.
+        ValueError: the file is missing or damaged. Changed values are detected in files with a digest, which this
+            package writes.
     """
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path}: check the path of the exported backbone")
@@ -213,7 +213,7 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def _metadata(description: Description) -> dict[str, str]:
+def _metadata(description: EncoderDescription) -> dict[str, str]:
     metadata = {"format": "pt", "generator": MARK, "antipodes_version": version("antipodes")}
     metadata["modality"] = description.modality
     if description.num_features is not None:
@@ -234,12 +234,12 @@ def _metadata(description: Description) -> dict[str, str]:
 
 
 def _serialised(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """The bytes of a safetensors file, with the digest of everything in it; the same content gives the same bytes."""
+    """Return the bytes of a safetensors file with the digest of its content; equal content gives equal bytes."""
     return _with_sorted_header(save(dict(tensors), {**metadata, DIGEST: _digest(tensors, metadata)}))
 
 
 def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    """The SHA-256 of tensors and metadata."""
+    """Return the SHA-256 of tensors and metadata."""
     digest = hashlib.sha256(json.dumps(dict(sorted(metadata.items()))).encode())
     for key in sorted(tensors):
         tensor = tensors[key]
@@ -249,10 +249,10 @@ def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
 
 
 def _with_sorted_header(content: bytes) -> bytes:
-    """Sort the header of a safetensors file, whose metadata the library writes in an order of chance.
+    """Sort the header of a safetensors file, because the library writes the metadata in arbitrary order.
 
-    A file is the header's length as eight bytes, the header as JSON padded with spaces to a multiple of eight, and the
-    tensors, whose places in the header are counted from its end.
+    A file consists of the header's length in eight bytes, the header as JSON padded with spaces to a multiple of eight,
+    and the tensors, whose offsets in the header are counted from the header's end.
     """
     length = int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
@@ -260,13 +260,13 @@ def _with_sorted_header(content: bytes) -> bytes:
     return len(header).to_bytes(8, "little") + header + content[8 + length :]
 
 
-def _card(file: str, description: Description, weights: int, digest: str, facts: Mapping[str, str]) -> str:
-    """A model card in Markdown."""
+def _card(file: str, description: EncoderDescription, weights: int, digest: str, facts: Mapping[str, str]) -> str:
+    """Return a model card in Markdown."""
     what = {"image": "images", "text": "texts", "vector": "vectors"}[description.modality]
     call = {"image": '["photo.jpg"]', "text": '["a caption"]', "vector": "vectors"}[description.modality]
     size = f" of length {description.num_features}" if description.num_features is not None else ""
     lines = [
-        f"# {markdown(description.name or 'An encoder')}",
+        f"# {escape_markdown(description.name or 'An encoder')}",
         "",
         f"[//]: # ({MARK})",
         "",
@@ -292,7 +292,7 @@ def _card(file: str, description: Description, weights: int, digest: str, facts:
         then = "" if side == preprocessing.size else f", scaled to {preprocessing.size}"
         lines.append(f"| images | shorter side scaled to {side}, centre cropped{then}, {preprocessing.colour} |")
         lines.append(f"| mean, std | {list(preprocessing.mean)}, {list(preprocessing.std)} of RGB in [0, 1] |")
-    lines += [f"| {markdown(title)} | {markdown(text)} |" for title, text in facts.items()]
+    lines += [f"| {escape_markdown(title)} | {escape_markdown(text)} |" for title, text in facts.items()]
     return "\n".join(lines) + "\n"
 
 

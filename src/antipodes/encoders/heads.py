@@ -1,4 +1,4 @@
-"""Projection heads: what stands between an encoder's features and the embeddings that are contrasted."""
+"""Projection heads: small networks from an encoder's features to the embeddings that the loss compares."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ LAYERS: dict[HeadKind, int] = {"linear": 1, "mlp2": 2, "mlp3": 3}
 
 @dataclass(frozen=True)
 class Head:
-    """The projection head of every tower of a run: what the loss compares comes out of it.
+    """The settings of the projection head of every tower, which maps features to the embeddings that the loss compares.
 
     Args:
-        kind: Number of layers; none compares the encoder's own features.
+        kind: Number of linear layers: linear 1, mlp2 2, mlp3 3; with none the loss compares the encoder's features.
         hidden: Width of the hidden layers.
         dim: Dimension of the embeddings that the loss compares.
         batch_norm: Batch normalisation in the hidden layers.
-        centred: End in a batch normalisation without scale and shift; null does so where a policy ranks the
-            candidates of a bank or queue.
+        centred: End in a batch normalisation without scale and shift; null does so if a policy ranks the candidates
+            of a bank or queue.
         activation: Between the layers.
     """
 
@@ -35,7 +35,7 @@ class Head:
     activation: Activation = "relu"
 
     def build(self, features: int, ranked: bool = False) -> nn.Module:
-        """The head on so many features; `ranked` says whether a policy ranks the candidates."""
+        """Build the head for features of this length; `ranked` is True if a policy ranks the candidates."""
         if self.kind == "none":
             return nn.Identity()
         centred = ranked if self.centred is None else self.centred
@@ -68,12 +68,12 @@ def head(
         hidden_features: width of the hidden layers; a linear head has none.
         out_features: length of the embeddings.
         batch_norm: normalise every hidden layer before its ReLU (SimCLR does, MoCo v2 does not).
-        centred: normalise the embeddings too, without scale or shift. ReLU features are all positive, so a linear layer
-            starts with every embedding in one narrow cone, in which the order of similarities is noise; taking the mean
-            away opens it. Policies that rank candidates need that.
+        centred: normalise the embeddings too, without scale or shift. ReLU features are all positive, so the embeddings
+            of an untrained linear layer all point in nearly the same direction, and the order of their similarities is
+            noise. Subtracting the mean spreads them. Policies that rank candidates need that.
         activation: between the layers.
 
-    A linear layer followed by batch normalisation has no bias: the normalisation would remove it.
+    A linear layer before a batch normalisation has no bias, because the normalisation would subtract it.
 
     Raises:
         ValueError: the kind is unknown, or a size is below 1.
@@ -100,13 +100,13 @@ def head(
 
 
 def embedding_length(module: nn.Module, features: int) -> int:
-    """Return the length of the embeddings that a head makes of so many features."""
+    """Return the length of a head's embeddings, for features of this length."""
     lengths = [layer.out_features for layer in module.modules() if isinstance(layer, nn.Linear)]
     return lengths[-1] if lengths else features
 
 
 def describe_head(module: nn.Module) -> list[list[object]]:
-    """Write a head down as a list of its layers, from which `build_head` makes it again.
+    """Describe a head as a list of its layers, from which `build_head` builds it again.
 
     Raises:
         ValueError: it has other layers than `head` makes.
@@ -124,12 +124,12 @@ def describe_head(module: nn.Module) -> list[list[object]]:
         elif isinstance(layer, nn.ReLU | nn.GELU):
             layers.append(["relu" if isinstance(layer, nn.ReLU) else "gelu"])
         else:
-            raise ValueError(f"a head with a {type(layer).__name__} inside cannot be written down")
+            raise ValueError(f"a head with a {type(layer).__name__} cannot be described as a list of layers")
     return layers
 
 
 def build_head(layers: Sequence[Sequence[Any]]) -> nn.Sequential:
-    """Make a head that `describe_head` wrote down.
+    """Build a head from the list that `describe_head` returned.
 
     Raises:
         ValueError: a layer is of an unknown kind.

@@ -1,4 +1,4 @@
-"""Text models of Hugging Face, by name or folder, where `transformers` is installed."""
+"""`HuggingFaceText`: text models of Hugging Face by name or folder; needs the package `transformers`."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, cast
@@ -8,20 +8,20 @@ from torch import Tensor
 from antipodes.encoders.text import TextEncoder, Tokenizer
 
 IN_TRANSFORMERS = b"transformers"
-"""The vocabulary of a model whose tokenizer `transformers` keeps."""
+"""The content of the vocabulary buffer: the tokenizer itself is loaded by `transformers`."""
 
 
 class HuggingFaceText(TextEncoder):
     """A text model without its head: tokens (B, L) int64, 0 where padded, to features (B, hidden size).
 
     Args:
-        model: its name on the hub, or a folder that `save_pretrained` wrote.
+        model: the model's name on the hub, or a folder that `save_pretrained` wrote.
         pooling: "mean" over the tokens, or the "first" one, which BERT calls [CLS].
-        max_length: texts are cut to so many tokens, or to fewer where the model has fewer positions.
-        pretrained: load the weights; without, only the configuration is read.
+        max_length: the largest number of tokens, at most the model's number of positions; longer texts are cut.
+        pretrained: load the weights; False reads the configuration only.
 
-    `transformers` loads by its own rules, which for a name may mean a download. Its numbers for tokens are shifted by
-    one here, so that 0 is padding for every model.
+    `transformers` may download a model that is given by name. Its token numbers are shifted by one here, so that 0 is
+    padding for every model.
 
     Raises:
         ValueError: transformers cannot be imported, or cannot load the model.
@@ -56,7 +56,7 @@ class HuggingFaceText(TextEncoder):
         self.set_vocabulary(IN_TRANSFORMERS)
 
     def build_tokenizer(self, vocabulary: bytes) -> Tokenizer:
-        """Wrap the model's own tokenizer."""
+        """Return the model's own tokenizer, with shifted numbers."""
         return ShiftedTokens(self._shared[0], self.max_length)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Starting from something: weights from another run, from torchvision, timm or any state dict, into an encoder."""
+"""Copying weights into an encoder: from another run, an exported file, torchvision, timm or any state dict."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,28 +26,28 @@ PREFIXES = (
     "visual.",
     "_orig_mod.",
 )
-"""What wrappers put in front of an encoder's names."""
+"""Prefixes that wrappers put in front of an encoder's tensor names."""
 
 CONTAINERS = ("state_dict", "model", "model_state_dict", "state_dict_ema", "module", "net", "backbone", "encoder")
-"""Under which names checkpoints keep their weights."""
+"""Keys under which checkpoints store the weights."""
 
 CLASSIFIERS = ("fc.", "_fc.", "classifier.", "head.", "heads.", "pooler.", "text_projection", "logit_scale")
-"""The beginnings of names that are no part of an encoder."""
+"""Prefixes of tensor names that belong to classifiers and projections, not to an encoder."""
 
 LEAST = 0.5
-"""The share of an encoder's tensors that a file must have, so that something else is not taken for weights."""
+"""The share of an encoder's tensors that a file must have; with fewer it is refused as another network."""
 
 
 @dataclass(frozen=True)
-class Report:
-    """What was copied into an encoder and what was not.
+class LoadReport:
+    """Which tensors were copied into an encoder and which were not.
 
     Args:
-        source: where the weights came from.
+        source: the name or path of the weights.
         loaded: names of the encoder's tensors that were copied.
-        missing: names of the encoder's tensors that the source has not; they stay as they were.
-        mismatched: names of tensors that the source has in another shape; they stay as they were.
-        unused: names in the source that the encoder has no place for, the classifier not counted.
+        missing: names of the encoder's tensors that the source lacks; they keep their values.
+        mismatched: names of tensors with another shape in the source; they keep their values.
+        unused: names in the source that the encoder lacks, apart from the classifier.
     """
 
     source: str
@@ -69,21 +69,21 @@ class Report:
         return "; ".join(parts)
 
 
-def initialise(module: nn.Module, source: str | Path, tower: str | None = None) -> Report:
+def initialise(module: nn.Module, source: str | Path, tower: str | None = None) -> LoadReport:
     """Copy weights into an encoder.
 
     Args:
         module: the encoder; it is changed in place.
-        source: an exported ``.safetensors`` file, the folder of a run, a state dict of torchvision, timm or anybody
-            (``.pth``, ``.pt``, ``.safetensors``), or the name of an encoder that comes with weights
+        source: an exported ``.safetensors`` file, the folder of a run, a state dict of torchvision, timm or another
+            library (``.pth``, ``.pt``, ``.safetensors``), or the name of an encoder that comes with weights
             (``efficientnet-lite0``, ``minilm``).
-        tower: which of a run's encoders.
+        tower: the tower whose encoder is taken, if a run has several.
 
-    Prefixes that wrappers add (``module.``, ``encoder.``, ``backbone.`` ...) are taken off and classifiers left out.
+    Prefixes that wrappers add (``module.``, ``encoder.``, ``backbone.`` ...) are removed and classifiers are left out.
     Files are read as data only: nothing in them can run code.
 
     Returns:
-        What was and was not loaded; as a string, one sentence.
+        Which tensors were loaded; `str` gives one sentence.
 
     Raises:
         ValueError: there is no such source, it cannot be read, or it has less than half of the encoder's tensors; the
@@ -94,7 +94,7 @@ def initialise(module: nn.Module, source: str | Path, tower: str | None = None) 
     given = _best_match(weights, state, isinstance(module, EfficientNetLite0))
     fits = {key: tensor for key, tensor in given.items() if key in state and _fits(key, tensor, state[key])}
     counted = [key for key in state if not key.endswith("num_batches_tracked")]
-    report = Report(
+    report = LoadReport(
         str(source),
         tuple(key for key in state if key in fits),
         tuple(key for key in state if key not in given),
@@ -113,7 +113,7 @@ def initialise(module: nn.Module, source: str | Path, tower: str | None = None) 
 
 
 def initialise_head(module: nn.Module, file: Path) -> bool:
-    """Copy the weights of an exported head into another, if both have the same tensors; says whether they have."""
+    """Copy the weights of an exported head into a head; return False, and copy nothing, if their tensors differ."""
     given, state = read_safetensors(file)[1], module.state_dict()
     fits = {key: value.shape for key, value in given.items()} == {key: value.shape for key, value in state.items()}
     if fits:
@@ -122,7 +122,7 @@ def initialise_head(module: nn.Module, file: Path) -> bool:
 
 
 def _read(source: str | Path, tower: str | None) -> dict[str, Tensor]:
-    """The tensors of a source by their names in it."""
+    """Read the tensors of a source under their own names."""
     place = Path(source).expanduser()
     if str(source) in PRETRAINED and not place.exists():
         return dict(create(str(source), pretrained=True).state_dict())
@@ -153,7 +153,7 @@ def _file_of_run(folder: Path, tower: str | None) -> Path:
 
 
 def _tensors(loaded: Any, source: str | Path) -> dict[str, Tensor]:
-    """The state dict inside whatever a file holds."""
+    """Find the state dict in the content of a file."""
     while isinstance(loaded, Mapping) and not any(isinstance(value, Tensor) for value in loaded.values()):
         inner = next((loaded[name] for name in CONTAINERS if isinstance(loaded.get(name), Mapping)), None)
         if inner is None:
@@ -167,7 +167,7 @@ def _tensors(loaded: Any, source: str | Path) -> dict[str, Tensor]:
 
 
 def _best_match(weights: dict[str, Tensor], state: Mapping[str, Tensor], timm: bool) -> dict[str, Tensor]:
-    """The weights under the encoder's names: as they are, or without the prefixes under which most of them fit."""
+    """Remove the prefixes with which most tensors match the encoder's names."""
     candidates = [weights]
     stripped = weights
     for _ in range(4):  # module.backbone.trunk. ...
@@ -182,7 +182,7 @@ def _best_match(weights: dict[str, Tensor], state: Mapping[str, Tensor], timm: b
 
 
 def _strip(weights: dict[str, Tensor]) -> dict[str, Tensor] | None:
-    """The weights behind the prefix that most of them share; None where there is none."""
+    """Return the tensors with the most frequent prefix, without it; None if no tensor has one."""
     counts = {prefix: sum(key.startswith(prefix) for key in weights) for prefix in PREFIXES}
     prefix = max(counts, key=lambda each: counts[each])
     if not counts[prefix]:

@@ -1,8 +1,8 @@
-"""The layers of a network in the order of their depth, and learning rates that fall towards its input.
+"""The layers of a network in order of depth, and learning rates that decrease towards the input.
 
-What comes first in a network is the most general and should move least when it is trained on (Clark et al. 2020,
-Bao et al. 2022): layer i of L learns at `decay ** (L - i)` of the rate, counted from 0 at the input, and what is put on
-top at all of it.
+The first layers are the most general and should change least in fine-tuning (Clark et al. 2020, Bao et al. 2022). Layer
+i of L, counted from 0 at the input, learns at `decay ** (L - i)` of the learning rate; a head on top learns at the full
+rate.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ _CONTAINERS = (nn.Sequential, nn.ModuleList)
 
 
 def layers(network: nn.Module) -> list[list[nn.Parameter]]:
-    """The parameters of a network by layer, from the input to the output.
+    """Return the parameters of a network by layer, from the input to the output.
 
-    Blocks in an `nn.Sequential` or `nn.ModuleList` are a layer each, and so is every other part with a weight matrix,
-    in the order in which the network names them. What has only vectors (normalisation) belongs to the layer before it,
-    and parameters of the network itself (positions, class tokens) to the first.
+    1. Each block in an `nn.Sequential` or `nn.ModuleList` is a layer, and so is each other module with a weight matrix,
+       in the order of registration.
+    2. A module with vectors only (normalisation) belongs to the layer before it.
+    3. Parameters of the network itself (positions, class tokens) belong to the first layer.
 
     Example:
         >>> [len(layer) for layer in layers(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))]
         [4, 2]
     """
-    while isinstance(network, _CONTAINERS) and len(trained := _trained(network)) == 1:  # what is around an encoder
+    while isinstance(network, _CONTAINERS) and len(trained := _trained(network)) == 1:  # unwrap
         network = trained[0]
     found: list[list[nn.Parameter]] = []
     for part in _parts(network):
@@ -41,14 +42,14 @@ def layers(network: nn.Module) -> list[list[nn.Parameter]]:
 
 
 def decayed_rates(network: nn.Module, decay: float) -> dict[nn.Parameter, float]:
-    """What share of the learning rate every parameter of an encoder gets.
+    """Return the factor on the learning rate of each parameter of an encoder.
 
     Args:
         network: The encoder.
-        decay: From one layer to the one before it, in (0, 1].
+        decay: The ratio of a layer's learning rate to that of the next layer, in (0, 1].
 
     Raises:
-        ValueError: for another decay.
+        ValueError: if decay is out of range.
     """
     if not 0 < decay <= 1:
         raise ValueError(f"layer_decay must be in (0, 1], got {decay}: it is the rate of a layer over that of the next")
@@ -57,7 +58,7 @@ def decayed_rates(network: nn.Module, decay: float) -> dict[nn.Parameter, float]
 
 
 def _parts(network: nn.Module) -> Iterator[list[nn.Parameter]]:
-    """The parameters of the parts that may be layers, in order."""
+    """Yield the parameters of each module that may be a layer, in order."""
     blocks = isinstance(network, _CONTAINERS)
     for child in _trained(network):
         if isinstance(child, _CONTAINERS) or (not blocks and _is_deep(child)):
@@ -69,15 +70,15 @@ def _parts(network: nn.Module) -> Iterator[list[nn.Parameter]]:
 
 
 def _trained(network: nn.Module) -> list[nn.Module]:
-    """The parts of a network that have parameters."""
+    """Return the children of a network that have parameters."""
     return [child for child in network.children() if next(child.parameters(), None) is not None]
 
 
 def _is_deep(module: nn.Module) -> bool:
-    """Whether a module has blocks in it."""
+    """Return True if a module contains several blocks."""
     return any(isinstance(part, _CONTAINERS) and len(list(part.children())) > 1 for part in module.modules())
 
 
 def _loose(network: nn.Module) -> list[nn.Parameter]:
-    """The parameters of a network that are in none of its parts."""
+    """Return the parameters that a network holds itself, outside its children."""
     return list(network.parameters(recurse=False))

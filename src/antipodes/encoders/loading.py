@@ -19,19 +19,19 @@ HEAD = "head"
 OPEN_CLIP_CONFIG = "open_clip_config.json"
 """The file by which a folder with a model of open_clip is known."""
 PRETRAINED = ("efficientnet-lite0", "minilm")
-"""Names of encoders whose weights come with an installed package."""
+"""Names of encoders whose weights are in an installed package."""
 
 Progress = Callable[[int, int], None]
-"""Called with how many inputs are done, and of how many."""
+"""A function that is called with the number of inputs that are done, and of all inputs."""
 
 
 class SideBySide(nn.Module):
-    """One or several encoders behind one input, their features joined: what is exported to other formats.
+    """One or several encoders on the same input, with concatenated features; the module that is exported to ONNX.
 
     Args:
         encoders: the networks.
-        colours: of each, the channels it sees: rgb, l or ab.
-        heads: of each, its projection head, for embeddings of unit length; none for features.
+        colours: the channels that each network gets: rgb, l or ab.
+        heads: the projection head of each network, for embeddings of unit length; none for features.
     """
 
     def __init__(self, encoders: Sequence[Encoder], colours: Sequence[str], heads: Sequence[nn.Module] = ()) -> None:
@@ -50,13 +50,13 @@ class SideBySide(nn.Module):
 
 
 class LoadedEncoder(nn.Module):
-    """An encoder in evaluation mode that takes photos or texts as they are.
+    """An encoder with its preprocessing, in evaluation mode: photos or texts in, features out.
 
     Args:
-        encoders: the network, or several on the same images whose features are put side by side (CMC's two).
-        preprocessing: how images are made ready, one for each of the networks; None for texts and vectors.
-        name: what to call it.
-        heads: the projection heads of the networks; with them come embeddings of unit length instead of features.
+        encoders: the network, or several on the same images, whose features are concatenated (CMC's two).
+        preprocessing: how images are prepared, one for each network; None for texts and vectors.
+        name: the encoder's name in messages.
+        heads: the projection heads of the networks; with heads the result is embeddings of unit length.
 
     Attributes:
         modality: image, text or vector.
@@ -87,7 +87,7 @@ class LoadedEncoder(nn.Module):
         self.num_features = sum(lengths)
         if self.modality == "image" and None in self.preprocessing:
             raise ValueError(
-                f"{name} does not say how its images are made ready: load it with preprocessing=Preprocessing(size)"
+                f"{name} does not say how its images are prepared: load it with preprocessing=Preprocessing(size)"
             )
         self.eval().requires_grad_(False)
 
@@ -98,17 +98,17 @@ class LoadedEncoder(nn.Module):
 
     @property
     def size(self) -> int:
-        """Height and width that images are made."""
+        """Height and width of the images that the network gets."""
         return self._images().size
 
     @property
     def mean(self) -> tuple[float, ...]:
-        """What is taken from the channels of RGB in [0, 1]."""
+        """The mean that is subtracted from the RGB channels in [0, 1]."""
         return self._images().mean
 
     @property
     def std(self) -> tuple[float, ...]:
-        """What the channels are divided by."""
+        """The standard deviation by which the channels are divided."""
         return self._images().std
 
     def forward(self, inputs: Sequence[Any] | Tensor, batch_size: int = 64) -> Tensor:
@@ -117,13 +117,13 @@ class LoadedEncoder(nn.Module):
 
     @torch.no_grad()
     def embed(self, inputs: Sequence[Any] | Tensor, batch_size: int = 64, progress: Progress | None = None) -> Tensor:
-        """Return the features of a list of inputs.
+        """Return the features of a list of inputs, computed batch by batch.
 
         Args:
             inputs: for images a list of Pillow images or paths, for texts a list of strings, for vectors a tensor
                 (N, F).
-            batch_size: how many go through the network at once.
-            progress: told after every batch.
+            batch_size: number of inputs in a batch.
+            progress: called after every batch.
 
         Returns:
             (N, num_features) float32, on the CPU.
@@ -143,10 +143,10 @@ class LoadedEncoder(nn.Module):
         return torch.cat(parts)
 
     def prepare(self, inputs: Sequence[Any] | Tensor) -> Tensor:
-        """Make a batch of inputs into one tensor.
+        """Turn a list of B inputs into one tensor.
 
         Returns:
-            Of images (B, 3, H, H) uint8, H being the side they are decoded to, of texts tokens (B, L) int64, of vectors
+            Images: (B, 3, H, H) uint8, where H is the side they are decoded to. Texts: tokens (B, L) int64. Vectors:
             (B, F) float32.
         """
         if self.modality == "text":
@@ -154,15 +154,15 @@ class LoadedEncoder(nn.Module):
             return tokens
         if self.modality == "vector":
             return torch.as_tensor(inputs, dtype=torch.float32)
-        return torch.stack([read_image(image, self._images().decode or self.size) for image in inputs])
+        return torch.stack([read_square_image(image, self._images().decode or self.size) for image in inputs])
 
     @torch.no_grad()
     def features(self, batch: Tensor) -> Tensor:
-        """Return the features (B, num_features) of what `prepare` made, on the encoder's own device."""
+        """Return the features (B, num_features) of the tensor that `prepare` returned, on the encoder's device."""
         parameter = next(self.parameters(), None)
         batch = batch if parameter is None else batch.to(parameter.device)
         if self.modality == "image":
-            batch = normalised(batch, self._images())
+            batch = normalise_images(batch, self._images())
         features: Tensor = self.network(batch)
         return features
 
@@ -185,15 +185,15 @@ def load(
         path: a run folder, an exported ``.safetensors`` file, a folder with open_clip's names (of ``antipodes export
             --open_clip``), or the name of an encoder that comes with weights (``efficientnet-lite0``, ``minilm``,
             ``timm:<model>``, ``hf:<text model>``).
-        tower: which of several encoders, e.g. ``"text"``; by default the only one, or that of the images.
-        preprocessing: how images are made ready, where the file does not say or something else is wanted.
-        embeddings: go on through the projection head to what the loss compared, with unit length. The images and texts
-            of a CLIP run are in one space there.
+        tower: the tower whose encoder is loaded, such as ``"text"``; by default the only one, or that of the images.
+        preprocessing: how images are prepared; by default as the file says.
+        embeddings: return the projection head's embeddings with unit length instead of the encoder's features. The
+            embeddings of the images and texts of a CLIP run are in one space.
 
-    A file that names its encoder by a dotted path makes that import: load such files of strangers with care.
+    A file that names its encoder by a dotted path imports that class: do not load such files from untrusted sources.
 
     Raises:
-        ValueError: there is nothing to load at the path; the sentence names it.
+        ValueError: the path holds no encoder; the message names it.
 
     Example:
         >>> encoder = load("runs/a")  # doctest: +SKIP
@@ -221,20 +221,20 @@ def load(
 
 
 def is_open_clip(path: str | Path) -> bool:
-    """Whether a path is a folder with a model of open_clip, or a file in one."""
+    """Return True if a path is a folder with an open_clip model, or a file in one."""
     path = Path(path).expanduser()
     return ((path if path.is_dir() else path.parent) / OPEN_CLIP_CONFIG).is_file() and path.exists()
 
 
-def read_image(image: Any, size: int) -> Tensor:
+def read_square_image(image: Any, size: int) -> Tensor:
     """Read one image as (3, size, size) uint8: the shorter side scaled to size, the centre cropped.
 
     Args:
-        image: a path, or anything that `antipodes.data` takes for an image.
+        image: a path, or an image of any kind that `antipodes.data` accepts.
         size: height and width of the result.
 
     Raises:
-        ValueError: it cannot be read; the sentence names the path.
+        ValueError: the image cannot be read; the message names the path.
     """
     from antipodes.data.decode import decode_sources, square, to_pillow
     from antipodes.data.image_opening import Source
@@ -247,8 +247,8 @@ def read_image(image: Any, size: int) -> Tensor:
     return torch.from_numpy(square(to_pillow(image), size).copy())
 
 
-def normalised(images: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Turn images (B, 3, H, W) uint8 into normalised RGB (B, 3, size, size)."""
+def normalise_images(images: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Turn images (B, 3, H, W) uint8 into normalised RGB (B, 3, size, size) floats."""
     mean, std = (
         torch.tensor(part, device=images.device).view(3, 1, 1) for part in (preprocessing.mean, preprocessing.std)
     )
@@ -259,20 +259,23 @@ def normalised(images: Tensor, preprocessing: Preprocessing) -> Tensor:
 
 
 def split_colours(images: Tensor, colours: Sequence[str]) -> list[Tensor]:
-    """Give every encoder its channels of normalised images (B, 3, H, W): all, or those of Lab for RGB in [0, 1]."""
+    """Return the channels of images (B, 3, H, W) for each encoder.
+
+    "rgb" is the images themselves; "l" (B, 1, H, W) and "ab" (B, 2, H, W) are channels of Lab, for RGB in [0, 1].
+    """
     if all(colour == "rgb" for colour in colours):
         return [images] * len(colours)
     from antipodes.encoders.colour import rgb_to_lab
 
-    lab = rgb_to_lab(images)  # once for all of them
+    lab = rgb_to_lab(images)  # one conversion for all encoders
     return [{"rgb": images, "l": lab[:, :1], "ab": lab[:, 1:]}[colour] for colour in colours]
 
 
 def files_of_run(folder: Path, tower: str | None) -> list[Path]:
-    """Find the files of a run that hold the wanted encoder: one, or CMC's two.
+    """Find the files of a run with the encoder of a tower: one, or CMC's two.
 
     Raises:
-        ValueError: there is none, or there are several and no tower is named.
+        ValueError: there is no such file, or there are several and no tower is named.
     """
     if tower is not None:
         for name in (f"encoder-{tower}", tower):
@@ -295,17 +298,17 @@ def files_of_run(folder: Path, tower: str | None) -> list[Path]:
 
 
 def _head_of(encoder: Path) -> Path:
-    """The file of the head that stands beside an encoder's: head-text beside encoder-text."""
+    """Return the file of an encoder's head in the same folder: head-text for encoder-text."""
     file = encoder.with_name(encoder.name.replace("encoder", HEAD, 1))
     if file == encoder or not file.is_file():
-        raise ValueError(f"there is no projection head beside {encoder}: a run writes {HEAD}{ENDING} when it ends")
+        raise ValueError(f"there is no projection head next to {encoder}: a run writes {HEAD}{ENDING} when it ends")
     return file
 
 
 def _of_open_clip(
     place: Path, tower: str | None, preprocessing: Preprocessing | None, embeddings: bool
 ) -> LoadedEncoder:
-    """One tower of a model with open_clip's names, its projection in the place of a head."""
+    """Load one tower of a model with open_clip's names; its projection is the head."""
     if tower not in (None, "image", "text"):
         raise ValueError(f"{place} has no encoder of tower {tower!r}, of image, text")
     from antipodes.encoders.open_clip import load_open_clip
@@ -318,7 +321,7 @@ def _of_open_clip(
 
 
 def _pretrained(name: str, preprocessing: Preprocessing | None) -> LoadedEncoder:
-    """An encoder by its name, with the weights that come with it."""
+    """Load an encoder by its name, with pretrained weights."""
     if name not in PRETRAINED and not name.startswith(("timm:", "hf:")):
         what = "has no weights of its own" if name in NAMES["encoder"] else "does not exist"
         raise ValueError(

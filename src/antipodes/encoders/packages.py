@@ -1,4 +1,4 @@
-"""Files that come inside installed packages: weights and vocabularies are found there and never downloaded."""
+"""Files inside installed packages: pretrained weights and vocabularies are found there and never downloaded."""
 
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -8,11 +8,11 @@ def find_packaged(packages: tuple[str, ...], ending: str) -> Path | None:
     """Find a file of the first of these packages that is installed, without importing the package.
 
     Args:
-        packages: names as pip knows them.
-        ending: how the path of the file ends.
+        packages: the packages' names for pip.
+        ending: the end of the file's path.
 
     Returns:
-        Its path, or None when none of the packages is installed or none has such a file.
+        The file's path, or None if no installed package has such a file.
 
     Example:
         >>> find_packaged(("numpy",), "numpy/__init__.py").name
@@ -33,7 +33,7 @@ def find_packaged(packages: tuple[str, ...], ending: str) -> Path | None:
 
 
 def require_packaged(what: str, extra: str, packages: tuple[str, ...], ending: str) -> Path:
-    """Find a file as `find_packaged` does, or say which extra brings it.
+    """Find a file as `find_packaged` does; if there is none, name the extra of antipodes that installs it.
 
     Raises:
         ValueError: none of the packages is installed.

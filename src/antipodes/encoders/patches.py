@@ -1,15 +1,17 @@
-"""`PatchEncoder`: images told apart by the small patches that they are made of; no step of training is needed for it.
+"""`PatchEncoder`: an image encoder from small patches, which is fitted in a minute and needs no training.
 
 The features of Coates, Lee and Ng, "An Analysis of Single-Layer Networks in Unsupervised Feature Learning" (2011):
 
-1. Words: patches from everywhere in the images, without their mean and contrast, whitened, in clusters by spherical
-   k-means. A word is the direction of a cluster.
-2. An image: every patch of it says how much more it resembles a word than it does most of them, and the image is the
-   mean of that in each cell of a grid, of the image and its mirror image. Square roots, as of counts.
-3. What tells images apart: without their mean, along the directions in which they vary most, each divided by the root
-   of its standard deviation, so that the strongest (colour, brightness) do not decide alone.
+1. Words: patches from random places of the images are normalised in mean and contrast, whitened, and clustered with
+   spherical k-means. A word is the centroid of a cluster.
+2. Counts: each patch of an image is compared with all words. What its similarity to a word exceeds the mean plus half a
+   standard deviation over words counts for that word. Counts are averaged in each cell of a grid, over the image and
+   its mirror image, and their square root is taken.
+3. Components: the mean over images is subtracted and the counts are projected on the directions of largest variance,
+   each divided by the root of its standard deviation, so that colour and brightness do not dominate.
 
-As a guide it sees what a young encoder does not; as an encoder it needs a minute, and no weights from elsewhere.
+As a guide it finds similar images that an encoder early in training misses. As an encoder it needs no pretrained
+weights.
 """
 
 from __future__ import annotations
@@ -25,34 +27,34 @@ from antipodes.distributed import alone
 from antipodes.encoders.encoder import Encoder, Preprocessing
 from antipodes.seeding import generator
 
-CONTRAST = 0.0025  # of all pixels' variance, added to that of a patch, so that a plain one is not blown up
-FLAT = 0.1  # likewise to the variance of whitened directions
-PATCHES = 100_000  # that words are found in
-FITTED = 4000  # images that are enough to find words, and the directions in which images vary
-CLUSTERING = 10  # iterations
+CONTRAST = 0.0025  # share of the pixels' variance that is added to a patch's variance, so that flat patches stay small
+FLAT = 0.1  # the same for the variances of the whitened directions
+PATCHES = 100_000  # number of patches that are clustered
+FITTED = 4000  # number of images that is enough to find words and components
+CLUSTERING = 10  # iterations of k-means
 DIM = 128
 BATCH = 64
 
 
 class PatchEncoder(Encoder):
-    """Images to vectors, by words that `fit` has found.
+    """Images (B, in_channels, H, W) to unit vectors (B, dim), after `fit` has found words and components.
 
     Args:
-        words: How many.
-        patch: Side of a patch, in pixels.
-        stride: From one patch to the next.
-        grid: Cells of the image along each side in which words are counted.
-        dim: Length of a vector.
-        size: Side in pixels to which images are scaled first.
-        in_channels: Channels of the images.
+        words: number of words (clusters of patches).
+        patch: side of a patch in pixels.
+        stride: pixels from one patch to the next.
+        grid: number of cells along each side of the image in which words are counted.
+        dim: length of a vector.
+        size: side in pixels to which images are scaled first.
+        in_channels: channels of the images.
 
     Raises:
-        ValueError: if a number is below 1, or the size too small; in `fit`, if images are too few.
+        ValueError: a number is below 1, or the size is too small; `fit` raises it for too few images.
 
     Example:
         >>> images = torch.rand(40, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-        >>> eyes = PatchEncoder(words=10, patch=4, grid=2, dim=8).fit(images)
-        >>> eyes(images[:2]).shape
+        >>> encoder = PatchEncoder(words=10, patch=4, grid=2, dim=8).fit(images)
+        >>> encoder(images[:2]).shape
         torch.Size([2, 8])
     """
 
@@ -77,9 +79,9 @@ class PatchEncoder(Encoder):
         numbers = {"words": words, "patch": patch, "stride": stride, "grid": grid, "dim": dim, "size": size}
         for name, value in {**numbers, "in_channels": in_channels}.items():
             if value < 1:
-                raise ValueError(f"{name} of eyes for patches must be at least 1, got {value}")
+                raise ValueError(f"{name} of a patch encoder must be at least 1, got {value}")
         if size < patch + grid - 1:
-            raise ValueError(f"images of {size} pixels are too small for {grid} x {grid} cells of patches")
+            raise ValueError(f"size must be at least {patch + grid - 1} for {grid} x {grid} cells, got {size}")
         self.words, self.patch, self.stride, self.grid, self.size = words, patch, stride, grid, size
         self.num_features = dim
         self.preprocessing = Preprocessing(size, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
@@ -90,25 +92,25 @@ class PatchEncoder(Encoder):
         self.register_buffer("directions", torch.zeros(words * grid**2, dim))
 
     def extra_repr(self) -> str:
-        """What makes the vectors what they are, beside the images."""
+        """Show the settings that determine the vectors; they are part of the key of cached features."""
         sides = f"patch={self.patch}, stride={self.stride}, grid={self.grid}, size={self.size}"
         return f"words={self.words}, {sides}, dim={self.num_features}"
 
     @torch.no_grad()
     def fit(self, images: Tensor) -> Self:
-        """Find words, and the directions in which these images vary.
+        """Find the words, and the components of their counts, from some images.
 
         Args:
-            images: (n, in_channels, H, W), some thousand, with pixels as `forward` will see them.
+            images: (n, in_channels, H, W), a few thousand, prepared as for `forward`.
 
         Raises:
-            ValueError: if the images are too few.
+            ValueError: there are not more images than `dim`.
         """
         images = self.scaled(images)
         most = min(len(images) - 1, self.words * self.grid**2)
         if self.num_features > most:
             raise ValueError(
-                f"eyes for patches have at most {most} dimensions on {len(images)} images, got {self.num_features}: "
+                f"dim must be at most {most} for a patch encoder on {len(images)} images, got {self.num_features}: "
                 "give a lower dim (--encoder.dim, --guide.dim)"
             )
         self.contrast.copy_((CONTRAST * images.var()).clamp(min=1e-12))
@@ -116,11 +118,11 @@ class PatchEncoder(Encoder):
         centre = patches.mean(0)
         variances, basis = torch.linalg.eigh(torch.cov((patches - centre).T))
         whitening = basis * (variances.clamp(min=0) + FLAT).rsqrt() @ basis.T
-        with alone():  # a rank that has the vectors on its disk does not come here
+        with alone():  # ranks that have the vectors in their cache do not call `fit`
             found = spherical_kmeans((patches - centre) @ whitening, [self.words], iterations=CLUSTERING)[0]
         kernels = found.centroids @ whitening
         self.offsets.copy_(-(kernels @ centre))
-        kernels = kernels - kernels.mean(1, keepdim=True)  # which takes a patch's own mean away
+        kernels = kernels - kernels.mean(1, keepdim=True)  # subtracts each patch's own mean
         self.kernels.copy_(kernels.reshape(self.kernels.shape))
         counted = self._count(images)
         self.mean.copy_(counted.mean(0))
@@ -129,18 +131,18 @@ class PatchEncoder(Encoder):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """The vectors (B, dim) of images (B, in_channels, H, W), of unit length; in full precision always."""
+        """Return unit vectors (B, dim) of images (B, in_channels, H, W), computed in float32 even under autocast."""
         with torch.autocast(images.device.type, enabled=False):
             return F.normalize((self._count(self.scaled(images.float())) - self.mean) @ self.directions)
 
     def scaled(self, images: Tensor) -> Tensor:
-        """Images of the side that patches are cut from."""
+        """Scale images to (n, in_channels, size, size)."""
         if images.shape[-2:] == (self.size, self.size):
             return images
         return F.interpolate(images, (self.size, self.size), mode="bilinear", antialias=True)
 
     def _draw(self, images: Tensor) -> Tensor:
-        """Patches from anywhere, (m, channels * patch * patch), without mean and contrast."""
+        """Draw random patches (m, channels * patch * patch), normalised in mean and contrast."""
         source, places = generator("patches"), images.shape[-1] - self.patch + 1
         which, top, left = (torch.randint(end, (PATCHES,), generator=source) for end in (len(images), places, places))
         along = torch.arange(self.patch)
@@ -149,7 +151,7 @@ class PatchEncoder(Encoder):
         return (drawn - drawn.mean(1, keepdim=True)) / (drawn.var(1, keepdim=True) + self.contrast).sqrt()
 
     def _count(self, images: Tensor) -> Tensor:
-        """How much of every word is in every cell, (n, words * grid * grid)."""
+        """Return the square roots of the counts of every word in every cell: (n, words * grid * grid)."""
         parts = [self._cells(some) + self._cells(some.flip(3)) for some in images.split(BATCH)]
         return torch.cat(parts).flatten(1).sqrt_()
 
@@ -163,20 +165,20 @@ class PatchEncoder(Encoder):
         return F.adaptive_avg_pool2d(alike.sub_(middle + deviation / 2).clamp_(min=0), self.grid)
 
 
-def spread(count: int) -> list[int]:
-    """Rows of a dataset of that many images, evenly spread, that are enough to fit eyes to all of them.
+def rows_to_fit(count: int) -> list[int]:
+    """Return evenly spaced rows of a dataset with `count` images, enough to fit a patch encoder.
 
     Example:
-        >>> spread(3), len(spread(10_000))
+        >>> rows_to_fit(3), len(rows_to_fit(10_000))
         ([0, 1, 2], 4000)
     """
     return list(range(0, count, max(1, count // FITTED)))[:FITTED]
 
 
 def _principal(centred: Tensor, dim: int) -> Tensor:
-    """The directions in which rows vary most, (F, dim), each divided by the root of its standard deviation.
+    """Return the `dim` directions of largest variance, (F, dim), each divided by the root of its standard deviation.
 
-    By iterating on a few of them: an image has thousands of numbers, and to decompose all of these takes minutes.
+    Subspace iteration on dim + 16 directions: a full decomposition of thousands of numbers per image takes minutes.
     """
     start = torch.randn(centred.shape[1], min(dim + 16, *centred.shape), generator=generator("directions"))
     space = torch.linalg.qr(start).Q

@@ -1,9 +1,8 @@
 """ResNet with torchvision's parameter names, any width, and stems for large and for small images.
 
 The state dict of `ResNet((3, 4, 6, 3), block="bottleneck")` has the keys and shapes of torchvision's (and timm's)
-``resnet50`` except ``fc.weight`` and ``fc.bias``: the classifier is an identity here. So weights travel both ways with
-``strict=False``.
-As in torchvision, the stride of a bottleneck sits in its 3x3 convolution.
+``resnet50`` except ``fc.weight`` and ``fc.bias``, because the classifier is an identity. So weights can be exchanged in
+both directions with ``strict=False``. As in torchvision, the stride of a bottleneck is in its 3x3 convolution.
 """
 
 from collections.abc import Sequence
@@ -35,7 +34,7 @@ class BasicBlock(nn.Module):
 
     @property
     def last_norm(self) -> nn.BatchNorm2d | nn.GroupNorm:
-        """The normalisation that ends the residual branch."""
+        """The last normalisation of the residual branch."""
         return self.bn2
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,7 +63,7 @@ class Bottleneck(nn.Module):
 
     @property
     def last_norm(self) -> nn.BatchNorm2d | nn.GroupNorm:
-        """The normalisation that ends the residual branch."""
+        """The last normalisation of the residual branch."""
         return self.bn3
 
     def forward(self, x: Tensor) -> Tensor:
@@ -84,16 +83,17 @@ class ResNet(Encoder):
         width: channels of the stem and of the first stage (64 in the standard networks; 128 is SimCLR's "2x").
         stem: "imagenet" (7x7 of stride 2, then max pooling), "cifar" (3x3 of stride 1) or "stride2" (3x3 of stride 2).
         block: "basic" (ResNet-18 and 34) or "bottleneck" (ResNet-50).
-        in_channels: channels of the images; CMC's two encoders see 1 (L) and 2 (ab).
-        zero_init_residual: start every residual branch at zero, as SimCLR does; torchvision's default is not to.
-        norm: "batch" normalises by the statistics of the batch; "group" by those of 8 channels of each image, which
-            does not depend on the batch and so can embed it in pieces (`antipodes.chunked`). Names stay torchvision's.
+        in_channels: channels of the images; CMC's two encoders take 1 (L) and 2 (ab).
+        zero_init_residual: start every residual branch at zero, as SimCLR does; torchvision does not by default.
+        norm: "batch" normalises by the statistics of the batch; "group" by those of 8 channels of each image. A network
+            with group normalisation embeds every image on its own, so `antipodes.chunked` can embed a batch in pieces.
+            Names stay torchvision's.
 
-    Weights are stored channels_last, and convolutions then follow suit whatever the layout of the images; on CPUs that
+    Weights are stored channels_last, so convolutions run in that layout whatever the layout of the images; on CPUs that
     is 1.1-1.4x faster.
 
     Raises:
-        ValueError: an argument is none of the above; in `forward`, the images have another shape than the above.
+        ValueError: an argument has another value; `forward` raises it for images of another shape.
 
     Example:
         >>> ResNet((1, 1, 1), width=16, stem="stride2")(torch.zeros(2, 3, 32, 32)).shape
@@ -172,7 +172,7 @@ def _normalisation(norm: Norm, channels: int) -> nn.BatchNorm2d | nn.GroupNorm:
 
 
 def _shortcut(in_channels: int, out_channels: int, stride: int, norm: Norm) -> nn.Sequential | None:
-    """The shortcut of a block: nothing where the shape stays, else a 1x1 convolution and its norm."""
+    """Return the shortcut of a block: None if the shape is the same, else a 1x1 convolution with normalisation."""
     if stride == 1 and in_channels == out_channels:
         return None
     return nn.Sequential(_convolution(in_channels, out_channels, 1, stride), _normalisation(norm, out_channels))

@@ -1,4 +1,4 @@
-"""What text encoders share: texts become tokens by a vocabulary that travels with the weights."""
+"""`TextEncoder`: the base of text encoders, with a vocabulary that is saved with the weights."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from antipodes.encoders.encoder import VOCABULARY, Encoder
 
 
 class Tokenizer(Protocol):
-    """What turns texts into token numbers."""
+    """Turns texts into token numbers."""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of every text, without padding."""
@@ -25,8 +25,8 @@ class TextEncoder(Encoder):
     the weights are loaded. Token 0 is padding.
 
     Attributes:
-        vocabulary: (bytes,) uint8; empty while there is none.
-        max_length: texts are cut to so many tokens.
+        vocabulary: (bytes,) uint8; empty if there is none yet.
+        max_length: the largest number of tokens; longer texts are cut.
     """
 
     modality = "text"
@@ -60,11 +60,11 @@ class TextEncoder(Encoder):
         return tokens
 
     def fit_tokenizer(self, texts: Iterable[str]) -> None:
-        """Learn the vocabulary from texts, where the encoder has none of its own; called once before training."""
+        """Learn the vocabulary from texts, for encoders without a fixed one; called once before training."""
 
     @abstractmethod
     def build_tokenizer(self, vocabulary: bytes) -> Tokenizer:
-        """Make the tokenizer that these bytes describe."""
+        """Return the tokenizer that these bytes describe."""
 
     def set_vocabulary(self, vocabulary: bytes) -> None:
         """Replace the vocabulary."""
@@ -73,7 +73,7 @@ class TextEncoder(Encoder):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         given = state_dict.get(prefix + VOCABULARY)
-        if given is not None:  # take its length first: loading only copies into what is there
+        if given is not None:  # resize the buffer first: loading copies into the existing one
             self.vocabulary = torch.empty_like(given, device=self.vocabulary.device)
             self._tokenizer = None
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -1,8 +1,8 @@
 """CLIP's text transformer (Radford et al. 2021) with open_clip's parameter names.
 
-Every token looks at those before it, and the features are those of the end token, which has seen all of them. The state
-dict has the keys and shapes of open_clip's text tower except ``text_projection``, which is the head here, and with the
-tokenizer as `vocabulary`.
+Each token attends to those before it, and the features are those of the end token, which attends to all of them. The
+state dict has the keys and shapes of open_clip's text tower except ``text_projection``, which is the head here, and has
+the tokenizer in addition, as `vocabulary`.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from antipodes.encoders import clip_bpe
 from antipodes.encoders.text import TextEncoder, Tokenizer
-from antipodes.encoders.trained_bpe import TrainedBPE, train_bpe
+from antipodes.encoders.trained_bpe import TrainedTokenizer, train_bpe
 
 
 class TextTransformer(TextEncoder):
@@ -30,7 +30,7 @@ class TextTransformer(TextEncoder):
         max_length: texts are cut to so many tokens, start and end included.
         quick_gelu: use x sigmoid(1.702 x), with which OpenAI's weights were trained, instead of GELU.
 
-    The end token has the highest number, as in CLIP: by that it is found.
+    As in CLIP, the end token has the highest number, by which `forward` finds it.
 
     Raises:
         ValueError: a size is impossible, or CLIP's list is wanted and not installed.
@@ -63,7 +63,7 @@ class TextTransformer(TextEncoder):
         self.num_features = width
         self.token_embedding = nn.Embedding(size, width)
         self.positional_embedding = nn.Parameter(torch.empty(max_length, width))
-        blocks = nn.ModuleList(Block(width, heads, quick_gelu) for _ in range(layers))
+        blocks = nn.ModuleList(TransformerBlock(width, heads, quick_gelu) for _ in range(layers))
         self.transformer = nn.ModuleDict({"resblocks": blocks})
         self.ln_final = nn.LayerNorm(width)
         self._initialise(width, layers)
@@ -71,7 +71,7 @@ class TextTransformer(TextEncoder):
             self.set_vocabulary(merges)
 
     def _initialise(self, width: int, layers: int) -> None:
-        """CLIP's initial scales."""
+        """Set CLIP's initial scales."""
         nn.init.normal_(self.token_embedding.weight, std=0.02)
         nn.init.normal_(self.positional_embedding, std=0.01)
         for block in self.blocks():
@@ -81,12 +81,12 @@ class TextTransformer(TextEncoder):
             nn.init.normal_(cast(nn.Linear, block.mlp["c_fc"]).weight, std=(2 * width) ** -0.5)
             nn.init.normal_(cast(nn.Linear, block.mlp["c_proj"]).weight, std=width**-0.5 * (2 * layers) ** -0.5)
 
-    def blocks(self) -> "list[Block]":
-        """The blocks in their order."""
-        return cast("list[Block]", list(cast(nn.ModuleList, self.transformer["resblocks"])))
+    def blocks(self) -> "list[TransformerBlock]":
+        """Return the blocks in order."""
+        return cast("list[TransformerBlock]", list(cast(nn.ModuleList, self.transformer["resblocks"])))
 
     def fit_tokenizer(self, texts: Iterable[str]) -> None:
-        """Learn the byte pairs from texts; with CLIP's list, say so when it is not installed.
+        """Learn the byte pairs from texts; with CLIP's list, read it from the installed package.
 
         Raises:
             ValueError: there is no text, or CLIP's list is wanted and missing.
@@ -97,10 +97,10 @@ class TextTransformer(TextEncoder):
             self.set_vocabulary(clip_bpe.read_merges())
 
     def build_tokenizer(self, vocabulary: bytes) -> Tokenizer:
-        """Make the tokenizer of these byte pairs."""
+        """Return the tokenizer for these byte pairs."""
         if self.byte_pairs == "clip":
-            return clip_bpe.ClipBPE(vocabulary, self.max_length)
-        return TrainedBPE(vocabulary, self.vocabulary_size - 2, self.vocabulary_size - 1, self.max_length)
+            return clip_bpe.ClipTokenizer(vocabulary, self.max_length)
+        return TrainedTokenizer(vocabulary, self.vocabulary_size - 2, self.vocabulary_size - 1, self.max_length)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the features (B, width) of tokens (B, L)."""
@@ -111,7 +111,7 @@ class TextTransformer(TextEncoder):
         return cast(Tensor, self.ln_final(ends))
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention and a two-layer network, each normalised before and added: (B, L, width) -> (B, L, width)."""
 
     def __init__(self, width: int, heads: int, quick_gelu: bool) -> None:
@@ -131,7 +131,7 @@ class Block(nn.Module):
 
 
 class CausalAttention(nn.Module):
-    """Attention of every token to itself and those before it, with the parameters of `nn.MultiheadAttention`."""
+    """Attention of each token to itself and the tokens before it, with the parameters of `nn.MultiheadAttention`."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class CausalAttention(nn.Module):
         self.out_proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend."""
+        """Attend: (B, L, width) -> (B, L, width)."""
         joined = F.linear(x, self.in_proj_weight, self.in_proj_bias)  # (B, L, 3 width)
         query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in joined.chunk(3, dim=2))
         seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)  # (B, heads, L, width / heads)

@@ -1,11 +1,11 @@
-"""Byte pairs learned from a run's own texts, by the package `tokenizers`."""
+"""Byte pairs that are learned from a run's own texts with the package `import_tokenizers`."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 
-def tokenizers() -> Any:
-    """Import the package `tokenizers`, or say which extra brings it.
+def import_tokenizers() -> Any:
+    """Import the package `import_tokenizers`, or name the extra of antipodes that installs it.
 
     Raises:
         ValueError: it is not installed.
@@ -22,14 +22,14 @@ def tokenizers() -> Any:
 def train_bpe(texts: Iterable[str], size: int) -> bytes:
     """Learn at most `size` byte pairs from texts in lower case; the same texts give the same bytes (JSON).
 
-    All 256 bytes are part of it, so every text can be written with it.
+    All 256 bytes are included, so every text can be tokenized.
 
     Raises:
         ValueError: size is below 256, or there is no text.
     """
     if size < 256:
         raise ValueError(f"a vocabulary of byte pairs has at least 256 entries, the bytes themselves, got {size}")
-    package = tokenizers()
+    package = import_tokenizers()
     tokenizer = package.Tokenizer(package.models.BPE())
     tokenizer.normalizer = package.normalizers.Sequence([package.normalizers.NFC(), package.normalizers.Lowercase()])
     tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -50,18 +50,18 @@ def train_bpe(texts: Iterable[str], size: int) -> bytes:
     return str(tokenizer.to_str()).encode()
 
 
-class TrainedBPE:
-    """The tokens of texts between a start and an end token, cut to a length.
+class TrainedTokenizer:
+    """Tokenizer: a start token, the byte pairs of the text, cut to a maximum length, and an end token.
 
     Args:
-        vocabulary: what `train_bpe` returned.
-        start: token in front of every text.
-        end: token at the end of every text.
-        max_length: of start, text and end together.
+        vocabulary: the bytes that `train_bpe` returned.
+        start: number of the start token.
+        end: number of the end token.
+        max_length: largest number of tokens, start and end included.
     """
 
     def __init__(self, vocabulary: bytes, start: int, end: int, max_length: int) -> None:
-        self._tokenizer: Any = tokenizers().Tokenizer.from_str(vocabulary.decode())
+        self._tokenizer: Any = import_tokenizers().Tokenizer.from_str(vocabulary.decode())
         self.start, self.end, self.room = start, end, max_length - 2
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""Encoders of vectors: somebody's embeddings as they are, or through a small network."""
+"""Encoders of vectors, such as another model's embeddings: unchanged, or through a small network."""
 
 from itertools import pairwise
 from typing import cast
@@ -9,10 +9,10 @@ from antipodes.encoders.encoder import Encoder
 
 
 class IdentityVector(Encoder):
-    """Vectors (B, in_features) as their own features, so that only a head is trained on them.
+    """Return vectors (B, in_features) unchanged, so that training fits only a head on them.
 
     Raises:
-        ValueError: in_features is below 1; in `forward`, the vectors have another shape.
+        ValueError: in_features is below 1; `forward` raises it for vectors of another shape.
     """
 
     modality = "vector"
@@ -38,7 +38,7 @@ class VectorMLP(Encoder):
         layers: number of linear layers.
 
     Raises:
-        ValueError: a size is below 1; in `forward`, the vectors have another shape.
+        ValueError: a size is below 1; `forward` raises it for vectors of another shape.
     """
 
     modality = "vector"

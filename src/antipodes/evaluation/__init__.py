@@ -1,12 +1,13 @@
-"""Evaluation of what a run has learned: features, then protocols on them, then a report.
+"""Evaluation of what a run has learned: features, protocols on them, scores and pictures.
 
 names.py       the registry of protocols: name -> class (imports no torch)
-protocol.py    what a protocol is: its needs, its options, `run`
-protocols/     a file for each
-subject.py     what protocols look at: a run with its features, embedded once
-towers.py      the features of a dataset under one of a method's encoders
-judged.py      what a policy sees of a dataset, and its decisions, without learning from them
-linear.py      the linear probe;  accuracy.py, clusters.py, ranking.py: what is measured
-scores.py      what a run folder keeps of it
-report.py      table and JSON
+protocol.py    the base class of protocols: needs, options, `run`
+protocols/     one file for each protocol
+subject.py     `Subject`: a run, or given features, with everything that protocols need; features are embedded once
+compared.py    the embeddings that a policy compares over a whole dataset, and its decisions on them
+linear.py      the linear probe
+accuracy.py, clusters.py, thresholds.py: measures
+scores.py      the scores that a run folder keeps
+report.py      scores as tables and JSON
+pictures.py, figures.py, maps.py, map_figures.py, tiles.py: pictures of a run
 """

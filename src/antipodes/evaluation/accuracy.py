@@ -1,4 +1,4 @@
-"""Accuracies of a classifier's answers, in percent under the names that all protocols use."""
+"""Accuracies of a classifier, in percent under the names that all protocols use."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Accuracies in [0, 1]; `top5` is None with five classes or fewer, where it says nothing."""
+    """Accuracies in [0, 1]; `top5` is None with five classes or fewer."""
 
     top1: float
     top5: float | None
     mean_per_class: float
 
     def named(self, prefix: str, per_class: bool = True) -> dict[str, float]:
-        """The accuracies in percent by name: `PREFIX top-1`, `PREFIX top-5` and `PREFIX mean per class`."""
+        """Return the accuracies in percent: `PREFIX top-1`, `PREFIX top-5` and `PREFIX mean per class`."""
         scores = {f"{prefix} top-1": 100 * self.top1}
         if self.top5 is not None:
             scores[f"{prefix} top-5"] = 100 * self.top5
@@ -25,7 +25,7 @@ class Accuracy:
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> Accuracy:
-    """How often logits (n, K) are highest at the labels (n,), or among the five highest.
+    """Return how often logits (n, K) are highest at the labels (n,), or among the five highest.
 
     Example:
         >>> accuracy(torch.tensor([[2.0, 1.0], [2.0, 1.0], [0.0, 1.0]]), torch.tensor([0, 0, 0])).top1
@@ -42,13 +42,13 @@ def accuracy(logits: Tensor, labels: Tensor) -> Accuracy:
 
 
 def average_precision(scores: Tensor, truth: Tensor, points: int | None = 11) -> float:
-    """Average precision in [0, 1] of a ranking by scores (n,), where truth (n,) is 1, 0, or below 0 for do-not-count.
+    """Return the average precision in [0, 1] of a ranking by scores.
 
     Args:
-        scores: The higher, the more likely.
-        truth: Whether it is so.
-        points: VOC2007's custom: the mean, over so many evenly spaced recalls, of the best precision at that recall or
-            beyond; None takes the mean precision at every right answer.
+        scores: (n,) the score of each sample; the higher, the more likely it is positive.
+        truth: (n,) 1 for a positive sample, 0 for a negative one, below 0 for a sample that does not count.
+        points: VOC2007's measure: the mean, over this many evenly spaced recalls, of the best precision at that recall
+            or above. None takes the mean precision at every positive sample.
 
     Example:
         >>> average_precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]), points=None)

@@ -1,12 +1,12 @@
-"""How good pseudo labels are as false negatives, exactly and over a whole dataset, from one contingency table.
+"""How well pseudo labels find false negatives, exactly and over a whole dataset, from one contingency table.
 
-Two samples of one pseudo label are flagged as false negatives of each other; they are if they share their label. Of a
-sample with label y and pseudo label c, in a dataset of n samples,
+Samples with the same pseudo label flag each other as false negatives; this is right if they share their true label. For
+a sample with label y and pseudo label c, in a dataset of n samples,
 
     true positive rate = (n_yc - 1) / (n_y - 1)
     true negative rate = 1 - (n_c - n_yc) / (n - n_y)
 
-where n_yc counts accepted samples of both. MTPR and MTNR are their means over samples (IFND, Table 4).
+where n_yc counts accepted samples with both. MTPR and MTNR are the means over samples (IFND, Table 4).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor
 
 
 def pair_rates(labels: Tensor, clusters: Tensor) -> tuple[float, float]:
-    """MTPR and MTNR in [0, 1] of pseudo labels.
+    """Return MTPR and MTNR in [0, 1] of pseudo labels.
 
-    A sample whose label no other sample has does not count towards the MTPR, and one without any true negative does
-    not count towards the MTNR.
+    A sample whose label no other sample has is left out of the MTPR, and a sample without a true negative is left out
+    of the MTNR.
 
     Args:
-        labels: (n,) the true ones; a negative label is unknown and matches nothing.
-        clusters: (n,) the pseudo labels; a negative one is not accepted, and its sample flags nothing.
+        labels: (n,) true labels; a negative label is unknown and equal to no other.
+        clusters: (n,) pseudo labels; a negative one is not accepted, and its sample flags no other.
 
     Example:
         >>> [round(rate, 3) for rate in pair_rates(torch.tensor([0, 0, 0, 1]), torch.tensor([5, 5, -1, 5]))]
@@ -48,7 +48,7 @@ def pair_rates(labels: Tensor, clusters: Tensor) -> tuple[float, float]:
 
 
 def _numbered(labels: Tensor) -> Tensor:
-    """Labels as 0..K-1, every unknown one as a class of its own."""
+    """Number labels 0..K-1, with every unknown label as a class of its own."""
     unknown = labels < 0
     apart = torch.where(unknown, labels.max() + 1 + torch.arange(len(labels)), labels)
     numbered: Tensor = apart.unique(return_inverse=True)[1]

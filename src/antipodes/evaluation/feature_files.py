@@ -1,4 +1,4 @@
-"""Features that somebody has already, from `.npy` files: what protocols take instead of a run."""
+"""Reading of features from `.npy` files, which protocols take instead of a run."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from antipodes.runs.towers import PairedFeatures
 
 
 def read_pairs(images: str, texts: str, owners: str | None = None) -> PairedFeatures:
-    """Features of images and texts.
+    """Read features of images and texts.
 
     Args:
-        images: File of (n, D) floats.
-        texts: File of (m, D) floats.
-        owners: File of (m,) integers, the row of the image that every text belongs to; None for one text an image, or
-            the same number of texts for each, image by image.
+        images: File with (n, D) floats.
+        texts: File with (m, D) floats.
+        owners: File with (m,) integers, the image's row for each text; None if every image has the same number of
+            texts, in the order of the images.
 
     Raises:
         ValueError: if a file cannot be read, or the shapes do not fit.
@@ -29,19 +29,19 @@ def read_pairs(images: str, texts: str, owners: str | None = None) -> PairedFeat
         each, rest = divmod(len(words), len(pictures))
         if rest:
             raise ValueError(
-                f"{len(words)} texts do not divide by {len(pictures)} images: say by --owners whose each text is"
+                f"{len(words)} texts do not divide by {len(pictures)} images: give --owners, the image of each text"
             )
         return PairedFeatures(pictures, words, torch.arange(len(pictures)).repeat_interleave(each))
     return PairedFeatures(pictures, words, _read_numbers(owners, len(words), len(pictures), "rows of the images"))
 
 
 def read_classified(images: str, classes: str, labels: str) -> ClassifiedFeatures:
-    """Features of images and of the texts that describe their classes.
+    """Read features of images and of the texts that describe their classes.
 
     Args:
-        images: File of (n, D) floats.
-        classes: File of (K, D) floats, a vector for every class.
-        labels: File of (n,) integers, the row of the class that every image belongs to.
+        images: File with (n, D) floats.
+        classes: File with (K, D) floats, one vector for each class.
+        labels: File with (n,) integers, the class's row for each image.
 
     Raises:
         ValueError: if a file cannot be read, or the shapes do not fit.

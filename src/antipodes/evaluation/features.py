@@ -10,9 +10,9 @@ from antipodes.evaluation.splits import stratified_split
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """Features (n, F) of a dataset with its labels and coarse labels (n,), None where it has none.
+    """Features (n, F) of a dataset with its labels and coarse labels (n,), or None if it has none.
 
-    Labels (n, K) of 0 and 1 are several an image.
+    Labels (n, K) of 0 and 1 stand for several labels for each image.
     """
 
     features: Tensor
@@ -20,7 +20,7 @@ class FeatureSet:
     coarse_labels: Tensor | None = None
 
     def subset(self, ids: Tensor) -> "FeatureSet":
-        """The samples ids (m,), in that order."""
+        """Return the samples with these ids (m,), in that order."""
         return FeatureSet(
             self.features[ids],
             None if self.labels is None else self.labels[ids],
@@ -29,12 +29,12 @@ class FeatureSet:
 
 
 def split_features(feature_set: FeatureSet, fraction: float = 0.2, seed: int = 0) -> tuple[FeatureSet, FeatureSet]:
-    """Split into train and test, class by class, for a dataset that has no held-out part of its own.
+    """Split into train and test, class by class, for a dataset without a test split.
 
     Args:
-        feature_set: to split; without labels, or with several an image, the split is plainly random.
+        feature_set: the features; without labels, or with several labels an image, the split is random.
         fraction: share of every class that goes to test, in (0, 1).
-        seed: of the draw.
+        seed: seed of the split.
 
     Raises:
         ValueError: if fraction is outside (0, 1), or no class has two samples.

@@ -1,7 +1,7 @@
-"""The figures of `pictures.py` but for maps, from plain numbers; matplotlib is imported here when it is needed.
+"""Figures of thresholds, flags and their quality, from plain numbers (`map_figures.py` draws maps).
 
-Figures are drawn on a canvas of their own, so that neither pyplot nor anybody's backend is touched. They are made to be
-read at 900 pixels. Line styles, markers and signs repeat what colours say.
+matplotlib is imported when a figure is drawn. Figures use a canvas of their own, so pyplot and the user's backend are
+not changed. They are sized for 900 pixels. Line styles, markers and signs repeat what colours show.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 WIDTH, DOTS = 9.0, 100  # inches, dots per inch
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#CC3311", "#BBBBBB"
 COLOURS = ["#332288", "#CC6677", "#117733", "#DDCC77", "#88CCEE", "#882255", "#44AA99", "#999933", "#AA4499", "#222222"]
-MOST_POINTS = 2000  # that a scatter shows: more hide each other
+MOST_POINTS = 2000  # points in a scatter plot, at most: more would hide each other
 
 
 class Thresholds(NamedTuple):
-    """Thresholds (n,) by name, such as learned, with their mean absolute error to the truth (n,)."""
+    """Thresholds (n,) by name, such as learned, each with its mean absolute error to the true ones (n,)."""
 
     title: str
     truth: Tensor
     found: Mapping[str, tuple[Tensor, float]]
 
 
-class Tile(NamedTuple):
-    """An image (3, H, W) uint8 with words below it; `right` frames it as a right or wrong one, None not at all."""
+class ImageTile(NamedTuple):
+    """An image (3, H, W) uint8 with a caption; `right` gives it a green or red frame, None no frame."""
 
     image: Tensor
     caption: str
@@ -42,7 +42,7 @@ class Tile(NamedTuple):
 
 
 def new_figure(height: float, title: str) -> Figure:
-    """An empty figure with a canvas that draws into memory.
+    """Return an empty figure with a canvas that draws into memory.
 
     Raises:
         ValueError: if matplotlib is missing.
@@ -59,14 +59,14 @@ def new_figure(height: float, title: str) -> Figure:
 
 
 def save(figure: Figure, file: Path, file_format: str) -> None:
-    """Write a figure; the file is whole or not there."""
+    """Write a figure to a file, whole or not at all."""
     key = "Software" if file_format == "png" else "Creator"
     with replacing(file) as temporary:
         figure.savefig(temporary, format=file_format, metadata={key: MARK})
 
 
 def thresholds_figure(parts: Sequence[Thresholds]) -> Figure:
-    """A row for each part: how its thresholds are distributed, and each against the true one of its sample."""
+    """Draw a row for each policy part: the distribution of thresholds, and each threshold against the true one."""
     figure = new_figure(
         4.0 * len(parts), "Thresholds and the quantiles they stand for, on views augmented as in training"
     )
@@ -80,7 +80,7 @@ def thresholds_figure(parts: Sequence[Thresholds]) -> Figure:
         shown = min(len(part.truth), MOST_POINTS)
         some = torch.arange(shown) * len(part.truth) // shown
         left.hist(part.truth.numpy(), bins=edges, color=GREY, label="dataset quantile (truth)")
-        for name, (values, error) in reversed(known.items()):  # what was learned comes last, on top
+        for name, (values, error) in reversed(known.items()):  # the learned thresholds are drawn last, on top
             colour, width, marker = (BLUE, 2.2, "o") if name == "learned" else (ORANGE, 1.4, "x")
             label = f"{name}, MAE {error:.3f}"
             left.hist(values.numpy(), bins=edges, histtype="step", color=colour, linewidth=width, label=label)
@@ -93,7 +93,7 @@ def thresholds_figure(parts: Sequence[Thresholds]) -> Figure:
 
 
 def flagged_figure(epochs: Sequence[float], shares: Sequence[float], alphas: Mapping[str, float]) -> Figure:
-    """The share of candidates flagged, in percent, over epochs, with the share that the policy aims at."""
+    """Draw the share of flagged candidates over epochs, in percent, and the share alpha that the policy targets."""
     figure = new_figure(3.6, "Candidates flagged as false negatives")
     axes = figure.subplots()
     _curve(axes, epochs, shares, BLUE, "-", "flagged")
@@ -103,25 +103,25 @@ def flagged_figure(epochs: Sequence[float], shares: Sequence[float], alphas: Map
     return figure
 
 
-def judged(line: Mapping[str, Any]) -> dict[str, Any]:
-    """An epoch's line of metrics.jsonl without the precisions of no flags, which are logged as 0."""
+def without_empty_precisions(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an epoch's line of metrics.jsonl without precisions of no flags, which are logged as 0."""
     nothing = [f"{level}precision" for level in ("", "coarse_") if _flags_nothing(line, level)]
     return {name: value for name, value in line.items() if name not in nothing}
 
 
 def _flags_nothing(line: Mapping[str, Any], level: str) -> bool:
-    """Whether no pair was flagged in the steps of an epoch that were judged by labels of a level.
+    """Return True if no pair was flagged in the steps of an epoch that were scored by labels of a level.
 
-    A ring has no share of flags, with or without a detector beside it: there the recall tells. Where an epoch flagged
-    something and its judged steps did not, the mean over anchors does: without a flag it counts as 1.
+    A ring has no flagged share; then the recall decides. If the epoch has flags but its scored steps have none, the
+    mean precision over anchors shows it: an anchor without a flag counts as 1.
     """
     if not line.get("flagged_share", line.get("recall")):
         return True
     return line.get(f"{level}precision") == 0 and line.get(f"{level}anchor_precision") == 1
 
 
-def detection_figure(lines: Sequence[Mapping[str, Any]], levels: Mapping[str, str]) -> Figure:
-    """Precision, recall and F1 over epochs, and the means over anchors; `levels` maps a prefix to its name."""
+def flag_quality_figure(lines: Sequence[Mapping[str, Any]], levels: Mapping[str, str]) -> Figure:
+    """Draw precision, recall and F1, and the rates over anchors, by epoch; `levels` maps a prefix to its name."""
     figure = new_figure(4.2, "Flags judged by labels")
     left, right = figure.subplots(1, 2)
     epochs = [line["epoch"] for line in lines]
@@ -130,7 +130,14 @@ def detection_figure(lines: Sequence[Mapping[str, Any]], levels: Mapping[str, st
         for (prefix, level), style in zip(levels.items(), ("-", "--"), strict=False):
             for name, colour in zip(names, (BLUE, ORANGE, GREEN), strict=False):
                 label = (name if len(name) > 4 else name.upper()) + level
-                _curve(axes, epochs, [judged(line).get(prefix + name) for line in lines], colour, style, label)
+                _curve(
+                    axes,
+                    epochs,
+                    [without_empty_precisions(line).get(prefix + name) for line in lines],
+                    colour,
+                    style,
+                    label,
+                )
     columns = 2 if len(levels) > 1 else 3
     finish_epochs(left, "over all pairs", "%", columns)
     finish_epochs(right, "true positive and negative rate, mean over anchors", "%", columns)
@@ -138,20 +145,20 @@ def detection_figure(lines: Sequence[Mapping[str, Any]], levels: Mapping[str, st
 
 
 def flags_figure(
-    rows: Sequence[Sequence[Sequence[Tile]]],
+    rows: Sequence[Sequence[Sequence[ImageTile]]],
     columns: int,
     framed: bool,
     names: Sequence[str] = (),
     lines: int = 0,
 ) -> Figure:
-    """A grid of images: a row for each anchor, which comes first, then blocks of what is flagged for it.
+    """Draw a grid of images with a row for each anchor: the anchor first, then blocks of the images it flags.
 
     Args:
-        rows: Of every anchor its own tile as a block of one, then a block for each policy that flags.
-        columns: Tiles of a block at most.
-        framed: Whether right and wrong ones are told apart.
-        names: Of the blocks, where there are several.
-        lines: More lines of words below every image than the usual two.
+        rows: For each anchor its own tile as a block of one, then a block for each policy.
+        columns: Tiles in a block, at most.
+        framed: True if right and wrong flags have frames.
+        names: Names of the blocks, if there are several.
+        lines: Caption lines below every image in addition to two.
     """
     key = ": green ✓ same label, red ✗ another" if framed else ""
     figure = new_figure(0.6 + (1.32 + 0.12 * lines) * len(rows), f"Anchors, and what their views flag{key}")
@@ -171,7 +178,7 @@ def flags_figure(
     return figure
 
 
-def _show(axes: Axes, tile: Tile) -> None:
+def _show(axes: Axes, tile: ImageTile) -> None:
     axes.set_axis_on()
     axes.imshow(tile.image.permute(1, 2, 0).numpy(), interpolation="nearest")
     axes.set(xticks=[], yticks=[])
@@ -192,7 +199,7 @@ def _curve(
 
 
 def finish_epochs(axes: Axes, title: str, y: str, columns: int = 3) -> None:
-    """Finish a figure of epochs as `finish` does, with whole epochs along x and 0 at the bottom."""
+    """Finish axes over epochs as `finish` does, with whole epochs along x and y starting at 0."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -201,7 +208,7 @@ def finish_epochs(axes: Axes, title: str, y: str, columns: int = 3) -> None:
 
 
 def finish(axes: Axes, title: str, x: str, y: str, columns: int = 3) -> None:
-    """Words, a light grid, and a legend of so many columns below the axes, where it covers nothing; none of 0."""
+    """Set titles, a light grid, and a legend with `columns` columns below the axes; 0 draws no legend."""
     axes.set_title(title, fontsize=10)
     axes.set(xlabel=x, ylabel=y)
     axes.grid(color="#E5E5E5", linewidth=0.6)
@@ -212,7 +219,7 @@ def finish(axes: Axes, title: str, x: str, y: str, columns: int = 3) -> None:
 
 
 def shared_legend(figure: Figure, panels: Any, columns: int = 5) -> None:
-    """One legend for all panels below them."""
+    """Draw one legend for all panels below them."""
     handles: dict[str, Any] = {}
     for axes in panels:
         found, labels = axes.get_legend_handles_labels()

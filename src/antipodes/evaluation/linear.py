@@ -2,11 +2,11 @@
 
 1. Hold out a fifth of every class of the training set.
 2. Fit along a path of strengths, from strong to weak, each fit starting at the last one's solution;
-   keep the strength with the highest accuracy on the held-out fifth. The test set has no say in it.
+   keep the strength with the highest accuracy on the held-out fifth. The test set has no influence.
 3. Fit again on all of the training set with that strength, and score on the test set.
 
 The objective is mean cross-entropy + strength / 2 * ||weight||^2 on features standardised by the training set's
-mean and deviation; the bias is free. It is convex, so the only thing to choose about the optimiser is when to stop.
+mean and deviation, without a penalty on the bias. It is convex, so all optimisers reach the same minimum.
 """
 
 import math
@@ -24,8 +24,8 @@ from antipodes.functional.checks import check_features, check_pair, number_class
 
 # Half decades from 10 to 10^-6, wide on both sides of the optima of features tried so far (0.01 to 0.3).
 STRENGTHS = tuple(10 ** (1 - step / 2) for step in range(15))
-# The path ends after this many strengths in a row that improve nothing: weak ones are slow to fit. The loss counts
-# besides the accuracy, as strong penalties may all answer the most frequent class, a plateau that is not the summit.
+# The path ends after this many strengths in a row that improve neither accuracy nor loss: weak ones are slow to fit.
+# The loss counts too, because strong penalties may all predict the most frequent class, with equal accuracy.
 PATIENCE = 3
 
 
@@ -45,7 +45,7 @@ class Classifier:
 
 @dataclass(frozen=True)
 class LinearResult:
-    """Accuracies on test, and how the strength was chosen: the accuracy of each on the held-out part of train."""
+    """Accuracies on test, the chosen strength, and the accuracy of each strength on the held-out part of train."""
 
     accuracy: Accuracy
     strength: float

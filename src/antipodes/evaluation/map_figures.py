@@ -1,4 +1,4 @@
-"""Maps of features in two dimensions, from plain numbers: coloured points, centroids, thumbnails."""
+"""Figures of two-dimensional maps of features, from plain numbers: coloured points, centroids, thumbnails."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MARKERS = "o^sDvP*X"  # for every further ten classes another one
-MOST_CLASSES = 20  # with a legend
-THUMBNAILS = 16  # along a side of a map without labels
-FEW = 0.01  # the share of points on every side that may lie outside of a map's frame
+MARKERS = "o^sDvP*X"  # another marker for each further ten classes
+MOST_CLASSES = 20  # classes in a legend, at most
+THUMBNAILS = 16  # thumbnails along a side of a map without labels
+FEW = 0.01  # share of points on each side that may lie outside the map's frame
 
 
 class Column(NamedTuple):
-    """A map of several: its points (n, 2) and what they are the map of."""
+    """One of several maps: its points (n, 2) and its title."""
 
     title: str
     points: Tensor
@@ -31,8 +31,8 @@ class Column(NamedTuple):
 class Panel(NamedTuple):
     """A colouring of a map.
 
-    `classes` (n,) has -1 for points that belong nowhere, which `unplaced` names; `names` are those of the classes where
-    a legend makes sense; `centroids` (k,) are the points that stand for the middle of each class, -1 for none.
+    `classes` (n,) is -1 for points without a class, which `unplaced` names; `names` are the classes' names in the
+    legend, if there is one; `centroids` (k,) are the points nearest to each class's centroid, -1 for none.
     """
 
     title: str
@@ -42,14 +42,14 @@ class Panel(NamedTuple):
     centroids: Tensor | None = None
 
 
-def map_figure(points: Tensor, title: str, panels: Sequence[Panel], images: Tensor | None = None) -> Figure:
-    """Points (n, 2), once for each colouring, with a legend of at most MOST_CLASSES names.
+def coloured_map_figure(points: Tensor, title: str, panels: Sequence[Panel], images: Tensor | None = None) -> Figure:
+    """Draw points (n, 2) once for each colouring, with a legend of at most MOST_CLASSES names.
 
     Args:
-        points: Where every sample lies.
-        title: Of the figure.
+        points: The position of every sample.
+        title: Title of the figure.
         panels: The colourings.
-        images: (n, 3, H, W) uint8, drawn instead of grey points where a colouring has no class at all.
+        images: (n, 3, H, W) uint8, drawn instead of grey points if a colouring has no classes.
     """
     figure = new_figure(5.8 if len(panels) > 1 else 7.0, title)
     row: Any = figure.subplots(1, len(panels), squeeze=False)
@@ -68,7 +68,7 @@ def map_figure(points: Tensor, title: str, panels: Sequence[Panel], images: Tens
 
 
 def maps_figure(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Panel]]) -> Figure:
-    """A map beside the other, each once for every row's colouring of it, with one legend of at most MOST_CLASSES."""
+    """Draw several maps in columns and their colourings in rows, with one legend of at most MOST_CLASSES names."""
     figure = new_figure(1.2 + 2.4 * len(rows), title)
     grid: Any = figure.subplots(len(rows), len(columns), squeeze=False)
     for number, (cells, panels) in enumerate(zip(grid, rows, strict=True)):
@@ -88,7 +88,7 @@ def maps_figure(title: str, columns: Sequence[Column], rows: Sequence[Sequence[P
 
 
 def rows_figure(title: str, rows: Mapping[str, Sequence[Column]], panel: Panel) -> Figure:
-    """Maps of several things over time, a row for each name, all coloured alike, with one legend."""
+    """Draw maps over time with a row for each name, all with the same colouring and one legend."""
     figure = new_figure(1.2 + 2.2 * len(rows), title)
     most = max(len(columns) for columns in rows.values())
     grid: Any = figure.subplots(len(rows), most, squeeze=False)
@@ -124,12 +124,12 @@ def _map(axes: Axes, points: Tensor, panel: Panel, size: float) -> None:
 
 
 def _thumbnails(axes: Axes, points: Tensor, images: Tensor) -> None:
-    """Images on a grid over the map, each the one nearest to the middle of its cell; empty cells stay empty."""
+    """Draw images on a grid over the map, in each cell the one nearest to its middle; empty cells stay empty."""
     (left, right), (low, high) = _limits(points)
     side = max(right - left, high - low) / THUMBNAILS
     cell = ((points - torch.tensor([left, low])) / side).floor()
     offset = ((points - torch.tensor([left, low])) / side - cell - 0.5).square().sum(1)
-    whole = torch.tensor([right - left, high - low]) / side - 1  # a thumbnail is shown if all of it is inside
+    whole = torch.tensor([right - left, high - low]) / side - 1  # only thumbnails that lie inside as a whole are shown
     inside = ((cell >= 0) & (cell <= whole + 1e-6)).all(1)
     shown: dict[tuple[int, int], int] = {}
     for number in offset.argsort().tolist():
@@ -143,10 +143,10 @@ def _thumbnails(axes: Axes, points: Tensor, images: Tensor) -> None:
 
 
 def _frame(axes: Axes, points: Tensor) -> None:
-    """No ticks, as the axes of such a map have no meaning, and limits that a few far points do not stretch."""
+    """Remove ticks, because the axes have no meaning, and set limits that a few far points do not stretch."""
     (left, right), (low, high) = _limits(points)
     axes.set(xticks=[], yticks=[])
-    # not xlim and ylim, which fight with the equal aspect
+    # not xlim and ylim, which conflict with the equal aspect
     axes.dataLim.set_points(np.array([[left, low], [right, high]]))
     axes.margins(0)
     axes.set_autoscale_on(True)
@@ -154,7 +154,7 @@ def _frame(axes: Axes, points: Tensor) -> None:
 
 
 def _limits(points: Tensor) -> list[tuple[float, float]]:
-    """What all but a few points lie between, with a margin wide enough for whole markers."""
+    """Return limits that include all but a few points, with a margin for whole markers."""
     limits = []
     for values in points.T.double():
         low, high = torch.quantile(values, torch.tensor([FEW, 1 - FEW], dtype=values.dtype)).tolist()

@@ -1,4 +1,4 @@
-"""Maps of a run's features: at its end, over its epochs, and of several runs beside each other."""
+"""Maps of a run's features in two dimensions: at its end, over its epochs, and of several runs in comparison."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAP_SAMPLES = 2000
-MAPS_SHOWN = 4  # epochs beside each other
+MAPS_SHOWN = 4  # epochs in a figure
 
 
-def feature_map(method: Method, data: Samples, progress: float, seed: int) -> Figure:
-    """The encoder's features in two dimensions, coloured by label and by IFND's pseudo labels."""
+def feature_map_figure(method: Method, data: Samples, progress: float, seed: int) -> Figure:
+    """Draw the encoder's features in two dimensions, coloured by label and by IFND's pseudo labels."""
     ids = sample(len(data), MAP_SAMPLES, seed)
     features = normalise(tower_features(method, subset(data, ids)))
     points, how = planar(features, seed)
@@ -35,11 +35,13 @@ def feature_map(method: Method, data: Samples, progress: float, seed: int) -> Fi
     if pseudo := pseudo_labels(method, ids, progress):
         panels.append(pseudo_panel(pseudo, features))
     images = data.fetch(ids) if data.labels is None else None
-    return map_figures.map_figure(points, f"Features of {len(ids)} images of {data.name}, {how}", panels, images)
+    return map_figures.coloured_map_figure(
+        points, f"Features of {len(ids)} images of {data.name}, {how}", panels, images
+    )
 
 
 def epoch_maps(run: Run, data: Samples, seed: int) -> Figure | None:
-    """The features of the same images after several epochs; None if the run kept no snapshots."""
+    """Draw the features of the same images after several epochs; return None if the run kept no snapshots."""
     chosen = _some_snapshots(run)
     if not chosen:
         return None
@@ -51,10 +53,10 @@ def epoch_maps(run: Run, data: Samples, seed: int) -> Figure | None:
     return map_figures.maps_figure(title, columns, rows)
 
 
-def compared_epochs(runs: Sequence[tuple[str, Run]], data: Samples, seed: int) -> Figure | None:
-    """The features of the same images after several epochs, a row for every run that kept snapshots, with its name.
+def compared_epochs_figure(runs: Sequence[tuple[str, Run]], data: Samples, seed: int) -> Figure | None:
+    """Draw the features of the same images after several epochs, with a row for every run that kept snapshots.
 
-    None where fewer than two did.
+    Returns None if fewer than two did.
     """
     found = {name: chosen for name, run in runs if (chosen := _some_snapshots(run))}
     if len(found) < 2:
@@ -68,24 +70,26 @@ def compared_epochs(runs: Sequence[tuple[str, Run]], data: Samples, seed: int) -
 
 
 def _some_snapshots(run: Run) -> list[Snapshot]:
-    """The first snapshot of a run, the last, and as even as can be between them."""
+    """Return the first snapshot of a run, the last, and others evenly between them."""
     snapshots = load_snapshots(run)
     places = torch.linspace(0, len(snapshots) - 1, min(MAPS_SHOWN, len(snapshots))).round().int().tolist()
     return [snapshots[place] for place in places]
 
 
 def _columns(chosen: Sequence[Snapshot], seed: int) -> tuple[list[Column], str]:
-    """A map of every snapshot, each going on from the one before, and how they came about."""
+    """Return a map of every snapshot, each starting from the previous one, and how they were computed."""
     columns, last, how = [], None, ""
     for snapshot in chosen:
         points, how = planar(snapshot.features.float(), seed, last)
         columns.append(Column(f"epoch {snapshot.epoch}" if snapshot.epoch else "before training", points))
-        last = points if snapshot.epoch else None  # what is not trained is no start for what is
+        last = points if snapshot.epoch else None  # the map of an untrained encoder is no useful start
     return columns, how
 
 
-def compared_maps(methods: Sequence[tuple[str, Method]], data: Samples, progress: Sequence[float], seed: int) -> Figure:
-    """The features of the same images under several methods, each with its name, coloured alike."""
+def compared_maps_figure(
+    methods: Sequence[tuple[str, Method]], data: Samples, progress: Sequence[float], seed: int
+) -> Figure:
+    """Draw the features of the same images under several methods, each with its name, with the same colours."""
     ids = sample(len(data), MAP_SAMPLES, seed)
     some = subset(data, ids)
     columns, below = [], []
@@ -101,17 +105,17 @@ def compared_maps(methods: Sequence[tuple[str, Method]], data: Samples, progress
 
 
 def planar(features: Tensor, seed: int, start: Tensor | None = None) -> tuple[Tensor, str]:
-    """Two dimensions of features (n, F), and how they came about: t-SNE after PCA, or PCA without scikit-learn.
+    """Reduce features (n, F) to two dimensions, (n, 2), and say how: t-SNE after PCA, or PCA without scikit-learn.
 
     Args:
-        features: The features.
-        seed: Of t-SNE.
-        start: Points (n, 2) of a similar map of the same samples. t-SNE goes on from them, and what comes out is turned
-            and shifted onto them, so that a sample stays about where it was. Such a map means the same turned, mirrored
-            or shifted, and t-SNE drifts as a whole because its step sizes differ between the two coordinates.
+        features: (n, F).
+        seed: Seed of t-SNE.
+        start: Points (n, 2) of a similar map of the same samples. t-SNE starts from them, and its result is rotated and
+            shifted onto them, so that a sample stays about where it was: rotation, reflection and shift do not matter
+            in such a map, and t-SNE drifts as a whole because its step sizes differ between the two coordinates.
     """
     if not have_spread(features):
-        return torch.zeros(len(features), 2), "all of which are equal, so that there is nothing to map"
+        return torch.zeros(len(features), 2), "which are all equal, so there is nothing to map"
     centred = (features - features.mean(0)).double()
     _, _, directions = torch.linalg.svd(centred, full_matrices=False)
     try:
@@ -122,14 +126,14 @@ def planar(features: Tensor, seed: int, start: Tensor | None = None) -> tuple[Te
     reduced = (centred @ directions[:50].T).float().numpy()
     perplexity = min(30.0, (len(reduced) - 1) / 3)
     options: dict[str, Any] = {"perplexity": perplexity, "random_state": seed}
-    if start is not None:  # it is sorted already: to exaggerate would throw its points about once more
+    if start is not None:  # the start is sorted already, and exaggeration would scatter its points again
         options |= {"init": start.float().numpy(), "early_exaggeration": 1.0}
     points = torch.from_numpy(TSNE(**options).fit_transform(reduced))
     return points if start is None else turned(points, start), "t-SNE after PCA"
 
 
 def turned(points: Tensor, others: Tensor) -> Tensor:
-    """Points (n, 2) after the rotation or reflection, and the shift, that bring them nearest to others (n, 2)."""
+    """Rotate or reflect, and shift, points (n, 2) so that they are nearest to others (n, 2)."""
     centred, middle = points - points.mean(0), others.mean(0).to(points)
     left, _, right = torch.linalg.svd(centred.T @ (others.to(points) - middle))
     result: Tensor = centred @ left @ right + middle
@@ -137,16 +141,16 @@ def turned(points: Tensor, others: Tensor) -> Tensor:
 
 
 def true_panel(data: Samples, ids: Tensor) -> Panel:
-    """The colouring of some samples by the finest labels that a legend can name."""
+    """Return the colouring of some samples by the finest labels that fit into a legend."""
     labels, names, level = _few_labels(data)
     classes = torch.full_like(ids, -1) if labels is None else labels[ids]
     return Panel(f"{level} labels" if labels is not None else "no labels", classes, names)
 
 
 def pseudo_panel(labels_by_clusters: dict[int, Tensor], features: Tensor) -> Panel:
-    """The colouring by the coarsest pseudo labels (m,) of samples with these features (m, F).
+    """Return the colouring by the coarsest pseudo labels (m,) of samples with features (m, F).
 
-    A centroid is shown at the sample nearest to it: the one most similar to the mean of its cluster's samples.
+    A centroid is shown at the sample that is most similar to the mean of the cluster's samples.
     """
     if not labels_by_clusters:
         return Panel("no pseudo labels yet", torch.full((len(features),), -1), {})
@@ -161,7 +165,7 @@ def pseudo_panel(labels_by_clusters: dict[int, Tensor], features: Tensor) -> Pan
 
 
 def _few_labels(data: Samples) -> tuple[Tensor | None, dict[int, str], str]:
-    """The finest labels that a legend can name; where there are none, the finest, without names."""
+    """Return the finest labels that fit into a legend; if there are none, the finest labels without names."""
     for labels, classes, level in (
         (data.labels, data.classes, "true"),
         (data.coarse_labels, data.coarse_classes, "coarse"),

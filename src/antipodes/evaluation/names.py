@@ -23,7 +23,7 @@ PROTOCOLS: dict[str, str] = {
 }
 
 DEFAULT = ("linear", "knn")
-"""What is measured unless told otherwise, and of data without labels:"""
+"""The default protocols, and those for data without labels:"""
 DEFAULT_WITHOUT_LABELS = ("label-free",)
 
 LABELS_ARE_NEEDED = (
@@ -32,11 +32,11 @@ LABELS_ARE_NEEDED = (
 )
 
 SETTINGS = ("linear strength", "linear-sgd rate", "fine-tune rate")
-"""How the names of what a protocol reports besides scores begin: in the JSON, not in the table."""
+"""Prefixes of settings that a protocol reports besides scores: they are in the JSON, not in the table."""
 
 
 def is_setting(score: str) -> bool:
-    """Whether a reported number is a setting that a protocol chose, and no score.
+    """Return True if a reported number is a setting that a protocol chose, not a score.
 
     Example:
         >>> is_setting("linear strength"), is_setting("linear top-1")

@@ -1,7 +1,7 @@
 """Pictures of a finished run: its thresholds, its flags over time and in images, maps of its features.
 
-Each picture is a function of a `Subject`, or of several to compare, that returns a figure, or raises `Skipped` with the
-reason.
+Each picture is a function of a `PicturedRun`, or of several to compare. It returns a figure, or raises `Skipped` with
+the reason why it does not apply.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 
 from antipodes.data import Samples
 from antipodes.evaluation import figures, maps
-from antipodes.evaluation.judged import Judged, judge, judged_embeddings
-from antipodes.evaluation.thresholds import errors, mean_share, measure
-from antipodes.evaluation.tiles import Flags, caption_lines, flagged_tiles, tile
+from antipodes.evaluation.compared import ComparedEmbeddings, compared_embeddings, judge_frozen
+from antipodes.evaluation.thresholds import errors, mean_share, policy_thresholds
+from antipodes.evaluation.tiles import AnchorFlags, caption_lines, flagged_tiles, tile
 from antipodes.functional import flagged_block
 from antipodes.methods import Method
 from antipodes.negatives import FNC, GloFND, Policy
@@ -31,15 +31,15 @@ from antipodes.seeding import generator
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FLAGGED_SHOWN = 8  # images beside an anchor
+FLAGGED_SHOWN = 8  # flagged images of an anchor
 
 
 class Skipped(Exception):
-    """A picture does not apply to a run; the message says why."""
+    """A picture does not apply to a run; the message gives the reason."""
 
 
-class Picture(NamedTuple):
-    """A picture's name, and either its file or the reason why there is none."""
+class DrawnPicture(NamedTuple):
+    """A picture's name, and either its file or the reason why it was skipped."""
 
     name: str
     file: Path | None
@@ -47,15 +47,15 @@ class Picture(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A run as the pictures see it.
+class PicturedRun:
+    """A run with everything that pictures need.
 
     Args:
         run: The run.
-        method: Its method, with its last weights.
+        method: Its method, with the weights of the last checkpoint.
         data: Its training data.
-        anchors: How many anchors the grid of flags shows.
-        seed: Of the choice of samples.
+        anchors: Number of anchors in the grid of flags.
+        seed: Seed of the choice of samples.
     """
 
     run: Run
@@ -71,16 +71,16 @@ class Subject:
 
     @cached_property
     def epochs(self) -> list[dict[str, Any]]:
-        """The epoch lines of metrics.jsonl."""
+        """The lines of epochs in metrics.jsonl."""
         return read_epochs(self.run.folder)
 
     @property
     def progress(self) -> float:
-        """The share of training that is done, by the epoch lines; 1 where there are none."""
+        """The share of training that is done, by the lines of epochs; 1 if there are none."""
         return min(1.0, self.epochs[-1]["epoch"] / self.config["epochs"]) if self.epochs else 1.0
 
     def require_policy(self, direction: str | None = None) -> Policy:
-        """The policy of a direction, by default the first; a picture that asks for it is skipped without one."""
+        """Return the policy of a direction, by default the first; without a policy the picture is skipped."""
         policies = {name: each.negatives for name, each in self.method.pair_losses().items()}
         found = [policies[name] for name in ([direction] if direction else policies) if policies[name] is not None]
         if not found or found[0] is None:
@@ -89,47 +89,49 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """What was trained, in a few words."""
+        """A short name of the run: method and policy."""
         policy = self.config["negatives"]["name"]
         return str(self.config["method"]["name"]) + ("" if policy == "none" else f" + {policy}")
 
     @cached_property
-    def judged(self) -> Judged:
-        """What the policy judges: embeddings of views as in training, those of the false-negatives protocol."""
+    def judged(self) -> ComparedEmbeddings:
+        """The embeddings that the policy compares, on views as in training."""
         return self.judged_in(None)
 
-    def judged_in(self, direction: str | None) -> Judged:
-        """What the policy of a direction judges."""
+    def judged_in(self, direction: str | None) -> ComparedEmbeddings:
+        """Return the embeddings that the policy of a direction compares."""
         recipe = build_augmentation(self.config["augmentation"], self.data.image_size, self.method.normalised)
-        return judged_embeddings(self.method, self.data, recipe, self.seed, direction)
+        return compared_embeddings(self.method, self.data, recipe, self.seed, direction)
 
 
-def draw(run: Run, folder: Path, anchors: int = 8, file_format: str = "png", seed: int = 0) -> Iterator[Picture]:
-    """Draw every picture that applies to a run into a folder, and tell of each as it is done.
+def draw_pictures(
+    run: Run, folder: Path, anchors: int = 8, file_format: str = "png", seed: int = 0
+) -> Iterator[DrawnPicture]:
+    """Draw every picture that applies to a run into a folder; yield each when it is done.
 
     Raises:
         ValueError: if matplotlib is missing, anchors is below 1, or the run cannot be opened.
     """
     _check(anchors)
-    subject = Subject(run, *open_method(run), anchors, seed)
+    subject = PicturedRun(run, *open_method(run), anchors, seed)
     yield from _draw({name: partial(picture, subject) for name, picture in PICTURES.items()}, folder, file_format)
 
 
-def draw_compared(
+def draw_compared_pictures(
     runs: Sequence[Run], folder: Path, anchors: int = 8, file_format: str = "png", seed: int = 0
-) -> Iterator[Picture]:
-    """Draw several runs of the same data beside each other: maps of their features, and what they flag.
+) -> Iterator[DrawnPicture]:
+    """Draw several runs of the same data in comparison: maps of their features, and the images that they flag.
 
     Raises:
-        ValueError: as `draw`, and if the runs were trained on different data.
+        ValueError: as `draw_pictures`, or if the runs were trained on different data.
     """
     _check(anchors)
-    subjects = [Subject(run, *open_method(run), anchors, seed) for run in runs]
+    subjects = [PicturedRun(run, *open_method(run), anchors, seed) for run in runs]
     for other in subjects[1:]:
         if other.data.fingerprint != subjects[0].data.fingerprint:
             raise ValueError(
                 f"{other.run.folder} was trained on other data than {subjects[0].run.folder}: "
-                "pictures beside each other show the same images"
+                "compared pictures need the same images"
             )
     yield from _draw({name: partial(picture, subjects) for name, picture in COMPARED.items()}, folder, file_format)
 
@@ -137,29 +139,29 @@ def draw_compared(
 def _check(anchors: int) -> None:
     if anchors < 1:
         raise ValueError(f"anchors must be at least 1, got {anchors}: it is the number of rows in the grid of flags")
-    figures.new_figure(1.0, "")  # without matplotlib nothing needs to be opened
+    figures.new_figure(1.0, "")  # raises without matplotlib, before a run is opened
 
 
-def _draw(pictures: Mapping[str, Callable[[], Figure]], folder: Path, file_format: str) -> Iterator[Picture]:
+def _draw(pictures: Mapping[str, Callable[[], Figure]], folder: Path, file_format: str) -> Iterator[DrawnPicture]:
     folder.mkdir(parents=True, exist_ok=True)
     for name, picture in pictures.items():
         try:
             figure = picture()
         except Skipped as reason:
-            yield Picture(name, None, str(reason))
+            yield DrawnPicture(name, None, str(reason))
             continue
         file = folder / f"{name}.{file_format}"
         figures.save(figure, file, file_format)
-        yield Picture(name, file)
+        yield DrawnPicture(name, file)
 
 
-def thresholds(subject: Subject) -> Figure:
-    """How thresholds, true quantiles and batch quantiles are distributed (GloFND and FNC)."""
+def thresholds(subject: PicturedRun) -> Figure:
+    """Draw the distributions of thresholds, true quantiles and batch quantiles (GloFND and FNC)."""
     policy, batch_size = subject.require_policy(), subject.config["batch_size"]
     if not any(isinstance(part, (GloFND, FNC)) for part in policy.modules()):
         raise Skipped("the policy has no thresholds, GloFND and FNC do")
     drawn = []
-    for part, truth, found in measure(policy, subject.judged, batch_size, subject.seed):
+    for part, truth, found in policy_thresholds(policy, subject.judged, batch_size, subject.seed):
         names = {"threshold": "learned", "batch": "batch quantile (FNC)"}
         judged = {names[name]: (found[name], errors(found[name], truth)[0]) for name in names if name in found}
         title = f"{type(part).__name__}, alpha {mean_share(part.alpha):g}, batches of {batch_size}"
@@ -167,8 +169,8 @@ def thresholds(subject: Subject) -> Figure:
     return figures.thresholds_figure(drawn)
 
 
-def flagged(subject: Subject) -> Figure:
-    """The share of flagged candidates over epochs."""
+def flagged(subject: PicturedRun) -> Figure:
+    """Draw the share of flagged candidates over epochs."""
     parts = subject.require_policy().modules()
     lines = [line for line in subject.epochs if line.get("flagged_share") is not None]
     if not lines:
@@ -177,20 +179,20 @@ def flagged(subject: Subject) -> Figure:
     return figures.flagged_figure([line["epoch"] for line in lines], [line["flagged_share"] for line in lines], alphas)
 
 
-def detection(subject: Subject) -> Figure:
-    """Precision, recall and F1 of the flags over epochs."""
+def detection(subject: PicturedRun) -> Figure:
+    """Draw precision, recall and F1 of the flags over epochs."""
     subject.require_policy()
     if subject.data.labels is None:
-        raise Skipped("the data has no labels to judge flags by")
+        raise Skipped("the data has no labels, by which flags are scored")
     lines = [line for line in subject.epochs if "precision" in line]
     if not lines:
-        raise Skipped("no epoch has a step whose flags were judged, train with a lower --log_every")
+        raise Skipped("no epoch has a step whose flags were scored, train with a lower --log_every")
     coarse = any("coarse_precision" in line for line in lines)
-    return figures.detection_figure(lines, {"": ", fine labels", "coarse_": ", coarse"} if coarse else {"": ""})
+    return figures.flag_quality_figure(lines, {"": ", fine labels", "coarse_": ", coarse"} if coarse else {"": ""})
 
 
-def flags(subject: Subject) -> Figure:
-    """Anchors with the images they flag most strongly; of images with captions, what each direction flags."""
+def flags(subject: PicturedRun) -> Figure:
+    """Draw anchors with the images that they flag; for images with captions, a block for each direction."""
     directions = [name for name, each in subject.method.pair_losses().items() if each.negatives is not None]
     several = len(directions) > 1 and bool(subject.data.captions(0))
     asked: list[str | None] = [*directions] if several else [None]
@@ -207,15 +209,17 @@ def flags(subject: Subject) -> Figure:
     return figures.flags_figure(tiles, columns, data.labels is not None, names, caption_lines(data))
 
 
-def strongest_flags(subject: Subject, batch_size: int | None = None, direction: str | None = None) -> list[Flags]:
-    """What the first anchors of a random batch flag among its samples; one flag of several rules is enough."""
+def strongest_flags(
+    subject: PicturedRun, batch_size: int | None = None, direction: str | None = None
+) -> list[AnchorFlags]:
+    """Return the flags of the first anchors of a random batch, most similar first; a flag of any rule counts."""
     policy = subject.require_policy(direction)
     judged = subject.judged if direction is None else subject.judged_in(direction)
     order = torch.randperm(len(subject.data), generator=generator("pictures", subject.seed))
     ids = order[: batch_size or subject.config["batch_size"]]
     pairs = judged.pairs(ids)
     samples = subject.data.sample_ids(ids)
-    rules = judge(policy, pairs, subject.progress)
+    rules = judge_frozen(policy, pairs, subject.progress)
     found = []
     for row in range(min(subject.anchors, len(ids))):
         similarity = pairs.keys()[0] @ pairs.anchors[row]
@@ -225,33 +229,33 @@ def strongest_flags(subject: Subject, batch_size: int | None = None, direction: 
         chosen = torch.stack(flags).any(0)
         chosen &= samples != samples[row]
         ranked = similarity.masked_fill(~chosen, -torch.inf).argsort(descending=True, stable=True)[: int(chosen.sum())]
-        found.append(Flags(int(ids[row]), ids[ranked].tolist(), similarity[ranked].tolist()))
+        found.append(AnchorFlags(int(ids[row]), ids[ranked].tolist(), similarity[ranked].tolist()))
     return found
 
 
-def feature_map(subject: Subject) -> Figure:
-    """The encoder's features in two dimensions, coloured by label and by IFND's pseudo labels."""
-    return maps.feature_map(subject.method, subject.data, subject.progress, subject.seed)
+def feature_map(subject: PicturedRun) -> Figure:
+    """Draw the encoder's features in two dimensions, coloured by label and by IFND's pseudo labels."""
+    return maps.feature_map_figure(subject.method, subject.data, subject.progress, subject.seed)
 
 
-def feature_maps(subject: Subject) -> Figure:
-    """The features of the same images after several epochs, coloured by label and by IFND's pseudo labels."""
+def feature_maps(subject: PicturedRun) -> Figure:
+    """Draw the features of the same images after several epochs, coloured by label and by IFND's pseudo labels."""
     figure = maps.epoch_maps(subject.run, subject.data, subject.seed)
     if figure is None:
         raise Skipped("the run kept no snapshots, train with --snapshot_every 10 (or another number of epochs)")
     return figure
 
 
-def compared_maps(subjects: Sequence[Subject]) -> Figure:
-    """The features of the same images under several runs."""
+def compared_maps(subjects: Sequence[PicturedRun]) -> Figure:
+    """Draw the features of the same images under several runs."""
     named = [(subject.name, subject.method) for subject in subjects]
     first = subjects[0]
-    return maps.compared_maps(named, first.data, [subject.progress for subject in subjects], first.seed)
+    return maps.compared_maps_figure(named, first.data, [subject.progress for subject in subjects], first.seed)
 
 
-def compared_epochs(subjects: Sequence[Subject]) -> Figure:
-    """The features of the same images over epochs, a row for every run."""
-    figure = maps.compared_epochs(
+def compared_epochs(subjects: Sequence[PicturedRun]) -> Figure:
+    """Draw the features of the same images over epochs, with a row for every run."""
+    figure = maps.compared_epochs_figure(
         [(subject.name, subject.run) for subject in subjects], subjects[0].data, subjects[0].seed
     )
     if figure is None:
@@ -259,8 +263,8 @@ def compared_epochs(subjects: Sequence[Subject]) -> Figure:
     return figure
 
 
-def compared_flags(subjects: Sequence[Subject]) -> Figure:
-    """The same anchors, and beside each other what the policies of several runs flag for them."""
+def compared_flags(subjects: Sequence[PicturedRun]) -> Figure:
+    """Draw the same anchors with the images that the policies of several runs flag for them."""
     judging = [subject for subject in subjects if any(subject.method.policies())]
     if len(judging) < 2:
         raise Skipped("fewer than two of the runs have a policy")
@@ -279,7 +283,7 @@ def compared_flags(subjects: Sequence[Subject]) -> Figure:
     return figures.flags_figure(rows, columns, data.labels is not None, names, caption_lines(data))
 
 
-PICTURES: dict[str, Callable[[Subject], Figure]] = {
+PICTURES: dict[str, Callable[[PicturedRun], Figure]] = {
     "thresholds": thresholds,
     "flagged": flagged,
     "detection": detection,
@@ -288,7 +292,7 @@ PICTURES: dict[str, Callable[[Subject], Figure]] = {
     "maps": feature_maps,
 }
 
-COMPARED: dict[str, Callable[[Sequence[Subject]], Figure]] = {
+COMPARED: dict[str, Callable[[Sequence[PicturedRun]], Figure]] = {
     "compared-maps": compared_maps,
     "compared-epochs": compared_epochs,
     "compared-flags": compared_flags,

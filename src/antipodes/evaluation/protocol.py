@@ -1,4 +1,4 @@
-"""What an evaluation protocol is: an object with a name, its needs, its options, and `run`."""
+"""`Protocol`: the base class of evaluation protocols, with their needs and options; `evaluate` runs several."""
 
 from __future__ import annotations
 
@@ -6,25 +6,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from importlib import import_module
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from antipodes.evaluation.names import LABELS_ARE_NEEDED, PROTOCOLS
 from antipodes.evaluation.subject import Subject
 
-Need = Literal["features", "labels", "network", "policy", "others", "pairs", "classes"]
-"""What a protocol looks at: the features of train and test; their labels; the network itself; the policy of the run;
-other datasets; images and texts, or two texts, that belong together; images of classes with names and a tower that
-reads texts."""
-
 
 class Protocol(ABC):
-    """A way to measure what was learned. A protocol is a frozen dataclass: its fields are its options.
+    """An evaluation protocol. It is a frozen dataclass whose fields are its options.
 
     Attributes:
-        name: By which it is called; the same as in the registry.
+        name: The protocol's name in the registry.
         summary: What it measures, in a line for `antipodes evaluate --help`.
-        needs: What it looks at; a subject that lacks one of these is refused before anything is computed.
-        takes_others: Whether it looks at other datasets where there are some.
+        needs: What the subject must have, checked before anything is computed: `features` of train and test, their
+            `labels`, the `network`, the run's `policy`, `others` (datasets), `pairs` of images and texts, `classes`
+            (images of named classes and a text tower).
+        takes_others: True if it evaluates on other datasets if some are given.
     """
 
     name: str
@@ -34,21 +31,21 @@ class Protocol(ABC):
 
     @abstractmethod
     def run(self, subject: Subject) -> dict[str, float]:
-        """Measure.
+        """Compute the scores.
 
         Returns:
             Score -> number, in percent unless its name says otherwise.
         """
 
     def options(self) -> dict[str, Any]:
-        """The options by name."""
+        """Return the options by name."""
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
     def check(self, subject: Subject) -> None:
-        """Refuse a subject that lacks what the protocol needs.
+        """Refuse a subject that lacks something the protocol needs.
 
         Raises:
-            ValueError: with a sentence that says what is missing.
+            ValueError: the message says what is missing.
         """
         for need in sorted(self.needs):
             if reason := _LACKS[need](subject):
@@ -56,10 +53,10 @@ class Protocol(ABC):
 
 
 def find_protocol(name: str) -> type[Protocol]:
-    """The protocol's class of that name.
+    """Return the class of a protocol.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is no protocol of that name.
     """
     if name not in PROTOCOLS:
         raise ValueError(f"there is no evaluation protocol {name!r}: choose from {', '.join(PROTOCOLS)}")
@@ -69,20 +66,20 @@ def find_protocol(name: str) -> type[Protocol]:
 
 
 def make_protocols(names: Iterable[str], options: Mapping[str, Mapping[str, Any]] | None = None) -> list[Protocol]:
-    """The protocols of these names, with options by protocol and name.
+    """Build protocols by name, with their options.
 
     Raises:
         ValueError: if a name is unknown, or an option out of its range.
     """
-    classes = {name: find_protocol(name) for name in names}  # every name is known before one is built
+    classes = {name: find_protocol(name) for name in names}  # refuse an unknown name before building one
     return [found(**(options or {}).get(name, {})) for name, found in classes.items()]
 
 
 def run_protocols(protocols: Iterable[Protocol], subject: Subject) -> dict[str, float]:
-    """Run protocols and join their scores into one row; nothing runs before all of them have what they need.
+    """Run protocols and join their scores; nothing runs before all needs are checked.
 
     Raises:
-        ValueError: if the subject lacks something, or a protocol refuses what it is given.
+        ValueError: if the subject lacks something, or a protocol refuses its input.
     """
     chosen = list(protocols)
     for protocol in chosen:
@@ -103,7 +100,7 @@ def _lacks_labels(subject: Subject) -> str | None:
 
 
 def _lacks_network(subject: Subject) -> str | None:
-    return None if subject.method is not None else "the {protocol} protocol needs a run: it looks at its network"
+    return None if subject.method is not None else "the {protocol} protocol needs a run with its network"
 
 
 def _lacks_policy(subject: Subject) -> str | None:
@@ -122,8 +119,8 @@ def _lacks_pairs(subject: Subject) -> str | None:
     if subject.can_pair:
         return None
     return (
-        "the {protocol} protocol needs images and texts, or two texts, that belong together: a run with a tower for "
-        "each, or --images a.npy --texts b.npy"
+        "the {protocol} protocol needs pairs of images and texts, or of two texts: a run with a tower for each, "
+        "or --images a.npy --texts b.npy"
     )
 
 

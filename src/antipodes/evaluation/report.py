@@ -1,4 +1,4 @@
-"""Results of several encoders side by side, for people (a table) and for scripts (a dictionary)."""
+"""Scores of several encoders as a table for people, and as a dictionary for scripts."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,15 +8,15 @@ from antipodes.evaluation.names import is_setting
 
 Row = Mapping[str, str | float]
 NO_PERCENT = ("MAE", "RMSE", "alignment", "uniformity")
-"""How the names of scores end that are distances or cosines."""
+"""Suffixes of the scores that are distances or cosines, not percentages."""
 
 
 def results_table(rows: Sequence[Row], title: str | None = None) -> Table:
-    """A table with a line per row and a column per score, in percent with one decimal.
+    """Return a table with a line per row and a column per score, in percent with one decimal.
 
     Args:
         rows: such as ``{"encoder": "trained", "linear top-1": 62.14}``; a score that a row lacks shows as a dash,
-            and settings that a protocol chose (see names.is_setting) are left to the dictionary.
+            and settings that a protocol chose (see names.is_setting) are left out.
         title: above the table.
     """
     columns = [name for name in _columns(rows) if not is_setting(name)]
@@ -30,7 +30,7 @@ def results_table(rows: Sequence[Row], title: str | None = None) -> Table:
 
 
 def scores_table(row: Row, title: str | None = None) -> Table:
-    """The scores of one encoder below each other, which fits any terminal."""
+    """Return the scores of one encoder in one column, which fits any terminal."""
     table = Table("score", title=title)
     table.add_column(str(row["encoder"]), justify="right")
     for name in _columns([row]):
@@ -40,7 +40,7 @@ def scores_table(row: Row, title: str | None = None) -> Table:
 
 
 def results_dictionary(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """The same results for JSON: encoder -> score -> percent, to three decimals (settings as they are).
+    """Return the scores for JSON: encoder -> score -> percent with three decimals (settings are not rounded).
 
     Raises:
         ValueError: if a row has no encoder, or two rows have the same.

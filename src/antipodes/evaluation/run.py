@@ -1,4 +1,4 @@
-"""The scores of a run's encoder, in one call."""
+"""`score`: the scores of a method's encoder, in one call."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def score(
     others: Sequence[Samples] = (),
     seed: int = 0,
 ) -> dict[str, float]:
-    """Scores of a method's encoder: fitted on the training images, measured on the test split.
+    """Return scores of a method's encoder: fitted on the training images, measured on the test split.
 
     Args:
-        method: Whose encoder is evaluated.
+        method: The method with the encoder.
         data: The training split.
-        protocols: Names, such as linear and knn, or protocols with options of their own.
-        test_limit: Use only so many test images.
-        batch_size: That of training, for what looks at batches.
-        recipe: The augmentation of training, for what looks at its views; None takes plain images.
-        progress: Called with (images done, images in all), for each dataset anew.
-        others: Datasets to transfer to, with labels; naming the protocol is then optional.
-        seed: Of every random draw.
+        protocols: Names, such as linear and knn, or protocols with their options.
+        test_limit: Number of test images that are used, at most.
+        batch_size: The batch size of training, for protocols on batches.
+        recipe: The augmentation of training, for protocols on its views; None takes plain images.
+        progress: Called with (images done, all images), separately for each dataset.
+        others: Datasets to transfer to, with labels; the protocol `transfer` is then added if it is missing.
+        seed: Seed of every random draw.
     """
     chosen = [one if isinstance(one, Protocol) else make_protocols([one])[0] for one in protocols]
     if others and not any(one.takes_others for one in chosen):

@@ -1,4 +1,4 @@
-"""The scores that a run folder keeps in evaluation.json, and what they were measured with."""
+"""The scores in a run folder's evaluation.json, and the weights and settings they were measured with."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from antipodes.runs.fingerprint import fingerprint
 from antipodes.runs.folder import Run, load_checkpoint
 
 FILE = "evaluation.json"
-MEASURED = "measured with"  # the entry beside the run's scores
-UNKNOWN: dict[str, Any] = {"weights": None}  # differs from everything
+MEASURED = "measured with"  # the key next to the run's scores
+UNKNOWN: dict[str, Any] = {"weights": None}  # differs from all measurements
 FOR_PEOPLE = ("data_path",)
-"""What says where something was found: it may change while what was found is the same."""
+"""Settings that tell people where data was; they may change while the scores stay valid."""
 
 
 def keep_scores(folder: Path, row: Row, measured: Mapping[str, Any]) -> str | None:
-    """Add a row of scores to those the folder keeps, or replace them all if they do not belong together.
+    """Add a row of scores to the folder's scores, or replace them all if they were measured differently.
 
     Args:
-        folder: Of the run.
+        folder: The run's folder.
         row: The scores, and the run's name as `encoder`.
-        measured: The `weights` (see `fingerprint`) and the settings. Kept scores of other weights, or of another value
-            of a setting that both name, are dropped.
+        measured: The `weights` (see `fingerprint`) and the settings. Earlier scores of other weights, or with another
+            value of the same setting, are dropped.
 
     Returns:
-        Why kept scores were dropped, in a sentence; None if they were not.
+        A sentence why earlier scores were dropped; None if they were kept.
     """
     file = folder / FILE
     now: dict[str, Any] = json.loads(json.dumps(measured))  # tuples as lists, as they come back
@@ -52,7 +52,7 @@ def keep_scores(folder: Path, row: Row, measured: Mapping[str, Any]) -> str | No
 
 
 def _measured_before(file: Path) -> dict[str, Any]:
-    """What kept scores were measured with; something that differs from everything where nobody can tell."""
+    """Return what earlier scores were measured with; `UNKNOWN` if the file does not say."""
     try:
         found = json.loads(file.read_text()).get(MEASURED, UNKNOWN)
     except (ValueError, AttributeError):
@@ -61,10 +61,10 @@ def _measured_before(file: Path) -> dict[str, Any]:
 
 
 def read_scores(folder: Path) -> dict[str, float]:
-    """The scores that antipodes evaluate has left in a run folder.
+    """Return the scores that `antipodes evaluate` wrote into a run folder.
 
     Raises:
-        ValueError: if it has not, or the file is damaged.
+        ValueError: if there are none, or the file is damaged.
     """
     file = folder / FILE
     if not file.is_file():
@@ -77,7 +77,7 @@ def read_scores(folder: Path) -> dict[str, float]:
 
 
 def read_measured(folder: Path) -> dict[str, Any]:
-    """What the scores in a run folder were measured with; empty where nobody knows."""
+    """Return what the scores in a run folder were measured with; empty if unknown."""
     file = folder / FILE
     if not file.is_file():
         return {}
@@ -86,9 +86,9 @@ def read_measured(folder: Path) -> dict[str, Any]:
 
 
 def are_outdated(run: Run) -> bool:
-    """Whether the scores in a run's folder are of other weights than its checkpoint has by now: it was trained on.
+    """Return True if the scores in a run's folder are of older weights than its checkpoint, which was trained on since.
 
-    Scores and runs of which nobody can tell count as up to date.
+    Unknown scores and runs count as up to date.
 
     Raises:
         ValueError: if the checkpoint is damaged.

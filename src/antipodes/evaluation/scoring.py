@@ -65,7 +65,7 @@ class Scores:
 
     @property
     def row(self) -> dict[str, str | float]:
-        """The scores as a line of a table, with the name of the encoder."""
+        """Return the scores as a line of a table, with the name of the encoder."""
         return {"encoder": self.encoder, **self.scores}
 
     def save(self, path: str | Path) -> None:
@@ -173,7 +173,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a call asks for, whatever is evaluated.
+    """The arguments of a call, whatever is evaluated.
 
     Args:
         names: of protocols; None for those that suit the data.
@@ -192,12 +192,12 @@ class _Asked:
     progress: bool
 
     def protocols(self, names: Sequence[str]) -> list[Protocol]:
-        """The protocols of these names; datasets to transfer to imply the protocol `transfer`."""
+        """Return the protocols of these names; datasets to transfer to imply the protocol `transfer`."""
         implied = self.transfer and not any(find_protocol(name).takes_others for name in names)
         return make_protocols([*names, *(["transfer"] if implied else [])], self.options)
 
     def subject(self, method: Method, data: Samples | None, **arguments: Any) -> Subject:
-        """What the protocols evaluate."""
+        """Return what the protocols evaluate."""
         return Subject(method, data, **self.shared, **arguments)
 
 
@@ -228,12 +228,12 @@ def _of_run(run: Run, checkpoint: Checkpoint, asked: _Asked) -> Scores:
     protocols = asked.protocols(names or DEFAULT)
     config = run.config
     others = open_others(asked.transfer, data.image_size, asked.transfer_limit)
-    with progress_bar("features", shown=asked.progress) as told:
+    with progress_bar("features", shown=asked.progress) as on_progress:
         recipe = None  # texts and vectors have no augmentation
         if data.image_size:
             recipe = build_augmentation(config["augmentation"], data.image_size, method.normalised)
         subject = asked.subject(
-            method, data, others=others, batch_size=config["batch_size"], recipe=recipe, progress=told
+            method, data, others=others, batch_size=config["batch_size"], recipe=recipe, progress=on_progress
         )
         scores = run_protocols(protocols, subject)
     measured = _measured_on(run, checkpoint, subject)
@@ -260,8 +260,8 @@ def _of_open_clip(folder: str, data: str | Path | None, asked: _Asked) -> Scores
     size = preprocessing.size
     captions = None if data is None else open_at_size(str(data), size)
     others = open_others(asked.transfer, size, asked.transfer_limit)
-    with progress_bar("features", shown=asked.progress) as told:
-        subject = asked.subject(method, captions, others=others, size=size, progress=told)
+    with progress_bar("features", shown=asked.progress) as on_progress:
+        subject = asked.subject(method, captions, others=others, size=size, progress=on_progress)
         scores = run_protocols(protocols, subject)
     shown = ", ".join(each.name for each in (*([] if captions is None else [captions]), *others))
     return Scores(scores, Path(folder).resolve().name, f"{folder}, {shown}")

@@ -1,4 +1,4 @@
-"""Draws of samples, class by class, that depend only on the labels and a seed."""
+"""Splits and subsets of samples, class by class, which depend only on the labels and a seed."""
 
 import torch
 from torch import Tensor
@@ -9,9 +9,9 @@ def stratified_split(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor
 
     Args:
         labels: (n,) class of every sample.
-        fraction: share of every class to hold out, in (0, 1); at least one sample of a class is held out
-            and at least one is kept, so a class with a single sample is only in the kept part.
-        seed: of the draw.
+        fraction: share of every class to hold out, in (0, 1). At least one sample of a class is held out and at least
+            one is kept, so a class with a single sample is only in the kept part.
+        seed: seed of the split.
 
     Returns:
         Ids kept and ids held out, each in rising order.
@@ -31,12 +31,12 @@ def stratified_split(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor
 def class_balanced_subset(labels: Tensor, fraction: float, seed: int) -> Tensor:
     """Draw the ids of a labelled share of the data, with the same share of every class and at least one sample of each.
 
-    With one seed a smaller share is part of every larger one, as semi-supervised comparisons want.
+    With the same seed, a smaller share is a subset of every larger one, as semi-supervised comparisons need.
 
     Args:
         labels: (n,) class of every sample.
         fraction: share to draw, in (0, 1].
-        seed: of the draw.
+        seed: seed of the draw.
 
     Returns:
         Ids in rising order.
@@ -58,7 +58,7 @@ def class_balanced_subset(labels: Tensor, fraction: float, seed: int) -> Tensor:
 
 
 def used_share(name: str, used: int, count: int, fraction: float) -> dict[str, float]:
-    """`NAME, used %`, where the labels that were drawn are another share than asked for, by more than 1 % of it.
+    """Return `NAME, used %` if the share of labels that were drawn differs from `fraction` by more than 1 % of it.
 
     Example:
         >>> used_share("linear 1 % labels", 10, 100, 0.01), used_share("linear 10 % labels", 10, 100, 0.1)
@@ -69,7 +69,7 @@ def used_share(name: str, used: int, count: int, fraction: float) -> dict[str, f
 
 
 def _places(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Shuffle within each class: the place (n,) of every sample in its class, and the size (n,) of that class."""
+    """Shuffle within each class: the place (n,) of every sample in its class, and the class's size (n,)."""
     labels = labels.cpu()
     shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     order = shuffled[labels[shuffled].argsort(stable=True)]  # grouped by class, in random order inside

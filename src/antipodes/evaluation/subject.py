@@ -1,4 +1,4 @@
-"""`Subject`: what protocols look at. Features are computed when they are first asked for, and once."""
+"""`Subject`: a run, or given features, with everything that protocols need; features are embedded once, when needed."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ class ClassifiedFeatures:
 
 @dataclass(frozen=True)
 class Subject:
-    """A run, or features that somebody has already, as protocols see it.
+    """A run, or features from elsewhere, as the input of protocols.
 
     Args:
-        method: Whose encoder is evaluated; None where there are only features.
-        data: The training split; its held-out part is the test split, or a fifth of it where there is none.
+        method: The method whose encoder is evaluated; None with given features.
+        data: The training split; its test split, or a fifth of it if there is none, is the test data.
         given: Features of train and test, instead of a method and data.
         paired: Features of images and texts, instead of a method with two towers.
         classified: Features of images and classes, instead of a method with two towers and images of classes.
         others: Datasets to transfer to, with labels.
         other_statistics: How images of other datasets are normalised: as those of the run, or by their own statistics.
-        size: Side of the images as the network sees them; that of the data by default.
-        test_limit: Use only so many test images.
-        batch_size: That of training, for what looks at batches.
-        recipe: The augmentation of training, for what looks at its views; None takes plain images.
-        seed: Of every random draw.
-        device: Where networks run.
+        size: Side to which images are scaled for the network; that of the data by default.
+        test_limit: Number of test images that are used, at most.
+        batch_size: The batch size of training, for protocols on batches.
+        recipe: The augmentation of training, for protocols on its views; None takes plain images.
+        seed: Seed of every random draw.
+        device: The device to run networks on.
         workers: Processes that decode images.
-        progress: Called with (images done, images in all), for each dataset anew.
+        progress: Called with (images done, all images), separately for each dataset.
     """
 
     method: Method | None = None
@@ -72,12 +72,12 @@ class Subject:
 
     @property
     def has_features(self) -> bool:
-        """Whether there are features, or what they are made from."""
+        """True if features are given, or can be computed."""
         return self.given is not None or (self.method is not None and self.data is not None)
 
     @cached_property
     def part_without_labels(self) -> str | None:
-        """`train` or `test`, if that has no labels; known without embedding anything."""
+        """`train` or `test` if that part has no labels, else None; found without embedding anything."""
         train, test = self.given if self.given is not None else (self.data, self.held_out)
         if train is None or train.labels is None:
             return "train"
@@ -85,7 +85,7 @@ class Subject:
 
     @cached_property
     def held_out(self) -> Samples | None:
-        """The test split, None where the dataset has none of its own."""
+        """The test split; None if the dataset has none."""
         return None if self.data is None else self.data.held_out(self.test_limit)
 
     @property
@@ -99,39 +99,39 @@ class Subject:
         return self._features[1]
 
     def labels(self) -> tuple[Tensor, Tensor]:
-        """The labels of train (n,) and test (m,); a protocol that needs them has checked that they are there."""
+        """Return the labels of train (n,) and test (m,), for a protocol whose needs were checked."""
         train, test = self.train.labels, self.test.labels
         assert train is not None
         assert test is not None
         return train, test
 
     def labelled_images(self) -> tuple[Samples, Samples]:
-        """Training and test images with labels: the splits of the dataset, or a division of it, class by class."""
+        """Return training and test images with labels: the dataset's splits, or a split of it class by class."""
         assert self.data is not None
         if self.held_out is not None:
             return self.data, self.held_out
         assert self.data.labels is not None
-        kept, held = stratified_split(self.data.labels, 0.2, 0)  # as `split_features` divides
+        kept, held = stratified_split(self.data.labels, 0.2, 0)  # the same split as `split_features`
         return subset(self.data, kept), subset(self.data, held)
 
     def policies(self) -> list[Policy]:
-        """The policies of the run, none where it has none."""
+        """Return the policies of the run."""
         return [] if self.method is None else [policy for policy, _ in self.directed_policies()]
 
     def directed_policies(self) -> list[tuple[Policy, str]]:
-        """The policy of every direction that has one, whole, with the direction's name."""
+        """Return the policy of every direction that has one (joined policies as one), with the direction's name."""
         assert self.method is not None
         found = ((loss_fn.negatives, name) for name, loss_fn in self.method.pair_losses().items())
         return [(policy, name) for policy, name in found if policy is not None]
 
     @property
     def reads_text(self) -> bool:
-        """Whether the method has a tower for texts."""
+        """True if the method has a tower for texts."""
         return self.method is not None and text_tower(self.method) is not None
 
     @property
     def can_pair(self) -> bool:
-        """Whether there are images and texts, or two texts, that belong together."""
+        """True if there are pairs of images and texts, or of two texts."""
         if self.paired is not None or self.method is None or self.data is None:
             return self.paired is not None
         towers = paired_towers(self.method)
@@ -141,18 +141,18 @@ class Subject:
 
     @property
     def pairs_texts(self) -> bool:
-        """Whether the pairs are of two texts."""
+        """True if the pairs are of two texts."""
         if self.paired is not None or self.method is None or (towers := paired_towers(self.method)) is None:
             return False
         return self.method.network.plans[towers[0]].modality == "text"
 
     @property
     def has_classes(self) -> bool:
-        """Whether the run's own images have labels whose names are known."""
+        """True if the run's own images have labels with names."""
         return self.data is not None and self.data.classes is not None and self.part_without_labels is None
 
     def once(self, key: str, compute: Callable[[], Result]) -> Result:
-        """What `compute` returns, computed once for every key: protocols share what they have in common."""
+        """Return what `compute` returns, computed once for each key, so that protocols share results."""
         if key not in self._kept:
             self._kept[key] = compute()
         found: Result = self._kept[key]
@@ -166,7 +166,7 @@ class Subject:
         view: Callable[[Raw], Tensor] | None = None,
         progress: Progress | None = None,
     ) -> Tensor:
-        """Features of a dataset under a tower of the method, images at the size of the run's."""
+        """Embed a dataset with a tower of the method, (n, F), with images at the size of the run's."""
         assert self.method is not None
         return tower_features(
             self.method,
@@ -181,40 +181,40 @@ class Subject:
         )
 
     def features_of(self, data: Samples, view: Callable[[Raw], Tensor] | None = None) -> tuple[FeatureSet, FeatureSet]:
-        """Features of a dataset's training and test images; one without a test split is divided, class by class."""
+        """Return features of a dataset's training and test images; without a test split it is split class by class."""
         test = self.held_out if data is self.data else data.held_out(self.test_limit)
         total = len(data) + (0 if test is None else len(test))
 
-        def told(before: int) -> Progress:
+        def progress_from(before: int) -> Progress:
             return lambda done, _: self.progress(before + done, total) if self.progress else None
 
-        train = FeatureSet(self.embed(data, view=view, progress=told(0)), data.labels, data.coarse_labels)
+        train = FeatureSet(self.embed(data, view=view, progress=progress_from(0)), data.labels, data.coarse_labels)
         if test is None:
             return split_features(train)
-        features = self.embed(test, view=view, progress=told(len(data)))
+        features = self.embed(test, view=view, progress=progress_from(len(data)))
         return train, FeatureSet(features, test.labels, test.coarse_labels)
 
     def other_view(self, data: Samples) -> Callable[[Raw], Tensor] | None:
-        """How images of another dataset are shown: None is as the run's, else normalised by their own statistics."""
+        """Return how images of another dataset are prepared: None as the run's, else with their own statistics."""
         own = self.other_pixels(data)
         return None if own is None else self.plain_view(own)
 
     def other_pixels(self, data: Samples) -> Mapping[str, Sequence[float]] | None:
-        """By which mean and std images of another dataset are normalised; None is as the run's."""
+        """Return the mean and std that normalise another dataset's images; None for the run's own."""
         if self.other_statistics == "run" or self.method is None or not self.method.normalised:
             return None
         mean, std = data.statistics()
         return {"mean": mean, "std": std}
 
     def plain_view(self, pixels: Mapping[str, Sequence[float]]) -> Callable[[Raw], Tensor]:
-        """Images at the size of the run's, nothing random, normalised by this mean and std."""
+        """Return a function that scales images to the run's size and normalises them with this mean and std."""
         assert self.method is not None
         size = self.size or cast(Samples, self.data).image_size
         recipe = build_augmentation({"name": "plain", **pixels}, size, self.method.normalised)
         return lambda images: recipe(cast(Tensor, images), torch.Generator())
 
     def _seen_size(self, data: Samples) -> int:
-        """Side of the images of a dataset as the network sees them: as it was trained, not as they are."""
+        """Return the side to which a dataset's images are scaled: that of training, not their own."""
         return self.size or (data if self.data is None else self.data).image_size
 
     @cached_property

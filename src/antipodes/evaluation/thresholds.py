@@ -1,4 +1,4 @@
-"""How far similarity thresholds are from the quantile of the whole dataset that they stand for."""
+"""Similarity thresholds of policies, and their errors to the quantiles of the whole dataset that they estimate."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from antipodes.evaluation.judged import Judged
+from antipodes.evaluation.compared import ComparedEmbeddings
 from antipodes.functional.select import kth_largest, top_share
 from antipodes.functional.shares import whole_above
 from antipodes.negatives import FNC, GloFND, Policy
 from antipodes.seeding import generator
 
 
-class Measured(NamedTuple):
-    """The thresholds (n,) of a policy by name, beside the true ones: `batch` ones, and `threshold`, if it learns any.
-
-    `policy` is the part of the run's policy that they belong to.
+class PolicyThresholds(NamedTuple):
+    """The thresholds (n,) of a part of a policy: the true quantiles, and by name the estimates: `batch` for quantiles
+    of random batches, and `threshold` if the part learns thresholds.
     """
 
     policy: GloFND | FNC
@@ -27,8 +26,10 @@ class Measured(NamedTuple):
     found: Mapping[str, Tensor]
 
 
-def measure(policy: Policy, judged: Judged, batch_size: int, seed: int = 0) -> list[Measured]:
-    """The thresholds of every part of a policy that has some, on what it judges."""
+def policy_thresholds(
+    policy: Policy, judged: ComparedEmbeddings, batch_size: int, seed: int = 0
+) -> list[PolicyThresholds]:
+    """Return the thresholds of every part of a policy that has thresholds, on the embeddings it compares."""
     measured = []
     sides = judged.anchors, judged.candidates
     for part in policy.modules():
@@ -36,17 +37,17 @@ def measure(policy: Policy, judged: Judged, batch_size: int, seed: int = 0) -> l
             found = {"batch": batch_quantiles(*sides, part.alpha, batch_size, seed)}
             if isinstance(part, GloFND):
                 found["threshold"] = part.threshold
-            measured.append(Measured(part, dataset_quantiles(*sides, part.alpha), found))
+            measured.append(PolicyThresholds(part, dataset_quantiles(*sides, part.alpha), found))
     return measured
 
 
 def mean_share(alpha: float | Tensor) -> float:
-    """The share of false negatives, the mean where every sample has its own."""
+    """Return the share of false negatives, or its mean if every sample has its own."""
     return float(alpha.mean()) if isinstance(alpha, Tensor) else alpha
 
 
 def dataset_quantiles(anchors: Tensor, candidates: Tensor, alpha: float | Tensor) -> Tensor:
-    """The k-th largest similarity of every sample's anchor to all other samples' candidates, (n,).
+    """Return the k-th largest similarity of every sample's anchor to all other samples' candidates, (n,).
 
     With k = ceil(alpha (n - 1)) it is Lemma 3.1's optimum.
     """
@@ -59,7 +60,7 @@ def dataset_quantiles(anchors: Tensor, candidates: Tensor, alpha: float | Tensor
 def batch_quantiles(
     anchors: Tensor, candidates: Tensor, alpha: float | Tensor, batch_size: int, seed: int = 0
 ) -> Tensor:
-    """The same by one random batch per sample, which is all that FNC sees, (n,); NaN for what no full batch holds."""
+    """Return the same from one random batch per sample, as FNC does, (n,); NaN for samples without a full batch."""
     order = torch.randperm(len(anchors), generator=generator("batch quantiles", seed))
     found = torch.full((len(anchors),), math.nan)
     for ids in order.split(batch_size):
@@ -70,7 +71,7 @@ def batch_quantiles(
 
 
 def errors(thresholds: Tensor, truth: Tensor) -> tuple[float, float]:
-    """Mean absolute and root mean squared error of the thresholds that are numbers."""
+    """Return the mean absolute and root mean squared error of the thresholds that are not NaN."""
     known = ~thresholds.isnan()
     difference = (thresholds - truth)[known].double()
     return difference.abs().mean().item(), difference.pow(2).mean().sqrt().item()

@@ -1,19 +1,23 @@
-"""Where a second pair of eyes comes from: vectors of samples in another space than that of the young encoder."""
+"""Guides: a second opinion about which samples are alike, as vectors in a space other than the trained encoder's.
+
+Sources of guide vectors, for any training loop: `TableGuide` (vectors computed beforehand), `NetworkGuide` (a frozen
+network), `MomentumGuide` (a slowly moving copy of the trained network) and `HistoryGuide` (the mean of a sample's
+earlier embeddings). `RunGuide` joins the sources of a training run's towers; `MomentumKeyGuide` is MoCo's momentum
+network.
+"""
 
 from antipodes.guides.guide import GuideSource
 from antipodes.guides.history import HistoryGuide
 from antipodes.guides.network import MomentumGuide, NetworkGuide
+from antipodes.guides.run_guide import MomentumKeyGuide, RunGuide
 from antipodes.guides.table import TableGuide
-from antipodes.guides.towers import LaterGuide, MomentumKeys, RowGuides, RunGuide
 
 __all__ = [
     "GuideSource",
     "HistoryGuide",
-    "LaterGuide",
     "MomentumGuide",
-    "MomentumKeys",
+    "MomentumKeyGuide",
     "NetworkGuide",
-    "RowGuides",
     "RunGuide",
     "TableGuide",
 ]

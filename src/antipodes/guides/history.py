@@ -1,8 +1,8 @@
-"""`HistoryGuide`: what a sample looked like at its earlier visits."""
+"""`HistoryGuide`: the mean of the embeddings that a sample had earlier in training."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,15 +15,19 @@ from antipodes.state import SampleTable
 
 
 class HistoryGuide(GuideSource):
-    """A running mean over visits of every sample's embedding: steadier than any one view.
+    """A running mean of each sample's embeddings, which varies less than the embedding of a single view.
 
-    A sample that was never visited has the zero vector, which is similar to nothing.
+    1. `update(rows, z1, z2)` normalises the mean of the views' embeddings of each sample.
+    2. The stored vector becomes momentum * stored + (1 - momentum) * new; the first update stores the new vector.
+    3. `guide(rows)` returns the stored vectors with length 1.
+
+    A sample without an update has the zero vector, which has similarity 0 to every vector.
 
     Args:
         num_samples: Size of the dataset.
         dim: Dimension of the embeddings.
-        momentum: Share of the old mean that stays at a visit.
-        folder: Keep the table in a memory-mapped file in this folder, for datasets whose state exceeds the memory.
+        momentum: Share of the stored mean that an update keeps, in [0, 1).
+        folder: Keep the table in a memory-mapped file in this folder, for tables larger than the memory.
 
     Example:
         >>> guide = HistoryGuide(num_samples=3, dim=2)
@@ -33,26 +37,28 @@ class HistoryGuide(GuideSource):
                 [0., 1.]])
     """
 
+    changes: ClassVar[bool] = True
+
     @checked
     def __init__(self, num_samples: int, dim: int, momentum: float = 0.9, folder: str | None = None) -> None:
         super().__init__()
         if not 0 <= momentum < 1:
-            raise ValueError(f"the history's momentum must be in [0, 1), got {momentum}: 1 would never learn anything")
+            raise ValueError(f"momentum must be in [0, 1), got {momentum}: with 1 the history would never change")
         self.momentum = momentum
         self.table = SampleTable(num_samples, (dim,), folder=folder)
 
     def forward(self, rows: Tensor, inputs: Any = None) -> Tensor:
-        """The mean directions (B, dim) of these rows."""
+        """Return the mean directions (B, dim) of these rows."""
         return normalise(self.table.read(rows))
 
     @torch.no_grad()
     def update(self, rows: Tensor, *views: Tensor) -> None:
-        """Take in the embeddings (B, dim) of one or several views of these rows, from all ranks; not in `eval()`.
+        """Mix the embeddings of a batch into the table, gathered from all ranks. In `eval()` the table stays as it is.
 
         Args:
-            rows: (B,) of this rank.
-            views: Embeddings of any length; the mean direction of the views is one visit. A visit with numbers that are
-                not finite does not count.
+            rows: (B,) rows of this rank's samples.
+            views: One or several tensors (B, dim) of embeddings, of any length. Rows with NaN or infinite numbers are
+                skipped.
         """
         if not self.training:
             return
@@ -73,5 +79,5 @@ class HistoryGuide(GuideSource):
         self.table.write_gathered(samples, mixed, distinct=True)
 
     def vectors(self) -> Tensor:
-        """The whole table (n, dim), for `Neighbours.fit`."""
+        """Return the whole table (n, dim), for `DatasetNeighbours.fit`."""
         return self.table.rows

@@ -1,4 +1,4 @@
-"""`NetworkGuide` and `MomentumGuide`: networks that embed the same inputs, and take no gradient."""
+"""`NetworkGuide` and `MomentumGuide`: networks without gradient that embed the same inputs as the trained encoder."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from antipodes.pairs import normalise
 
 
 class NetworkGuide(GuideSource):
-    """A frozen network that looks at the same inputs as the encoder, always in evaluation mode.
+    """A frozen network that embeds the inputs of each batch, always in evaluation mode.
 
     Args:
-        network: Inputs to vectors (B, G); a pretrained encoder, for example. It is not copied.
+        network: A module that maps inputs to vectors (B, G), such as a pretrained encoder. It is frozen, not copied.
 
     Example:
         >>> guide = NetworkGuide(nn.Identity())
@@ -25,48 +25,58 @@ class NetworkGuide(GuideSource):
         tensor([[0.6000, 0.8000]])
     """
 
-    needs_inputs = True
-
     @checked
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network.requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> NetworkGuide:
-        """Change the mode of this module; the network stays in evaluation mode."""
+        """Set the mode of this module; the network stays in evaluation mode."""
         super().train(mode)
         self.network.eval()
         return self
 
     @torch.no_grad()
     def forward(self, rows: Tensor, inputs: Any = None) -> Tensor:
-        """The vectors (B, G) of these inputs."""
+        """Return the vectors (B, G) of these inputs, with length 1."""
         if inputs is None:
-            raise ValueError(f"{type(self).__name__} embeds inputs and was given rows alone: give it inputs, too")
+            raise ValueError(f"{type(self).__name__} embeds inputs and got none: call guide(rows, inputs)")
         return normalise(self.network(inputs))
 
 
 class MomentumGuide(NetworkGuide):
-    """A network that follows the trained one slowly, as MoCo's key network does.
+    """An exponential moving average of the trained network, as MoCo's key network is.
 
     Args:
-        network: The network that is trained; a copy of it is kept.
-        momentum: Share of the copy that stays at each update.
+        network: The network that is trained; the guide keeps a copy of it.
+        momentum: Share of the copy's weights that each update keeps, in [0, 1).
+
+    Example:
+        >>> network = nn.Linear(4, 2)
+        >>> guide = MomentumGuide(network, momentum=0.99)
+        >>> guide.update(network)  # after every step of the optimiser
+        >>> guide(torch.tensor([0]), torch.ones(1, 4)).shape
+        torch.Size([1, 2])
     """
+
+    changes = True
 
     @checked
     def __init__(self, network: nn.Module, momentum: float = 0.999) -> None:
         if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must be in [0, 1), got {momentum}: 1 would never follow")
+            raise ValueError(f"momentum must be in [0, 1), got {momentum}: with 1 the copy would never change")
         super().__init__(copy.deepcopy(network))
         self.momentum = momentum
 
     @torch.no_grad()
     def update(self, network: nn.Module) -> None:
-        """Follow the trained network by a step; its batch statistics are taken as they are."""
+        """Move the copy towards the trained network: copy <- momentum * copy + (1 - momentum) * network.
+
+        Buffers, such as batch statistics, are copied. In `eval()` nothing changes.
+        """
         if not self.training:
             return
-        for ours, theirs in zip(self.network.parameters(), network.parameters(), strict=True):
-            ours.lerp_(theirs.to(ours), 1 - self.momentum)
-        for kept, fresh in zip(self.network.buffers(), network.buffers(), strict=True):
-            kept.copy_(fresh)
+        for copied, trained in zip(self.network.parameters(), network.parameters(), strict=True):
+            copied.lerp_(trained.to(copied), 1 - self.momentum)
+        for copied_buffer, buffer in zip(self.network.buffers(), network.buffers(), strict=True):
+            copied_buffer.copy_(buffer)

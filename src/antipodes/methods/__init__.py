@@ -1,4 +1,4 @@
-"""How a batch of named inputs runs through towers: SimCLR, MoCo, SANE, instance discrimination, CMC, HNSSL, CLIP."""
+"""Methods (SimCLR, MoCo, SANE, instance discrimination, CMC, HNSSL, CLIP): from a batch through towers to a loss."""
 
 from antipodes.methods.batch import Batch, Inputs
 from antipodes.methods.clip import CLIP

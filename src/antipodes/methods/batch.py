@@ -1,4 +1,4 @@
-"""`Batch`: what one step gets, by name."""
+"""`Batch`: the samples of one step, with their inputs by name."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a step has of one input of its samples: an image, a text, a vector.
+    """One input of a batch's samples (image, text or vector), with all the views that a method needs.
 
     Attributes:
         views: The random views, each (b, ...): images (b, 3, H, W), tokens (b, L), vectors (b, F).
-        supports: Further views, for policies that ask for some.
-        crops: Smaller views, one batch a size.
-        plain: The input as evaluation sees it, for methods that ask for it.
+        supports: Further views, for policies that need support views.
+        crops: Smaller views, one tensor for each size.
+        plain: The input without augmentation, for methods that need it.
     """
 
     views: Sequence[Tensor]
@@ -30,9 +30,9 @@ class Batch:
     """The samples of a step on this rank.
 
     Attributes:
-        ids: (b,) the sample that each row shows: what may never be its own negative.
-        inputs: Name of an input -> what there is of it.
-        rows: (b,) which row of the dataset, and so of every table and label, each one is; the ids unless given.
+        ids: (b,) the identity of each row's sample; rows with the same id are never negatives of each other.
+        inputs: The inputs by name.
+        rows: (b,) the dataset row of each sample, by which tables and labels are indexed; the ids by default.
     """
 
     ids: Tensor

@@ -1,4 +1,4 @@
-"""CLIP: two modalities of every sample, each against the other's samples in the batch."""
+"""CLIP: images against the texts of the batch, and texts against the images."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class CLIP(Method):
 
     Args:
         network: Two towers.
-        loss_fn: The loss of the first direction; the second gets a copy with policies of its own, because thresholds
-            of images mean nothing to texts.
+        loss_fn: The loss of the first direction. The second gets a copy with policies of its own, because thresholds
+            for images do not apply to texts.
     """
 
     run = {
@@ -40,7 +40,7 @@ class CLIP(Method):
         first, second = network.names()
         both = TwoWay(loss_fn, (f"{first}_to_{second}", f"{second}_to_{first}"))
         super().__init__(network, dict(both.directions.items()))
-        self._both = (both,)  # in a tuple: its directions are the method's, and need no second name
+        self._both = (both,)  # in a tuple, so that its directions are registered once, as the method's
 
     @classmethod
     def plan(cls, modalities: Mapping[str, str]) -> dict[str, TowerPlan]:
@@ -50,15 +50,19 @@ class CLIP(Method):
         return {name: TowerPlan(name, modality) for name, modality in modalities.items()}
 
     def anchor_tower(self, direction: str) -> str:
-        """`image` of `image_to_text`."""
+        """Return the anchors' tower, such as `image` of `image_to_text`."""
         return direction.partition("_to_")[0]
 
     def candidate_tower(self, direction: str) -> str:
-        """`text` of `image_to_text`."""
+        """Return the candidates' tower, such as `text` of `image_to_text`."""
         return direction.partition("_to_")[2]
 
     def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
-        """Both directions, each against the other modality's embeddings on all ranks."""
+        """Return the mean loss of both directions, each against the other input's embeddings from all ranks.
+
+        1. Each tower embeds its input: (b, D) for images and (b, D) for texts.
+        2. In `image_to_text` images are anchors and texts candidates; in `text_to_image` the reverse.
+        """
         plans = self.network.plans
         inputs = {name: batch[plan.input].views[0] for name, plan in plans.items()}
         embeddings = network(inputs)

@@ -1,4 +1,4 @@
-"""CMC: the luminance and the colours of an image as two views, each against the other's memory bank."""
+"""CMC: the luminance and the colours of an image as two views, each against the memory bank of the other."""
 
 from __future__ import annotations
 
@@ -17,38 +17,39 @@ from antipodes.methods.towers import Network, TowerPlan, Towers, embed_supports
 from antipodes.pairs import normalise
 
 CHANNELS = {"l": slice(0, 1), "ab": slice(1, 3)}
-"""Tower -> its channels of Lab."""
+"""Tower -> its channels in Lab."""
 
 
 class LabChannels(nn.Module):
-    """RGB in [0, 1], (B, 3, H, W), to some channels of Lab."""
+    """A module that converts RGB in [0, 1], (B, 3, H, W), to some channels of Lab."""
 
     def __init__(self, channels: slice) -> None:
         super().__init__()
         self.channels = channels
 
     def forward(self, images: Tensor) -> Tensor:
-        """Convert, then take the channels."""
+        """Return the channels (B, k, H, W)."""
         return rgb_to_lab(images)[:, self.channels]
 
 
 class CMC(Method):
     """Contrastive multiview coding (Tian et al. 2020) of the Lab colour space.
 
-    The L embedding of a sample is contrasted with the bank of ab embeddings and the other way round; the loss is the
-    sum of both. The evaluated features are those of both encoders, joined. With the policy `ring` this is CMCRing.
+    The L embedding of a sample is contrasted with the bank of ab embeddings, and the ab embedding with the bank of L
+    embeddings; the loss is the sum of both. The evaluated features are those of both encoders, concatenated. With the
+    policy `ring` this is CMCRing.
 
     Args:
         network: Two towers, `l` and `ab`.
-        loss_fn: The loss of `l_to_ab`; `ab_to_l` gets a copy with policies of its own, because thresholds of L
-            anchors mean nothing to ab anchors.
+        loss_fn: The loss of `l_to_ab`. `ab_to_l` gets a copy with policies of its own, because thresholds for L anchors
+            do not apply to ab anchors.
         num_samples: Rows of the dataset.
         dim: Dimension of the embeddings.
         samples: Bank entries drawn per anchor and direction.
         draw: Where the entries come from: `each`, `once` or `expected`, as in `InstanceDiscrimination`.
         bank_momentum: Share of a bank entry that stays when it is written.
-        seed: The banks' first entries and their draws follow from it.
-        identities: (n,) the sample that each row shows; None where each is one of its own.
+        seed: Determines the banks' initial entries and their draws.
+        identities: (n,) the identity of each row's sample; None if all differ.
     """
 
     run = {
@@ -84,7 +85,7 @@ class CMC(Method):
 
     @classmethod
     def plan(cls, modalities: Mapping[str, str]) -> dict[str, TowerPlan]:
-        """A tower for the luminance and one for the colours."""
+        """Return a tower for the luminance and one for the colours."""
         if modalities.get("image") != "image":
             raise ValueError(f"CMC looks at the colours of images and the data has {', '.join(modalities)}")
         return {
@@ -93,15 +94,15 @@ class CMC(Method):
         }
 
     def anchor_tower(self, direction: str) -> str:
-        """`l` of `l_to_ab`."""
+        """Return the anchors' tower, such as `l` of `l_to_ab`."""
         return direction.partition("_to_")[0]
 
     def candidate_tower(self, direction: str) -> str:
-        """`ab` of `l_to_ab`."""
+        """Return the candidates' tower, such as `ab` of `l_to_ab`."""
         return direction.partition("_to_")[2]
 
     def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
-        """Each channel group against the bank of the other."""
+        """Return the sum of both directions' losses: each tower's embeddings against the bank of the other."""
         inputs = batch["image"]
         embeddings = {name: normalise(part) for name, part in network(_split(inputs.views[0])).items()}
         self._fresh.append((batch.rows, {name: part.detach() for name, part in embeddings.items()}))
@@ -116,13 +117,13 @@ class CMC(Method):
         return total
 
     def compared(self, direction: str) -> tuple[nn.Module, nn.Module | Tensor]:
-        """Embeddings of one channel group, and the bank of the other."""
+        """Return the module that makes a direction's anchors, and the other tower's bank (n, D)."""
         bank = self.banks[self.candidate_tower(direction)]
         assert isinstance(bank, MemoryBank)
         return self.evaluated(self.anchor_tower(direction), head=True), bank.entries()[0]
 
     def after_step(self) -> None:
-        """Both banks take the embeddings of this step."""
+        """Write the embeddings of this step into both banks."""
         for rows, embeddings in self._fresh:
             for name, bank in self.banks.items():
                 assert isinstance(bank, MemoryBank)
@@ -131,6 +132,6 @@ class CMC(Method):
 
 
 def _split(images: Tensor) -> dict[str, Tensor]:
-    """Images in [0, 1] to what each tower sees of them."""
+    """Return the input of each tower, for images in [0, 1]."""
     lab = rgb_to_lab(images)
     return {name: lab[:, channels] for name, channels in CHANNELS.items()}

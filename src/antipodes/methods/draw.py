@@ -1,4 +1,4 @@
-"""How anchors meet a memory bank: one draw for all, a draw for each, or the mean over all draws."""
+"""`against_bank`: a loss over a memory bank: one draw for all anchors, one for each, or the mean over draws."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Draw = Literal["each", "once", "expected"]
 
 
 def check_draw(draw: Draw, samples: int) -> None:
-    """Refuse a way to draw that there is not, and a number of draws that is none."""
+    """Refuse an unknown way to draw, or a number of draws below 1."""
     if draw not in get_args(Draw):
         raise ValueError(f"draw must be one of {', '.join(get_args(Draw))}, got {draw!r}")
     if samples < 1:
@@ -36,18 +36,22 @@ def against_bank(
     samples: int,
     progress: float,
 ) -> Tensor:
-    """The loss of anchors against their own entries of a bank and a draw of the others.
+    """Return the loss of anchors against their own entries in a bank and a draw of the other entries.
+
+    1. The positive of each anchor is its own entry.
+    2. The candidates are a draw of entries or the whole bank, as `draw` says.
 
     Args:
         loss_fn: The loss, with the policy.
         bank: The memory bank.
-        anchors: (B, D), normalised.
-        batch: The samples that the anchors show.
-        supports: (S, B, D) embeddings of support views, if the policy asks for some.
-        draw: `once`: the policy judges one draw for all anchors; `each`: every anchor draws from what the policy keeps
-            of the whole bank; `expected`: all of that, scaled to the number of draws. A policy that reweighs the sum
-            gets one draw for all, whose number it knows, and an loss of the whole bank (local aggregation) all.
-        samples: How many entries are drawn.
+        anchors: (B, D), with length 1.
+        batch: The samples of the anchors.
+        supports: (S, B, D) embeddings of support views, if the policy needs them.
+        draw: `once`: the policy judges one draw for all anchors. `each`: every anchor draws from the entries that the
+            policy keeps of the whole bank. `expected`: the sum over these entries, scaled to the number of draws. A
+            policy that reweighs the sum gets one draw for all, whose size it knows; a loss over the whole bank (local
+            aggregation) gets all entries.
+        samples: Number of entries that are drawn.
         progress: Share of training done.
     """
     policy = loss_fn.negatives

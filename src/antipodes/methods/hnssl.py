@@ -1,4 +1,4 @@
-"""HNSSL: online features of a view against slowly moving features of the plain image, with mined negatives."""
+"""HNSSL: online features of a view against target features of the plain image, with mined hard negatives."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class HNSSL(Method):
 
     @property
     def target(self) -> Tower:
-        """The target encoder."""
+        """Return the target encoder."""
         return self._target
 
     def _with_target(self, network: Towers, target: Tower) -> Towers:
-        """The towers that are trained: the online encoder alone. A subclass may train the target, too."""
+        """Return the towers that are trained: the online encoder only. A subclass may train the target, too."""
         return network
 
     def _keep_target(self, target: Tower) -> None:
@@ -66,11 +66,11 @@ class HNSSL(Method):
         self._target = target
 
     def copies(self, tower: str) -> list[Tower]:
-        """The online tower and the target."""
+        """Return the online tower and the target."""
         return [self.network[tower], self.target]
 
     def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
-        """Online features of the view against target features of the plain image."""
+        """Return the loss of the views' online features (b, F) against the plain images' target features (b, F)."""
         name = self.network.names()[0]
         inputs = batch[self.network.plans[name].input]
         assert inputs.plain is not None
@@ -80,7 +80,7 @@ class HNSSL(Method):
         return loss
 
     def _features(self, network: Network, view: Tensor, plain: Tensor) -> tuple[Tensor, Tensor]:
-        """Online features of the views, and target features of the plain images, which get no gradient."""
+        """Return online features of the views, and target features of the plain images, without gradient."""
         name = self.network.names()[0]
         online = network({name: view})[name]
         with torch.no_grad(), self.precision():
@@ -88,5 +88,5 @@ class HNSSL(Method):
         return online, target
 
     def after_step(self) -> None:
-        """The target follows."""
+        """Move the target encoder towards the online encoder."""
         follow(self.target, self.network[self.network.names()[0]], self.momentum)

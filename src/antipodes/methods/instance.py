@@ -30,8 +30,8 @@ class InstanceDiscrimination(Method):
             all anchors, and the policy judges the draw; `expected`: everything the policy keeps of the whole bank, the
             sum scaled to `samples`, which is the mean over draws.
         bank_momentum: Share of a bank entry that stays when it is written.
-        seed: The bank's first entries and its draws follow from it.
-        identities: (n,) the sample that each row shows; None where each is one of its own.
+        seed: Determines the bank's initial entries and its draws.
+        identities: (n,) the identity of each row's sample; None if all differ.
     """
 
     run = {
@@ -63,7 +63,7 @@ class InstanceDiscrimination(Method):
         self._fresh: list[tuple[Tensor, Tensor]] = []
 
     def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
-        """Embeddings against their own bank entries and a draw of the others."""
+        """Return the loss of embeddings (b, D) against their own bank entries and a draw of the others."""
         (tower,) = self.network.names()
         inputs = batch[self.network.plans[tower].input]
         anchors = normalise(network({tower: inputs.views[0]})[tower])
@@ -73,11 +73,11 @@ class InstanceDiscrimination(Method):
         return against_bank(loss_fn, self.bank, anchors, batch, supports, self.draw, self.samples, progress)
 
     def compared(self, direction: str) -> tuple[nn.Module, nn.Module | Tensor]:
-        """Embeddings, and the bank."""
+        """Return the module that makes the anchors, and the bank (n, D)."""
         return self.evaluated(self.anchor_tower(direction), head=True), self.bank.entries()[0]
 
     def after_step(self) -> None:
-        """The bank takes the embeddings of this step."""
+        """Write the embeddings of this step into the bank."""
         for rows, anchors in self._fresh:
             self.bank.write(rows, anchors)
         self._fresh.clear()

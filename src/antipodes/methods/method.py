@@ -12,114 +12,115 @@ from torch import Tensor, nn
 from antipodes.losses import LossModule
 from antipodes.losses.loss import Loss
 from antipodes.methods.batch import Batch
-from antipodes.methods.towers import Joined, Network, Tower, TowerPlan, Towers
+from antipodes.methods.towers import JoinedEncoders, Network, Tower, TowerPlan, Towers
 from antipodes.negatives.policy import Policy
 
 
 class Method(nn.Module, ABC):
-    """What the training loop needs to know of a method.
+    """The base of all methods: the interface between a method and the training loop.
 
-    `network` are the towers, which gradients train and data-parallel training wraps; queues, banks, momentum encoders
-    and the policies' tables are outside of it. `directions` are the losses by name, each with policies of its own:
-    one for SimCLR, two for CMC and CLIP. Nothing outside counts towers or directions. `state_dict()` holds all of it.
+    `network` holds the towers, which gradients train and data-parallel training wraps. Queues, banks, momentum encoders
+    and policies' tables are outside of it. `directions` are the losses by name, each with policies of its own: one for
+    SimCLR, two for CMC and CLIP. No other code counts towers or directions. `state_dict()` holds all state.
     """
 
-    run: ClassVar[Mapping[str, Any]] = {}  # options of a run that come with the method unless told otherwise
-    trains: ClassVar[tuple[str, ...]] = ("info-nce", "global-contrastive", "sigmoid")  # losses with a meaning here
+    run: ClassVar[Mapping[str, Any]] = {}  # default options of a run with this method
+    trains: ClassVar[tuple[str, ...]] = ("info-nce", "global-contrastive", "sigmoid")  # the losses it can train
     views: ClassVar[int] = 2  # random views of every input
-    plain: ClassVar[bool] = False  # True: it also wants the input as evaluation sees it
+    plain: ClassVar[bool] = False  # True: it also needs the input without augmentation
     crops: tuple[int, ...] = ()  # sizes of smaller views
-    crop_recipe: str = "moco-v2"  # their augmentation
-    normalised: ClassVar[bool] = True  # False: the method wants RGB in [0, 1]
-    mixes: ClassVar[bool] = False  # True: it mixes inputs, for which features of a frozen encoder cannot stand
+    crop_recipe: str = "moco-v2"  # the smaller views' augmentation
+    normalised: ClassVar[bool] = True  # False: it needs RGB in [0, 1]
+    mixes: ClassVar[bool] = False  # True: it mixes inputs, so features of a frozen encoder cannot be looked up
     accumulates: ClassVar[bool] = False  # True: negatives do not come from the batch, so gradients may be accumulated
 
     network: Towers
-    pixels: Mapping[str, Sequence[float]] = {}  # mean and std of its images' channels, where a run names them
+    pixels: Mapping[str, Sequence[float]] = {}  # mean and std of the images' channels, if a run gives them
     precision: Callable[[], AbstractContextManager[None]] = nullcontext  # autocast, for networks outside `network`
 
     def __init__(self, network: Towers, directions: Mapping[str, nn.Module]) -> None:
         super().__init__()
         self.network = network
         self.directions = nn.ModuleDict(dict(directions))
-        self.guide: nn.Module | None = None  # what the directions' policies look through, if a run has one
+        self.guide: nn.Module | None = None  # the guide of the directions' losses, if the run has one
 
     @classmethod
     def plan(cls, modalities: Mapping[str, str]) -> dict[str, TowerPlan]:
-        """The towers that it needs for data with these inputs: by default one, for the image or the only input.
+        """Return the towers for data with these inputs: by default one, for the image or the only input.
 
         Raises:
-            ValueError: if the data has not what it needs.
+            ValueError: if the data lacks an input that the method needs.
         """
         name = "image" if "image" in modalities else next(iter(modalities))
         if len(modalities) > 1 and name != "image":
-            raise ValueError(f"{cls.__name__} looks at one input and the data has {', '.join(modalities)}: use clip")
+            raise ValueError(f"{cls.__name__} takes one input and the data has {', '.join(modalities)}: use clip")
         return {name: TowerPlan(name, modalities[name])}
 
     @abstractmethod
     def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
-        """The loss of one batch.
+        """Return the loss of one batch.
 
         Args:
-            network: `self.network`, or what a data-parallel wrapper made of it.
-            batch: This rank's samples, with `views`, `crops`, `plain` and `supports` as the method asks for.
+            network: `self.network`, or its data-parallel wrapper.
+            batch: This rank's samples, with the `views`, `crops`, `plain` and `supports` that the method needs.
             progress: Share of training done, in [0, 1].
         """
 
     def anchor_tower(self, direction: str) -> str:
-        """The name of the tower whose embeddings are the anchors of a direction."""
+        """Return the name of the tower that makes the anchors of a direction."""
         return self.network.names()[0]
 
     def candidate_tower(self, direction: str) -> str:
-        """The name of the tower whose embeddings are the candidates of a direction."""
+        """Return the name of the tower that makes the candidates of a direction."""
         return self.anchor_tower(direction)
 
     def copies(self, tower: str) -> list[Tower]:
-        """The tower of that name, and the slowly moving copies of it that see the same input."""
+        """Return the tower of that name, and its momentum copies with the same input."""
         return [self.network[tower]]
 
     def pair_losses(self) -> dict[str, Loss]:
-        """The directions whose negatives a policy may decide."""
+        """Return the directions whose loss takes a policy."""
         return {name: part for name, part in self.directions.items() if isinstance(part, Loss)}
 
     def losses(self) -> dict[str, LossModule]:
-        """All directions."""
+        """Return the losses of all directions."""
         return {name: part for name, part in self.directions.items() if isinstance(part, LossModule)}
 
     def policies(self) -> Iterator[tuple[str, Policy]]:
-        """Every policy with its direction, each part of a joined one by itself."""
+        """Yield every policy with its direction; the parts of a joined policy one by one."""
         for name, loss in self.losses().items():
             for policy in loss.policies():
                 yield name, policy
 
     @property
     def supports(self) -> int:
-        """How many views a step needs on top: the support views that policies ask for."""
+        """The number of support views that the policies need in addition."""
         return max((policy.needs.supports for _, policy in self.policies()), default=0)
 
     def backbone(self, input_name: str | None = None) -> nn.Module:
-        """What is evaluated: an input as evaluation sees it to features (B, F), of all towers that see it, joined.
+        """Return the module that is evaluated: from an input without augmentation to the features (B, F) of all its
+        towers.
 
         Args:
-            input_name: Which input; by default that of the first tower.
+            input_name: The name of the input; by default that of the first tower.
         """
         towers = self.network
         name = towers.plans[towers.names()[0]].input if input_name is None else input_name
         parts = [self.evaluated(tower) for tower in towers.seeing(name)]
-        return parts[0] if len(parts) == 1 else Joined(parts)
+        return parts[0] if len(parts) == 1 else JoinedEncoders(parts)
 
     def evaluated(self, tower: str, head: bool = False) -> nn.Module:
-        """A tower from its input as evaluation sees it: to the encoder's features, or on to the head's embeddings."""
+        """Return a tower from its input to the encoder's features, or with `head` to the head's embeddings."""
         part = self.network[tower]
         found = [each for each in (self.network.plans[tower].prepare, part.encoder) if each is not None]
         found += [part.head] if head else []
         return found[0] if len(found) == 1 else nn.Sequential(*found)
 
     def compared(self, direction: str) -> tuple[nn.Module, nn.Module | Tensor]:
-        """What a direction compares, for those who look at whole datasets.
+        """Return the modules or tables that a direction compares, to evaluate policies on whole datasets.
 
         Returns:
-            The module that makes anchors of the anchor tower's input as evaluation sees it, and the one that makes
+            The module that makes anchors of the anchor tower's input without augmentation; and the module that makes
             candidates, or a table of them by row (n, D).
         """
         return (
@@ -128,17 +129,17 @@ class Method(nn.Module, ABC):
         )
 
     def exports(self) -> dict[str, nn.Module]:
-        """Encoders to write as files when the run ends, by file name without ending."""
+        """Return the encoders that are written when the run ends, by file name without ending."""
         names = [name for name in self.network.names() if self.network.plans[name].input]
         if len(names) == 1:
             return {"encoder": self.network[names[0]].encoder}
         return {f"encoder-{name}": self.network[name].encoder for name in names}
 
     def after_step(self) -> None:
-        """Take in what is new, once the optimiser has stepped: momentum encoders, queues, banks."""
+        """Update momentum encoders, queues and banks after the optimiser's step."""
 
     def statistics(self) -> dict[str, float]:
-        """Numbers of the last step for the log: the mean over directions and, where there are several, each one's."""
+        """Return the last step's numbers for the log: means over directions and, if there are several, each one's."""
         every = {name: loss.stats for name, loss in self.losses().items()}
         found: dict[str, list[float]] = {}
         for stats in every.values():

@@ -20,8 +20,8 @@ class MoCo(Method):
     2. the loss of q against its k and the queue
     3. after the optimiser's step: the momentum network follows, the queue takes the keys
 
-    The queue knows the samples its keys came from, so an anchor's own stale keys are never its negatives: this matters
-    when the queue is large for the data.
+    The queue stores the samples of its keys, so an anchor's own stale keys are never its negatives. This matters if the
+    queue is large compared with the data.
 
     Args:
         network: One tower.
@@ -57,18 +57,18 @@ class MoCo(Method):
         self._fresh: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def copies(self, tower: str) -> list[Tower]:
-        """The query tower and the key tower."""
+        """Return the query tower and the key tower."""
         return [self.network[tower], self.key_network[tower]]
 
     @torch.no_grad()
     def keys(self, images: Tensor) -> Tensor:
-        """What the momentum network makes of images: (b, ...) to (b, dim), of length 1."""
+        """Return the momentum network's embeddings of images (b, ...): keys (b, dim) with length 1."""
         (tower,) = self.network.names()
         with self.precision():
             return normalise(self.key_network({tower: images})[tower])
 
     def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
-        """Queries of the first views against keys of the second and the queue."""
+        """Return the loss of the first views' queries (b, dim) against the second views' keys and the queue."""
         (tower,) = self.network.names()
         inputs = batch[self.network.plans[tower].input]
         queries = normalise(network({tower: inputs.views[0]})[tower])
@@ -92,13 +92,13 @@ class MoCo(Method):
         return loss_fn.evaluate(pairs.with_supports(supports), progress)
 
     def compared(self, direction: str) -> tuple[nn.Module, nn.Module | Tensor]:
-        """Queries, and keys of the momentum network."""
+        """Return the query tower and the momentum network's key tower."""
         tower = self.anchor_tower(direction)
         assert isinstance(self.key_network, Towers)
         return self.evaluated(tower, head=True), self.key_network[tower]
 
     def after_step(self) -> None:
-        """The key network follows, the queue takes the keys of this step (of all its accumulated parts)."""
+        """Move the key network towards the query network, and push this step's keys into the queue."""
         follow(self.key_network, self.network, self.momentum)
         for keys, ids, rows in self._fresh:
             self.queue.push(keys, ids, rows)

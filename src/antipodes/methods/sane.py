@@ -31,8 +31,8 @@ class SANE(MoCo):
        y of `SoftLabel`
     4. loss = (1 - lambda) plain + lambda mixed
 
-    A sample of this batch has a fresh key, so stale keys of it in the queue leave the key set for all queries: no key
-    of a sample is ever its negative, and labels stay comparable, which mixing them needs.
+    A sample of this batch has a fresh key, so its stale keys in the queue are removed from the key set of all queries.
+    Then no key of a sample is its negative, and labels over the key set are comparable, as mixing them requires.
 
     With `crops` the mixed loss is the mean over smaller views of x, mixed with x~ scaled down (SANE-Single has one
     size, SANE-Multi five). Strong augmentation: `--augmentation clsa`, or with crops `crop_recipe` clsa, which leaves
@@ -42,14 +42,14 @@ class SANE(MoCo):
         network: One tower.
         loss_fn: The loss with refined labels; the plain loss has its temperature.
         dim: Dimension of the embeddings.
-        kappa: Of Beta(kappa, kappa), from which the shares of mixup come: large mixes evenly, small hardly.
+        kappa: Parameter of Beta(kappa, kappa), from which the shares of mixup are drawn; a small one mixes little.
         refined_share: Share of the mixed loss with refined labels, the paper's lambda; the rest is the plain loss.
         mixup: What a query is mixed with: another sample's key view (momentum), its query view (vanilla), or nothing.
         crops: Sizes in pixels of smaller views for the mixed loss; none mixes the two full views.
         crop_recipe: Augmentation of those smaller views.
         momentum: Share of the key network that stays at each step.
         queue_size: Number of keys.
-        seed: Permutations and shares of mixup follow from it and the step.
+        seed: Determines permutations and shares of mixup, together with the step.
     """
 
     run = {
@@ -94,13 +94,13 @@ class SANE(MoCo):
 
     @classmethod
     def plan(cls, modalities: Mapping[str, str]) -> dict[str, TowerPlan]:
-        """One tower, for the image."""
+        """Return one tower, for the image."""
         if modalities.get("image") != "image":
             raise ValueError(f"SANE mixes images and the data has {', '.join(modalities)}: use moco")
         return super().plan(modalities)
 
     def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
-        """Queries against their keys, and mixed queries against their mixed labels."""
+        """Return the plain loss of queries against their keys, and the loss of mixed queries against mixed labels."""
         (tower,) = self.network.names()
         inputs, ids = batch[self.network.plans[tower].input], batch.ids
         fresh = self.keys(inputs.views[1])
@@ -132,15 +132,15 @@ class SANE(MoCo):
         return loss
 
     def after_step(self) -> None:
-        """Do what MoCo does, and let the next step draw anew."""
+        """Update as MoCo does, and count the step, from which the next draws follow."""
         super().after_step()
         self.steps += 1
 
     def _key_set(self, fresh: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The keys of all ranks' samples and of the queue, their ids, and the own key of every sample, (B,).
+        """Return the keys of all ranks' samples and of the queue (C, D), their ids (C,), and each sample's column (B,).
 
-        Every sample of the batch has one key: stale copies, and later copies of a sample that is twice in the batch,
-        get the id -1.
+        Every sample of the batch has exactly one key: stale copies in the queue, and further copies of a sample that is
+        twice in the batch, get the id -1.
         """
         fresh, ids = gather(fresh), gather(ids)
         _, inverse = ids.unique(return_inverse=True)
@@ -152,7 +152,7 @@ class SANE(MoCo):
         return torch.cat((fresh, self.queue.keys.to(fresh.dtype))), key_ids, own_columns
 
     def _draw(self, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """A permutation of the global batch and one share per sample, the same on every rank."""
+        """Draw a permutation of the global batch and a mixing share for each sample, the same on every rank."""
         if self.mixup == "none":
             return torch.arange(count, device=like.device), like.new_ones(count)
         draws = generator("mixup", self.seed, int(self.steps))
@@ -162,7 +162,7 @@ class SANE(MoCo):
         return partners.to(like.device), theta.to(like)
 
     def _mix(self, inputs: Inputs, partners: Tensor, theta: Tensor) -> list[Tensor]:
-        """The virtual queries x', a batch for every crop size."""
+        """Return the mixed queries x', one tensor for each crop size."""
         views = inputs.views
         sources = list(inputs.crops) or views[:1]
         if self.mixup == "none":

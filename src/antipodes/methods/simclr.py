@@ -1,4 +1,4 @@
-"""SimCLR: two views of every sample, the batch as candidates."""
+"""SimCLR: two views of every sample, with the batch as candidates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antipodes.methods.towers import Network, Towers, embed_supports
 
 
 class SimCLR(Method):
-    """SimCLR (Chen et al. 2020): both views of a sample attract, all other views of the batch are candidates.
+    """SimCLR (Chen et al. 2020): the views of a sample are positives, all other views of the batch are candidates.
 
     With the loss `global-contrastive` this is SogCLR (Yuan et al. 2022), for small batches; with the oracle's
     attraction it is SupCon (Khosla et al. 2020).
@@ -28,7 +28,7 @@ class SimCLR(Method):
         super().__init__(network, {network.names()[0]: loss_fn})
 
     def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
-        """Both views in one pass of the network, so that they share batch statistics."""
+        """Return the loss of both views (b, D) each; one pass of the network, so that they share batch statistics."""
         (tower,) = self.network.names()
         inputs = batch[self.network.plans[tower].input]
         first, second = network({tower: torch.cat(tuple(inputs.views))})[tower].chunk(2)

@@ -1,4 +1,4 @@
-"""Towers: each an encoder with its head, by name."""
+"""Towers: an encoder with its projection head, by name; the network of every method."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from antipodes.encoders.chunks import embed_pieces
 
 Module = TypeVar("Module", bound=nn.Module)
 Network = Callable[[Mapping[str, "Tensor | Sequence[Tensor]"]], dict[str, Tensor]]
-"""What a method's network is: inputs by tower to embeddings by tower."""
+"""A method's network: a function from inputs by tower to embeddings by tower."""
 
 
 @dataclass(frozen=True)
 class TowerPlan:
-    """What a method needs a tower for, before there is one.
+    """What a method needs from a tower, before the tower is built.
 
     Attributes:
-        input: Name of the dataset's input that it sees.
-        modality: Of that input: image, text or vector.
-        channels: Channels of the images that its encoder takes, where the input is an image.
-        prepare: What stands between the input as evaluation sees it and the encoder; None for nothing.
+        input: Name of the dataset's input that the tower embeds.
+        modality: The input's modality: image, text or vector.
+        channels: Channels of the images that its encoder takes.
+        prepare: A module that converts the plain input for the encoder; None for no conversion.
     """
 
     input: str
@@ -38,8 +38,8 @@ class Tower(nn.Module):
     """An encoder and its head: inputs of one kind to embeddings (B, dim).
 
     Attributes:
-        frozen: Whether the encoder is out of training.
-        cached: Whether what comes in are the encoder's features already: a locked tower's, computed once.
+        frozen: True if the encoder is not trained.
+        cached: True if the inputs are already the encoder's features, which were computed once and are looked up.
     """
 
     def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
@@ -50,19 +50,19 @@ class Tower(nn.Module):
         self.cached = False
 
     def freeze(self) -> None:
-        """Take the encoder out of training: it gets no gradient and stays in evaluation mode."""
+        """Exclude the encoder from training: it gets no gradient and stays in evaluation mode."""
         self.frozen = True
         self.encoder.requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> Tower:
-        """Switch to training, but for a frozen encoder."""
+        """Set the mode; a frozen encoder stays in evaluation mode."""
         super().train(mode)
         if self.frozen:
             self.encoder.eval()
         return self
 
     def forward(self, inputs: Tensor | Sequence[Tensor]) -> Tensor:
-        """Embed a batch, or several of any sizes one after the other, joined: data-parallel training wants one call."""
+        """Embed a batch, or several batches in one call, as data-parallel training needs; results are concatenated."""
         if not isinstance(inputs, Tensor):
             return torch.cat([self(batch) for batch in inputs])
         features = inputs if self.cached else self.encoder(inputs)
@@ -71,7 +71,7 @@ class Tower(nn.Module):
 
 
 class Towers(nn.Module):
-    """The towers of a method side by side: what gradients train, and what data-parallel training wraps.
+    """The towers of a method by name: the module that gradients train and data-parallel training wraps.
 
     Example:
         >>> towers = Towers({"image": Tower(nn.Flatten(), nn.Linear(4, 2))})
@@ -85,33 +85,33 @@ class Towers(nn.Module):
         self.plans = dict(plans) if plans is not None else {name: TowerPlan(name) for name in towers}
 
     def forward(self, inputs: Mapping[str, Tensor | Sequence[Tensor]]) -> dict[str, Tensor]:
-        """Inputs by tower to embeddings by tower."""
+        """Map inputs by tower to embeddings by tower."""
         return {name: self.towers[name](batch) for name, batch in inputs.items()}
 
     def __getitem__(self, name: str) -> Tower:
-        """The tower of that name."""
+        """Return the tower of that name."""
         tower = self.towers[name]
         assert isinstance(tower, Tower)
         return tower
 
     def names(self) -> list[str]:
-        """The names of the towers, in order."""
+        """Return the names of the towers, in order."""
         return list(self.towers)
 
     def seeing(self, input_name: str) -> list[str]:
-        """The names of the towers that see an input."""
+        """Return the names of the towers that embed an input."""
         return [name for name, plan in self.plans.items() if plan.input == input_name]
 
 
-class Joined(nn.Module):
-    """Several encoders on the same input, their features side by side."""
+class JoinedEncoders(nn.Module):
+    """Several encoders on the same input, whose features are concatenated."""
 
     def __init__(self, encoders: Sequence[nn.Module]) -> None:
         super().__init__()
         self.encoders = nn.ModuleList(encoders)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(B, ...) to (B, the sum of their features)."""
+        """Map inputs (B, ...) to the concatenated features (B, F)."""
         return torch.cat([encoder(inputs) for encoder in self.encoders], dim=1)
 
 
@@ -129,7 +129,7 @@ class InPieces:
         self.network, self.micro_batch = network, micro_batch
 
     def __call__(self, inputs: Mapping[str, Tensor | Sequence[Tensor]]) -> dict[str, Tensor]:
-        """Inputs by tower to embeddings by tower."""
+        """Embed inputs by tower; return embeddings by tower."""
         whole = {name: [each] if isinstance(each, Tensor) else each for name, each in inputs.items()}
         parts = {
             name: [part for each in batches for part in each.split(self.micro_batch)] for name, batches in whole.items()
@@ -145,16 +145,16 @@ class InPieces:
 
 @torch.no_grad()
 def embed_supports(network: Network, tower: str, views: Sequence[Tensor]) -> Tensor | None:
-    """Embeddings (S, B, D) of support views, without gradient; None where there are none."""
+    """Embed support views without gradient: (S, B, D); None if there are none."""
     return torch.stack([network({tower: view})[tower] for view in views]) if views else None
 
 
 def frozen_copy(network: Module) -> Module:
-    """A copy of a network that takes no gradient: the start of a momentum encoder."""
+    """Return a copy of a network without gradient: the initial momentum encoder."""
     return copy.deepcopy(network).requires_grad_(False)
 
 
 @torch.no_grad()
 def follow(follower: nn.Module, network: nn.Module, momentum: float) -> None:
-    """Follower <- momentum * follower + (1 - momentum) * network; parameters only, batch statistics are its own."""
+    """Set follower <- momentum * follower + (1 - momentum) * network, for parameters; buffers are unchanged."""
     torch._foreach_lerp_(list(follower.parameters()), list(network.parameters()), 1 - momentum)

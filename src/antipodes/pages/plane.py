@@ -12,7 +12,7 @@ from torch import Tensor
 from antipodes.pages.page import Facts, Map, Point
 
 MOST_GROUPS = 12
-SPREAD = 1e-6  # of the largest number among features, by which they must differ: about the rounding of float32
+SPREAD = 1e-6  # least difference of features, relative to the largest number: about the rounding of float32
 
 
 def choose(count: int, most: int, seed: int = 0) -> NDArray[np.int64]:
@@ -46,7 +46,7 @@ def flatten(vectors: NDArray[np.float32], seed: int = 0) -> tuple[NDArray[np.flo
 
 
 def have_spread(features: Tensor) -> bool:
-    """Return True if features (n, F) differ by more than rounding; t-SNE of equal ones ends the process.
+    """Return True if features (n, F) differ by more than rounding; t-SNE of equal features ends the process.
 
     Example:
         >>> have_spread(torch.ones(30, 8)), have_spread(torch.eye(8))

@@ -16,7 +16,7 @@ from antipodes.auditing.page import map_of_vectors
 from antipodes.auditing.photos import Photos, photos_of
 from antipodes.data import Samples
 from antipodes.data.dataset import subset
-from antipodes.evaluation.judged import judge, judged_embeddings
+from antipodes.evaluation.compared import compared_embeddings, judge_frozen
 from antipodes.methods import Method
 from antipodes.negatives.flags import find_flags
 from antipodes.pages.page import Card, Cell, Gallery, Picture, Section
@@ -24,7 +24,7 @@ from antipodes.pages.paths import path_ends, short_paths
 from antipodes.pages.picture_store import PictureStore
 from antipodes.pages.plane import choose
 from antipodes.pairs import Pairs
-from antipodes.runs.embedding import embed
+from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.views import plain_view
@@ -76,7 +76,7 @@ def examine_run(run: Run, name: str, samples: int, shown: int, picture_store: Pi
     rows = torch.from_numpy(choose(len(data), samples))
     part = subset(data, rows)
     view = plain_view(method, data.image_size, "image")
-    features = embed(method.backbone("image"), part, preprocess=view, input_name="image")
+    features = embed_dataset(method.backbone("image"), part, preprocess=view, input_name="image")
     photos = photos_of(data)
     vectors = _vectors(features, data, photos, rows)
     texts = _texts(part)
@@ -136,7 +136,7 @@ def _flagged(method: Method, part: Samples, rows: Tensor, vectors: Vectors) -> I
             pairs = _pairs(method, part, rows, direction)
             if loss_fn.ask_guide is not None:
                 pairs = pairs.with_guide(loss_fn.ask_guide(pairs))
-            flags = find_flags(pairs, judge(loss_fn.negatives, pairs))
+            flags = find_flags(pairs, judge_frozen(loss_fn.negatives, pairs))
         except ValueError:  # a policy that needs a guide, or more than embeddings
             continue
         judged = True
@@ -157,7 +157,7 @@ def _flagged(method: Method, part: Samples, rows: Tensor, vectors: Vectors) -> I
 
 def _pairs(method: Method, part: Samples, rows: Tensor, direction: str) -> Pairs:
     """The samples that are looked at as one batch of a direction, each an anchor among all of them."""
-    seen = judged_embeddings(method, part, None, 0, direction)
+    seen = compared_embeddings(method, part, None, 0, direction)
     candidates = seen.candidates if len(seen.candidates) == len(rows) else seen.candidates[rows]  # a bank of all
     positives, ids = (seen.anchors * candidates).sum(1), part.sample_ids(torch.arange(len(rows)))
     if part.samples is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from antipodes.evaluation.figures import judged
+from antipodes.evaluation.figures import without_empty_precisions
 from antipodes.evaluation.scores import FILE, are_outdated, read_measured, read_scores
 from antipodes.pages.page import Cell, Curves, Page, Section, Table
 from antipodes.pages.paths import path_ends
@@ -179,7 +179,7 @@ def _curves(epochs: Mapping[str, Iterable[Mapping[str, Any]]]) -> Curves | None:
     """A drawing for every number that some run has written down at its epochs; lines are read once, one by one."""
     found: dict[str, dict[str, Thinned]] = {}  # number -> run -> points
     for run, lines in epochs.items():
-        for line in map(judged, lines):
+        for line in map(without_empty_precisions, lines):
             place = float(line.get("epoch", line["step"]))
             for number, value in line.items():
                 if number not in _UNSEEN and isinstance(value, int | float):

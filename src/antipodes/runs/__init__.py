@@ -1,1 +1,1 @@
-"""A run on disk, and what is built from its configuration: what training and evaluation both need."""
+"""A run on disk, and the objects that its configuration describes: what training and evaluation both need."""

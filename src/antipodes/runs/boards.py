@@ -1,4 +1,4 @@
-"""Boards that show a run's numbers while it trains: TensorBoard, and Weights & Biases."""
+"""Boards that plot a run's numbers while it trains: TensorBoard, and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from antipodes.runs.folder import Run
 
 
 class Board(Protocol):
-    """What is told every number."""
+    """A service that plots numbers; `Records` passes every line to it."""
 
     def write(self, numbers: Mapping[str, float], step: int) -> None:
         """Show the numbers of a step."""
 
     def close(self) -> None:
-        """Finish: nothing more will come."""
+        """Finish: no more numbers follow."""
 
 
 class TensorBoard:
-    """TensorBoard files in a run's folder; a resumed run hides what came after its checkpoint."""
+    """TensorBoard files in a run's folder; a resumed run hides the points after its checkpoint."""
 
     def __init__(self, folder: Path, step: int) -> None:
         self._writer = _entry("tensorboard")(str(folder / "tensorboard"), purge_step=step)
@@ -54,21 +54,21 @@ class WeightsAndBiases:
         )
 
     def write(self, numbers: Mapping[str, float], step: int) -> None:
-        """Log the numbers; those of a step that was logged before the run was killed are the same and are ignored."""
+        """Log the numbers; a step that was logged before the run was stopped is ignored by the service."""
         self._run.log(dict(numbers), step=step)
 
     def close(self) -> None:
-        """Say that the run is over."""
+        """Mark the run as finished."""
         self._run.finish()
 
 
 BOARDS: dict[str, Callable[[Path, int], Board]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
-"""Extra of the package -> its board, made from a run's folder and the step it continues from."""
+"""Extra of the package -> its board, built from a run's folder and the step from which the run continues."""
 
 _ENTRIES = {"tensorboard": ("torch.utils.tensorboard", "SummaryWriter"), "wandb": ("wandb", "init")}
 
 
-def require(names: Iterable[str]) -> None:
+def require_boards(names: Iterable[str]) -> None:
     """Refuse boards whose package is not installed.
 
     Raises:

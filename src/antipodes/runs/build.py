@@ -1,4 +1,4 @@
-"""Builds what a configuration names: data, towers, policies, losses, methods."""
+"""Building of the objects that a configuration names: data, towers, policies, losses and methods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from antipodes import encoders
 from antipodes.data import Samples
 from antipodes.encoders.encoder import Encoder
 from antipodes.encoders.heads import Head
-from antipodes.guides import RowGuides, RunGuide
+from antipodes.guides import RunGuide
 from antipodes.losses import Distillation, Loss, Refine, Temperature
 from antipodes.methods import Method, Tower, TowerPlan, Towers
 from antipodes.negatives import Policy
@@ -24,7 +24,7 @@ from antipodes.runs.groups import place_groups
 from antipodes.runs.guides import attach_guide
 
 Spec = Mapping[str, Any]
-"""A component in a configuration: its name and its constructor's arguments."""
+"""A component in a configuration: its name and its constructor arguments."""
 
 GIVEN: dict[Kind, frozenset[str]] = {
     "method": frozenset({"network", "loss_fn", "num_samples", "identities", "dim", "seed"}),
@@ -35,22 +35,22 @@ GIVEN: dict[Kind, frozenset[str]] = {
     "encoder": frozenset({"in_channels", "in_features", "model"}),
     "augmentation": frozenset({"size"}),
 }
-"""Constructor arguments that the run itself supplies, so that nobody has to write them down."""
+"""Constructor arguments that the run supplies; a configuration does not contain them."""
 
 ENCODERS = {"image": "resnet18-slim", "text": "bag-of-words", "vector": "identity"}
-"""The encoder of a tower that nobody names one for, by modality."""
+"""The default encoder of a tower, by modality."""
 
 
 @dataclass(frozen=True)
 class Learned:
-    """How the temperature learns; without any of this it stays what it is.
+    """Whether and how the temperature is learned; by default it is fixed.
 
     Args:
-        learnable: One learned temperature for all pairs, as CLIP's.
-        per_sample: One learned temperature for every sample, as iSogCLR's.
-        floor: The least value of a learned temperature.
-        form: What is learned: the logarithm of the temperature (CLIP, SigLIP) or itself (FastCLIP).
-        rate: Learning rate of its own, which is a third of it below 0.03 (FastCLIP takes 2e-4); by default the run's.
+        learnable: Learn one temperature for all pairs, as CLIP does.
+        per_sample: Learn one temperature for every sample, as iSogCLR does.
+        floor: Smallest value of a learned temperature.
+        form: The learned parameter: the logarithm of the temperature (CLIP, SigLIP) or the temperature (FastCLIP).
+        rate: Learning rate of the temperature, divided by 3 below 0.03 (FastCLIP uses 2e-4); by default the run's.
     """
 
     learnable: bool = False
@@ -60,7 +60,7 @@ class Learned:
     rate: float | None = None
 
     def around(self, value: Any, num_samples: int) -> Any:
-        """The temperature of an loss: a number, or a module that starts there and learns."""
+        """Return the temperature of a loss: the number itself, or a module that starts there and learns."""
         if not (self.learnable or self.per_sample) or not isinstance(value, (int, float)):
             return value
         return Temperature(
@@ -75,7 +75,7 @@ def build_data(spec: Spec) -> Samples:
 
 
 def build_method(config: Spec, data: Samples) -> Method:
-    """The method with its towers, its loss and its policy, as the configuration and the data ask."""
+    """Build the method with its towers, loss, policy and guide, for a configuration and its data."""
     method_class: type[Method] = find("method", config["method"]["name"]).target  # type: ignore[assignment]
     plans = method_class.plan(data.modalities)
     parts = {name: _build_encoder(config, name, plan, data) for name, plan in plans.items()}
@@ -95,7 +95,7 @@ def build_method(config: Spec, data: Samples) -> Method:
     given |= {"network": network, "loss_fn": loss_fn, "dim": head.dim}
     method: Method = _call("method", config["method"], given)
     method.pixels = {name: config["augmentation"][name] for name in ("mean", "std") if name in config["augmentation"]}
-    guide = config.get("guide", {"name": "none"})  # a run from before there were guides has none
+    guide = config.get("guide", {"name": "none"})  # runs of earlier versions have none
     names = {"guide": guide["name"], "negatives": config["negatives"]["name"]}
     attach_guide(
         method, _build_guide(guide, method, data), names, batch_neighbours=config.get("batch_neighbours", 1) > 1
@@ -104,10 +104,10 @@ def build_method(config: Spec, data: Samples) -> Method:
 
 
 def freeze(network: Towers, towers: Sequence[str]) -> None:
-    """Take the encoders of these towers out of training: no gradient, and no batch statistics.
+    """Freeze the encoders of these towers: no gradient, and no update of batch statistics.
 
     Raises:
-        ValueError: for a tower that there is not.
+        ValueError: if the method has no tower of that name.
     """
     for name in towers:
         if name not in network.names():
@@ -116,7 +116,7 @@ def freeze(network: Towers, towers: Sequence[str]) -> None:
 
 
 def policy_names(name: str) -> list[str]:
-    """The policies that a name joins: `ring+glofnd` keeps what both keep.
+    """Return the policies that a name joins with +: `ring+glofnd` keeps a pair if both keep it.
 
     Raises:
         ValueError: if it joins a policy with itself.
@@ -128,7 +128,7 @@ def policy_names(name: str) -> list[str]:
 
 
 def _with_duplicates(spec: Spec, data: Samples) -> Spec:
-    """`known` without groups or pairs of the user's own knows the exact duplicates of the data, by content."""
+    """Give `known` the exact duplicates of the data as groups, unless the user gives groups or pairs."""
     if spec["name"] != "known" or spec.get("groups") is not None or spec.get("pairs") is not None:
         return spec
     return {**spec, "groups": data.groups()}
@@ -147,8 +147,8 @@ def _build_guide(spec: Spec, method: Method, data: Samples) -> RunGuide | None:
     if spec["name"] == "none":
         return None
     found = _call("guide", spec, {"data": data, "method": method, "num_samples": len(data)})
-    # a source of the user's own serves all towers
-    return found if isinstance(found, RunGuide) else RowGuides(dict.fromkeys(method.network.names(), found))
+    # a user's own source serves all towers
+    return found if isinstance(found, RunGuide) else RunGuide(dict.fromkeys(method.network.names(), found))
 
 
 def _build_loss(config: Spec, given: Spec, policy: Policy | None, trains: Sequence[str]) -> Loss:
@@ -161,9 +161,9 @@ def _build_loss(config: Spec, given: Spec, policy: Policy | None, trains: Sequen
     takes = inspect.signature(target).parameters
     treatment = config["treatment"]
     if policy is not None and "negatives" not in takes:
-        raise ValueError(f"loss {name} decides about its negatives itself: leave --negatives out")
+        raise ValueError(f"loss {name} chooses its negatives itself: leave --negatives out")
     if treatment != "eliminate" and "treatment" not in takes:
-        raise ValueError(f"loss {name} decides itself whom it pulls: leave --treatment out")
+        raise ValueError(f"loss {name} chooses itself which pairs it pulls: leave --treatment out")
     if treatment == "refine":
         # runs of earlier versions do not name all of them
         names = (field.name for field in fields(Refine) if f"refine_{field.name}" in config)
@@ -171,7 +171,7 @@ def _build_loss(config: Spec, given: Spec, policy: Policy | None, trains: Sequen
     view = None
     if weight := config.get("distill", 0.0):  # runs of earlier versions do not name it
         if "distill" not in takes:
-            raise ValueError(f"loss {name} cannot take a guide's vector as a view: leave --distill out")
+            raise ValueError(f"loss {name} cannot be trained with distillation: leave --distill out")
         view = Distillation(weight, config["distill_temperature"])
     spec = _with_temperature(config, target, given["num_samples"])
     parts = {"negatives": policy, "treatment": treatment, "distill": view}
@@ -180,7 +180,7 @@ def _build_loss(config: Spec, given: Spec, policy: Policy | None, trains: Sequen
 
 
 def _with_temperature(config: Spec, target: Any, num_samples: int) -> Spec:
-    """The loss as it is configured, with a temperature that learns where the run asks for one."""
+    """Return the loss's specification, with a learned temperature if the run has one."""
     spec: Spec = config["loss"]
     learned = Learned(**config.get("temperature", {}))
     if not (learned.learnable or learned.per_sample):
@@ -192,7 +192,7 @@ def _with_temperature(config: Spec, target: Any, num_samples: int) -> Spec:
 
 
 def _build_encoder(config: Spec, tower: str, plan: TowerPlan, data: Samples) -> Encoder:
-    """The encoder of a tower: the one named for it, else the run's, where it is of the right modality."""
+    """Build the encoder of a tower: the one named for it, else the run's if it has the right modality."""
     modality = plan.modality
     spec = config.get("encoders", {}).get(tower)
     if spec is None:

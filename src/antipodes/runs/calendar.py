@@ -1,4 +1,4 @@
-"""`Calendar`: which epoch a step belongs to."""
+"""`Calendar`: the epoch that a step belongs to."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Calendar:
-    """Epochs of equal length, counted from a step on: data that grew in the meantime makes longer ones.
+    """Epochs of equal length, counted from a given step; data that has grown since a checkpoint makes longer epochs.
 
     Args:
-        steps: Steps of the optimiser in an epoch.
-        first_step: Steps that were done before these epochs.
-        first_epoch: Epochs that were done by then.
+        steps: Optimiser steps in an epoch.
+        first_step: Steps before the first of these epochs.
+        first_epoch: Epochs before the first of these epochs.
 
     Example:
         >>> calendar = Calendar(steps=10, first_step=14, first_epoch=2)
@@ -25,13 +25,13 @@ class Calendar:
     first_epoch: int = 0
 
     def epoch(self, done: int) -> int:
-        """How many epochs are complete after so many steps."""
+        """Return how many epochs are complete after `done` steps."""
         return self.first_epoch + (done - self.first_step) // self.steps
 
     def within(self, done: int) -> int:
-        """How many steps of the next epoch are done."""
+        """Return how many steps of the current epoch are done after `done` steps."""
         return (done - self.first_step) % self.steps
 
     def total(self, epochs: int) -> int:
-        """How many steps so many epochs take in all."""
+        """Return how many steps training takes until `epochs` epochs are complete."""
         return self.first_step + (epochs - self.first_epoch) * self.steps

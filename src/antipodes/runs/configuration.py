@@ -54,7 +54,7 @@ TABLES = (".npy", ".npz", ".safetensors")
 
 @dataclass(frozen=True)
 class Configuration(Mapping[str, Any]):
-    """Everything that a run follows from. As a mapping it is what config.yaml holds.
+    """All options of a run, typed. As a mapping it holds what config.yaml holds.
 
     Args:
         settings: how the run is trained.
@@ -73,7 +73,7 @@ class Configuration(Mapping[str, Any]):
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Configuration:
-        """The configuration of complete options, such as those of a run's config.yaml."""
+        """Return the configuration of complete options, such as those of a run's config.yaml."""
         settings = Settings(**{field.name: options[field.name] for field in fields(Settings)})
         components = {kind: options[kind] for kind in get_args(Kind)}
         return cls(settings, components, options.get("encoders") or {}, options["head"], options["temperature"])
@@ -168,7 +168,8 @@ class Options:
         Raises:
             ValueError: if an option is unknown, or its value does not fit.
         """
-        parsed = self.parser.parse_object(self._given)
+        # options without a default may be among the arguments: parse_args refuses a call that has them nowhere
+        parsed = self.parser.parse_object(self._given, _skip_required=arguments is not None)
         if arguments is not None:
             parsed = self.parser.parse_args(arguments, namespace=parsed)
         found: dict[str, Any] = parsed.as_dict()
@@ -214,7 +215,7 @@ def refuse_differences(run: Run, asked: Configuration, before: Configuration) ->
 
 
 def resume(folder: str | Path, options: Mapping[str, Any], data: str | None = None) -> tuple[Configuration, Run]:
-    """The configuration of a run that is continued, with options that may only repeat its own, and the run.
+    """Return the configuration of a run that is continued, and the run; options may only repeat its own.
 
     Args:
         folder: of the run.
@@ -233,7 +234,7 @@ def resume(folder: str | Path, options: Mapping[str, Any], data: str | None = No
 
 
 def nested(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with those under dotted names inside their components.
+    """Return options with those under dotted names inside their components.
 
     Example:
         >>> nested({"negatives": "glofnd", "negatives.alpha": 0.1, "data": {"name": "cifar10"}, "data.limit": 10})
@@ -252,7 +253,7 @@ def nested(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_options(loaded: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Options with their components as mappings: `method: moco` is short for `method: {name: moco}`.
+    """Return options with their components as mappings: `method: moco` is short for `method: {name: moco}`.
 
     Raises:
         ValueError: if a component is neither a name nor a mapping with one.
@@ -290,7 +291,7 @@ def _component(spec: Any, kind: str, source: str) -> dict[str, Any]:
 
 
 def _names(given: Mapping[str, Any], named: Mapping[Kind, str], run: Mapping[str, Any]) -> dict[Kind, str]:
-    """Which components a call names: on the command line, in its options, or by its method's name or preset."""
+    """Return the components that a call names: on the command line, in its options, or by its method or preset."""
     names = dict(DEFAULTS)
     for kind in get_args(Kind):
         usual = run.get(kind)
@@ -302,7 +303,7 @@ def _names(given: Mapping[str, Any], named: Mapping[Kind, str], run: Mapping[str
 
 
 def _laid_over(options: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with others laid over them, at every depth."""
+    """Return options, with the values of others in their place at every depth."""
     result = dict(options)
     for name, value in others.items():
         before = result.get(name)
@@ -312,7 +313,7 @@ def _laid_over(options: Mapping[str, Any], others: Mapping[str, Any]) -> dict[st
 
 
 def _defaults(run: Mapping[str, Any], names: dict[Kind, str]) -> dict[str, Any]:
-    """What a method's name and a preset bring, by its names on the command line; nothing of components replaced."""
+    """Return the defaults of a method's name and a preset by option; replaced components have none."""
     found: dict[str, Any] = {}
     for option, value in run.items():
         if option == "encoders":  # names of towers' encoders, which have options of their own
@@ -351,7 +352,7 @@ def _hide(parser: jsonargparse.ArgumentParser, option: str) -> None:
 
 
 def _fixed(config: Configuration) -> dict[str, Any]:
-    """The options that may not change when a run is resumed, as a file would hold them."""
+    """Return the options that may not change when a run is resumed, as a file would hold them."""
     changing = (*MAY_CHANGE, "epochs")
     return {name: value for name, value in json.loads(json.dumps(dict(config))).items() if name not in changing}
 

@@ -13,7 +13,7 @@ from antipodes.data.loader import batches
 TEXTS_AT_ONCE = 256
 
 
-def embed(
+def embed_dataset(
     encoder: nn.Module,
     dataset: Samples,
     *,
@@ -24,19 +24,19 @@ def embed(
     workers: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:
-    """Features (n, F) of one input of every row of the dataset, row i for id i, float32 on the CPU.
+    """Embed one input of every row of a dataset: (n, F), row i for id i, float32 on the CPU.
 
-    The encoder runs in evaluation mode; afterwards every part of it is back in the mode it came in.
+    The encoder runs in evaluation mode; afterwards each module is back in its previous mode.
 
     Args:
-        encoder: what `preprocess` returns -> (b, F); must be on `device` already.
+        encoder: a module on `device` that maps the output of `preprocess` to features (b, F).
         dataset: the samples.
-        preprocess: the raw input (uint8 images (b, 3, H, W) on `device`, texts, vectors) -> what the encoder takes.
-        input_name: which input; by default the first.
-        batch_size: rows at a time.
-        device: where to run.
+        preprocess: maps the raw input (uint8 images (b, 3, H, W) on `device`, texts, vectors) to the encoder's input.
+        input_name: the name of the input; by default the first.
+        batch_size: rows in a batch.
+        device: the device to run on.
         workers: processes that decode images, for datasets that are not in memory.
-        progress: called with (rows done, rows in all) after every batch.
+        progress: called with (rows done, all rows) after every batch.
 
     Raises:
         ValueError: if the dataset is empty, or the encoder's output is not (b, F).
@@ -46,7 +46,7 @@ def embed(
     name = input_name or next(iter(dataset.modalities))
     features: Tensor | None = None
     done = 0
-    with in_evaluation(encoder):
+    with evaluation_mode(encoder):
         for rows, raw in batches(dataset, batch_size, workers):
             given = raw[name]
             with torch.inference_mode():
@@ -59,7 +59,7 @@ def embed(
                     f"the encoder must turn inputs {tuple(inputs.shape)} into features ({len(rows)}, F), "
                     f"got {tuple(outputs.shape)}: pool and flatten its output"
                 )
-            if features is None:  # made outside inference mode, so that it may meet autograd later
+            if features is None:  # created outside inference mode, so that autograd can use it later
                 features = torch.empty(len(dataset), outputs.shape[1])
             features[rows] = outputs.float().cpu()
             done += len(rows)
@@ -69,32 +69,32 @@ def embed(
     return features
 
 
-def embed_different(encoder: nn.Module, dataset: Samples, *, input_name: str, **options: Any) -> Tensor:
-    """`embed` where `preprocess` is not random: an input that several rows share is embedded once.
+def embed_distinct(encoder: nn.Module, dataset: Samples, *, input_name: str, **options: Any) -> Tensor:
+    """Embed as `embed_dataset` does, but each different input only once; `preprocess` must not be random.
 
     Args:
-        encoder: as in `embed`.
+        encoder: as in `embed_dataset`.
         dataset: the samples; five captions of an image may be five rows of it.
-        input_name: which input.
-        **options: of `embed`.
+        input_name: the name of the input.
+        **options: further arguments of `embed_dataset`.
     """
     if (repeated := dataset.repeated(input_name)) is None:
-        return embed(encoder, dataset, input_name=input_name, **options)
+        return embed_dataset(encoder, dataset, input_name=input_name, **options)
     first, shown = repeated
-    return embed(encoder, subset(dataset, first), input_name=input_name, **options)[shown]
+    return embed_dataset(encoder, subset(dataset, first), input_name=input_name, **options)[shown]
 
 
 @torch.no_grad()
 def embed_texts(network: nn.Module, texts: Sequence[str], device: torch.device | str = "cpu") -> Tensor:
-    """Features (n, F) of texts under a tower whose encoder has `tokenize`, float32 on the CPU.
+    """Embed texts with a tower whose encoder has `tokenize`: (n, F) float32 on the CPU.
 
-    Texts of like length share a batch, which is padded to its longest.
+    Texts of similar length share a batch, which is padded to its longest text.
     """
     tokenizers = [module for module in network.modules() if hasattr(module, "tokenize")]
     tokenize = cast(Callable[[list[str]], Tensor], tokenizers[0].tokenize)
     order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
     features: Tensor | None = None
-    with in_evaluation(network):
+    with evaluation_mode(network):
         for start in range(0, len(texts), TEXTS_AT_ONCE):
             places = order[start : start + TEXTS_AT_ONCE]
             outputs = network(tokenize([texts[place] for place in places]).to(device)).float().cpu()
@@ -106,8 +106,8 @@ def embed_texts(network: nn.Module, texts: Sequence[str], device: torch.device |
 
 
 @contextmanager
-def in_evaluation(network: nn.Module) -> Iterator[None]:
-    """Every part of a network in evaluation mode, and afterwards back in the mode that it came in."""
+def evaluation_mode(network: nn.Module) -> Iterator[None]:
+    """Set a network to evaluation mode inside the block, and restore the mode of each module afterwards."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:

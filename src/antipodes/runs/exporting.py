@@ -1,4 +1,4 @@
-"""The encoders of a run as files that say how to feed them."""
+"""Export of a run's encoders to files that describe their preprocessing."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from antipodes.runs.views import build_augmentation
 
 
 def export_encoders(method: Method, data: Samples, folder: Path, card: Mapping[str, str] | None = None) -> list[Path]:
-    """Write every encoder of a method that is worth keeping, with its head and how to feed it; returns their files.
+    """Write every encoder of a method with its head and preprocessing; return the encoders' files.
 
     Args:
-        method: Whose encoders, and whose pixels were normalised as the files will say.
-        data: What it was trained on.
-        folder: Where to write them.
-        card: Facts for a model card beside each file; None for no card.
+        method: The method with the encoders.
+        data: The training data, which determines the size of images.
+        folder: The folder to write to.
+        card: Facts for a model card next to each file; None for no card.
     """
     written = []
     for name, encoder in method.exports().items():
         file = folder / f"{name}.safetensors"
         tower = _tower(method, name)
         export_backbone(encoder, file, run_preprocessing(method, tower, data), card)
-        with suppress(ValueError):  # a head of somebody's own, which only the checkpoint can hold
+        with suppress(ValueError):  # a user's own head, which only the checkpoint can hold
             export_head(method.network[tower].head, folder / f"{name.replace('encoder', 'head', 1)}.safetensors")
         written.append(file)
     return written
 
 
 def run_preprocessing(method: Method, tower: str, data: Samples) -> Preprocessing | None:
-    """How the images of a tower are made ready in this run; None for a tower that sees none."""
+    """Return how a tower's images are prepared in this run; None for a tower of texts or vectors."""
     plan = method.network.plans[tower]
     if plan.modality != "image" or not data.image_size:
         return None
@@ -53,17 +53,17 @@ def run_preprocessing(method: Method, tower: str, data: Samples) -> Preprocessin
 
 
 def two_towers(method: Method) -> TwoTowers:
-    """The image and the text tower of a method, their linear heads and the temperature, as open_clip has them.
+    """Return the image and text tower of a method with their linear heads and the temperature, for open_clip.
 
     Raises:
-        ValueError: it has not one tower for images and one for texts, or their heads are not linear.
+        ValueError: the method does not have exactly one image and one text tower, or a head is not linear.
     """
     towers = {method.network.plans[name].modality: name for name in method.network.names()}
     if sorted(towers) != ["image", "text"] or len(method.network.names()) != 2:
         raise ValueError("open_clip's models have a tower for images and one for texts: train with --method clip")
     image, text = (method.network[towers[modality]] for modality in ("image", "text"))
     loss_fn: Any = next(iter(method.directions.values()))
-    temperature: Any = loss_fn.temperature  # a number, or a module that learns it
+    temperature: Any = loss_fn.temperature  # a number, or a module that learns the number
     value = float(temperature.current() if hasattr(temperature, "current") else temperature)
     bias = getattr(loss_fn, "bias", None)
     return TwoTowers(
@@ -77,24 +77,24 @@ def two_towers(method: Method) -> TwoTowers:
 
 
 def _linear(head: nn.Module) -> nn.Linear:
-    """The only layer of a head that open_clip can hold."""
+    """Return the only layer of a linear head; refuse other heads."""
     layers = list(head.children())
     if len(layers) != 1 or not isinstance(layers[0], nn.Linear):
         raise ValueError("open_clip's projections are one linear layer: train with --head.kind linear")
     return layers[0]
 
 
-def facts(config: Mapping[str, Any]) -> dict[str, str]:
-    """What a model card says of the training."""
+def card_facts(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the facts about the training that a model card shows."""
     policy = config["negatives"]["name"]
     return {
         "method": config["method"]["name"] + ("" if policy == "none" else f" + {policy} ({config['treatment']})"),
-        "data": Path(str(config["data"]["name"])).name,  # of a folder not where it lies
+        "data": Path(str(config["data"]["name"])).name,  # of a folder only the name, not the path
         "training": f"{config['epochs']} epochs, batches of {config['batch_size']}, seed {config['seed']}",
     }
 
 
 def _tower(method: Method, file_name: str) -> str:
-    """The tower whose encoder a file of `Method.exports` holds."""
+    """Return the tower whose encoder is in a file of `Method.exports`."""
     named = file_name.removeprefix("encoder-")
     return named if named in method.network.names() else method.network.names()[0]

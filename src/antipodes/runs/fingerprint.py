@@ -1,4 +1,4 @@
-"""A short digest by which a module's weights are known again."""
+"""A short digest that identifies a module's weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def fingerprint(weights: nn.Module | Mapping[str, Tensor]) -> str:
-    """Short hex digest of the weights and tables of a module, or of its state as a checkpoint holds it.
+    """Return a short hex digest of the weights and tables of a module, or of a state dict.
 
     Example:
         >>> layer = nn.Linear(2, 2)

@@ -1,4 +1,4 @@
-"""The folder of a run: what is in it, and how it is written so that a crash leaves nothing half-done."""
+"""The folder of a run: its files, its lock, and checkpoints that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if sys.platform != "win32":
 
 CHECKPOINT_FORMAT = 1
 LOCK = ".lock"
-FROZEN = "frozen.pt"  # beside the checkpoints
+FROZEN = "frozen.pt"  # in the folder of checkpoints
 WRITTEN = (
     "config.yaml",
     "metrics.jsonl",
@@ -39,9 +39,9 @@ WRITTEN = (
     "wandb",
     "wandb-id",
 )
-"""What a run may write before its first checkpoint: what is removed again if it ends before that."""
+"""What a run may write before its first checkpoint; it is removed if the run ends before that."""
 LATER = ("encoder*.safetensors", "encoder*.md", "head*.safetensors", "evaluation.json")
-"""Patterns of what is written into the folder of a run after its last step."""
+"""Patterns of the files that are written into the folder of a run after its last step."""
 CHECKPOINT_KEYS = (
     "identity",
     "data",
@@ -54,11 +54,11 @@ CHECKPOINT_KEYS = (
     "best",
     "totals",
 )
-"""What a checkpoint of a run holds, apart from its format."""
+"""The keys of a checkpoint, apart from its format."""
 
 
-class Frozen(NamedTuple):
-    """Weights of a run that no step changes: their names and their digest."""
+class FrozenWeights(NamedTuple):
+    """The names and the digest of a run's weights that no step changes."""
 
     names: frozenset[str]
     digest: str
@@ -69,11 +69,11 @@ class Run:
     """A run folder: config.yaml, metrics.jsonl, metrics.csv, checkpoints/last.pt and best.pt (with frozen.pt, where
     towers are frozen), encoder.safetensors.
 
-    And snapshots/epoch-NNN.pt, where the run was asked for them.
+    With --snapshot_every also snapshots/epoch-NNN.pt.
 
     Args:
-        folder: Where it is.
-        data: Where its data is now, if it has moved.
+        folder: The path of the folder.
+        data: The current path of the data, if it has moved.
     """
 
     folder: Path
@@ -81,7 +81,7 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """Return the folder."""
         return self.folder
 
     @property
@@ -96,14 +96,14 @@ class Run:
 
     @property
     def best(self) -> Path:
-        """The checkpoint of the best kNN accuracy, or recall of validation pairs; of the lowest loss without either."""
+        """The checkpoint with the best kNN accuracy or validation recall; without either, with the lowest loss."""
         return self.folder / "checkpoints" / "best.pt"
 
     def refuse_taken(self) -> None:
-        """Refuse a folder for a new run that holds a run, or files of the user under the names that a run writes.
+        """Refuse a folder for a new run if it holds a run, or user's files with names that a run writes.
 
         Raises:
-            ValueError: the folder cannot be used; the sentence says why.
+            ValueError: the folder cannot be used; the message says why.
         """
         if self.config_file.exists():
             raise ValueError(
@@ -130,10 +130,10 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path, data: str | None = None) -> Run:
-        """An existing run, and where its data is now, if it has moved.
+        """Open an existing run.
 
         Raises:
-            ValueError: if it is none, or its data has no path.
+            ValueError: if the folder holds no run.
         """
         run = cls(Path(folder), data)
         if not run.config_file.is_file():
@@ -142,7 +142,7 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, NDArray[np.float64]]:
-        """The numbers of every epoch by column, NaN where an epoch has none: `loss`, `knn`, `flagged_share`, ..."""
+        """Return the numbers of every epoch by column (`loss`, `knn`, `flagged_share`, ...), NaN for none."""
         from antipodes.runs.records import read_epochs
 
         rows = read_epochs(self.folder)
@@ -157,7 +157,7 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration the run was started with; its data where it is now."""
+        """Return the configuration that the run was started with, with the current path of its data."""
         config = read_configuration(self.config_file)
         if self.data is None:
             return config
@@ -170,19 +170,19 @@ class Run:
         return {**config, "data": {**known, "name": absolute(self.data)}}
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Write the configuration down, whole or not at all."""
+        """Write the configuration, whole or not at all."""
         with replacing(self.config_file) as file:
             file.write_text(configuration_text(_plain(config)))
 
     def changed(self, config: dict[str, Any]) -> bool:
-        """Whether a configuration is another than the one written down."""
+        """Return True if a configuration differs from the written one."""
         return bool(read_options(self.config_file) != _plain(config))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from training this run meanwhile; the lock ends with the process, however that ends.
+        """Prevent other processes from training this run inside the block; the lock ends with the process.
 
-        The folder is made for it. Whoever holds the lock removes the temporary files of a process that was killed.
+        The folder is created. The process with the lock removes temporary files of processes that were killed.
 
         Raises:
             ValueError: if another process is training the run.
@@ -198,7 +198,7 @@ class Run:
                 if error.errno not in (errno.EACCES, errno.EAGAIN):
                     raise
                 raise ValueError(self._taken()) from error
-            if not _is_file(self.folder / LOCK, file.fileno()):  # its last owner removed it between two of our lines
+            if not _is_file(self.folder / LOCK, file.fileno()):  # its last owner has removed it just now
                 raise ValueError(self._taken())
             for folder in (self.folder, self.last.parent, self.folder / "snapshots"):
                 remove_temporaries(folder)
@@ -217,20 +217,20 @@ class Run:
             raise ValueError(f"{self.folder} cannot be written to ({error.strerror}): choose another --out") from error
 
     def missing(self) -> Path | None:
-        """The outermost folder that has to be made for the run; None where all are there."""
+        """Return the outermost folder that must be created for the run; None if all exist."""
         folders = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
         return folders[-1] if folders else None
 
     def discard(self, missing: Path | None) -> None:
-        """Remove a run that wrote no checkpoint, and the folders that were made for it, but nothing else in them.
+        """Remove the files of a run that wrote no checkpoint, and the folders that were created for it.
 
-        Only the process that holds the lock calls this. `refuse_taken` made sure that none of the names were there
-        before, so everything under them is its own.
+        Only the process with the lock calls this. `refuse_taken` has checked that none of the names existed before, so
+        all files with these names belong to the run.
 
         Args:
-            missing: What `missing` said before the run was made.
+            missing: The result of `missing()` before the run was created.
         """
-        for name in (*WRITTEN, LOCK):  # the lock last: until then nobody else starts here
+        for name in (*WRITTEN, LOCK):  # the lock last: until then no other process can start here
             path = self.folder / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -246,7 +246,7 @@ class Run:
 
 
 def _is_file(path: Path, handle: int) -> bool:
-    """Return True if an open file is the one that the path names now."""
+    """Return True if an open file is the file at this path."""
     try:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:
@@ -254,21 +254,21 @@ def _is_file(path: Path, handle: int) -> bool:
 
 
 def absolute(data: str) -> str:
-    """A dataset's path from the root, so that a run finds it from everywhere; a name stays one."""
+    """Return a dataset's absolute path, so that a run finds it from every folder; a dataset's name is unchanged."""
     if data.startswith("hf:") and not data.startswith("hf:/"):
         return "hf:" + absolute(data.removeprefix("hf:"))
     path = Path(data).expanduser()
     return str(path.absolute()) if data not in NAMES["data"] and path.exists() else data
 
 
-def save_checkpoint(path: Path, state: dict[str, Any], frozen: Frozen | None = None) -> None:
-    """Write a checkpoint with its digest: the old one stays whole until the new one is on disk.
+def save_checkpoint(path: Path, state: dict[str, Any], frozen: FrozenWeights | None = None) -> None:
+    """Write a checkpoint with its digest; an older checkpoint stays whole until the new one is on disk.
 
     Args:
-        path: Where to.
-        state: What it holds.
-        frozen: Which of the weights under `model` never change: they are not written again and again, but stand once
-            in a file beside it, from `save_frozen`.
+        path: The file to write.
+        state: The content.
+        frozen: The weights under `model` that never change. They are left out, because `save_frozen` has written them
+            once to a file in the same folder.
 
     Raises:
         OSError: if it cannot be written, such as on a full disk.
@@ -281,16 +281,16 @@ def save_checkpoint(path: Path, state: dict[str, Any], frozen: Frozen | None = N
                 state = state | {"model": moving, "weights": list(model), "frozen": frozen.digest}
             torch.save({"format": CHECKPOINT_FORMAT} | state, file)
             append_digest(file)
-    except (RuntimeError, OSError) as error:  # torch's writer says RuntimeError where the disk is full
+    except (RuntimeError, OSError) as error:  # torch raises RuntimeError if the disk is full
         free = shutil.disk_usage(path.parent).free
         kept = "; the one before it is whole" if path.exists() else ""
         raise OSError(f"the checkpoint {path} cannot be written, the disk has {free:,} bytes free{kept}") from error
 
 
-def save_frozen(folder: Path, weights: Mapping[str, Tensor]) -> Frozen:
-    """Write the weights that no step changes into the folder of checkpoints, before the first of these."""
+def save_frozen(folder: Path, weights: Mapping[str, Tensor]) -> FrozenWeights:
+    """Write the weights that no step changes into the folder of checkpoints, before the first checkpoint."""
     save_checkpoint(folder / FROZEN, {"model": dict(weights)})
-    return Frozen(frozenset(weights), fingerprint(weights))
+    return FrozenWeights(frozenset(weights), fingerprint(weights))
 
 
 def load_checkpoint(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def load_checkpoint(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:
 
     Args:
         path: The file.
-        keys: What it must hold, such as `CHECKPOINT_KEYS`.
+        keys: Keys that it must hold, such as `CHECKPOINT_KEYS`.
 
     Raises:
         ValueError: if it is missing, damaged, of another format, or lacks a key.
@@ -308,7 +308,7 @@ def load_checkpoint(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:
     check_digest(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch.load raises half a dozen kinds for a damaged file
+    except Exception as error:  # torch.load raises many different classes for a damaged file
         raise ValueError(f"{path} cannot be read as a checkpoint ({type(error).__name__}): it is damaged") from error
     if not isinstance(state, dict) or state.get("format") != CHECKPOINT_FORMAT:
         raise ValueError(f"{path} is not a checkpoint of this version of antipodes")
@@ -320,18 +320,18 @@ def load_checkpoint(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def _with_frozen(path: Path, moving: Mapping[str, Tensor], names: list[str], digest: str) -> dict[str, Tensor]:
-    """The weights of a checkpoint with those that stand in the file beside it, in their order."""
+    """Join a checkpoint's weights with the frozen ones from the file in its folder, in their original order."""
     frozen = path.with_name(FROZEN)
     fixed = load_checkpoint(frozen)["model"] if frozen.is_file() else {}
     if fingerprint(fixed) != digest:
         raise ValueError(
-            f"{path} goes with the frozen weights of its run, and {frozen} does not hold them: bring it along"
+            f"{path} needs the frozen weights of its run, and {frozen} does not hold them: copy that file too"
         )
     return {name: moving[name] if name in moving else fixed[name] for name in names}
 
 
 def _plain(value: Any) -> Any:
-    """Tuples as lists, paths as strings: what safe YAML can hold."""
+    """Turn tuples into lists and paths into strings, for safe YAML."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

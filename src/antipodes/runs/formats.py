@@ -133,7 +133,7 @@ def write_formats(
 
 
 def open_encoder(run: str, tower: str | None, checkpoint: Checkpoint | None, embeddings: bool = False) -> LoadedEncoder:
-    """The encoder that a run exported when it ended; of a checkpoint, or of a run that has not ended, from there."""
+    """Return the encoder that a run exported at its end, or a checkpoint's: if asked for, or if it has not ended."""
     folder = Path(run)
     if not (folder / "config.yaml").is_file() or (checkpoint is None and any(folder.glob("encoder*.safetensors"))):
         return load(run, tower, embeddings=embeddings)
@@ -146,7 +146,7 @@ def open_encoder(run: str, tower: str | None, checkpoint: Checkpoint | None, emb
 
 
 def open_towers(run: str, checkpoint: Checkpoint | None) -> TwoTowers:
-    """Both towers of a CLIP run as open_clip has them; refuses others before anything is written."""
+    """Return both towers of a CLIP run for open_clip; refuse other runs before anything is written."""
     method, data = open_method(Run.open(run), checkpoint or "last")
     towers = two_towers(method)
     towers.image.preprocessing = run_preprocessing(method, "image", data)
@@ -155,7 +155,7 @@ def open_towers(run: str, checkpoint: Checkpoint | None) -> TwoTowers:
 
 
 def single(loaded: LoadedEncoder, what: str) -> tuple[Encoder, Preprocessing]:
-    """The one image encoder that a format can hold."""
+    """Return the one image encoder that a format can hold."""
     preprocessing = loaded.preprocessing[0]
     if len(loaded.encoders) > 1:
         raise ValueError(f"{what} holds one encoder and {loaded.name} has two: choose one with --tower")
@@ -166,7 +166,7 @@ def single(loaded: LoadedEncoder, what: str) -> tuple[Encoder, Preprocessing]:
 
 
 def write_onnx(loaded: LoadedEncoder, file: Path) -> Exported:
-    """ONNX, with the largest difference to torch."""
+    """Write ONNX and measure its largest difference to torch."""
     with working(f"writing {file}"):
         difference = export_onnx(loaded, file)
     sentence = f"{file}: ONNX, {_shape(loaded)}; features differ from torch's by at most {difference:.1e}"
@@ -174,7 +174,7 @@ def write_onnx(loaded: LoadedEncoder, file: Path) -> Exported:
 
 
 def write_detectron2(loaded: LoadedEncoder, file: Path) -> Exported:
-    """detectron2's weights and configurations."""
+    """Write detectron2's weights and configurations."""
     files = save_detectron2(*single(loaded, "--detectron2"), file)
     others = " and ".join(path.name for path in files[1:])
     sentence = f"{file}: detectron2's names, RGB (not BGR), statistics of the pixels inside; next to it {others}"
@@ -182,7 +182,7 @@ def write_detectron2(loaded: LoadedEncoder, file: Path) -> Exported:
 
 
 def write_safetensors(loaded: LoadedEncoder, file: Path) -> Exported:
-    """Safetensors with a model card."""
+    """Write safetensors with a model card."""
     if len(loaded.encoders) > 1:
         raise ValueError(f"--safetensors holds one encoder and {loaded.name} has two: choose one with --tower")
     export_backbone(loaded.encoders[0], file, loaded.preprocessing[0], card={})

@@ -1,7 +1,7 @@
-"""Groups that the user gives to the policy `known` as a file, for the rows that the data has today.
+"""Groups that the user gives to the policy `known` as a file, matched to the current rows of the data.
 
-A file of `antipodes audit` names the path of every sample. Rows are found by that path, so that groups keep their
-meaning when photos were added or removed since; a file without paths speaks of row numbers, as `Known.read` takes it.
+A file of `antipodes audit` contains the path of every sample. Rows are matched by that path, so groups stay right after
+photos were added or removed. A file without paths contains row numbers, as `Known.read` expects.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from antipodes.negatives.known_columns import read_columns
 Spec = Mapping[str, Any]
 KNOWN = "known"
 FEW = 0.1
-"""Share of matching paths below which groups are those of other data."""
+"""The smallest share of matching paths; with fewer, the groups are refused as those of other data."""
 
 
 def place_groups(spec: Spec, data: Samples) -> Spec:
-    """The specification of policies with groups from a file that names paths put in the order of the data's rows.
+    """Put groups from a file with paths in the order of the data's rows.
 
     Args:
-        spec: Of one policy, or of several joined by +.
-        data: What is trained on.
+        spec: The specification of one policy, or of several joined by +.
+        data: The training data.
 
     Raises:
-        ValueError: if the file speaks of other data.
+        ValueError: if the file describes other data.
     """
     given = _known(spec) or {}
     groups = given.get("groups")
     if not isinstance(groups, (str, Path)) or not _has_files(data):
         return spec
     if not Path(groups).is_file():
-        return spec  # `Known` refuses it
+        return spec  # `Known` raises
     columns, _ = read_columns(Path(groups))
     if "path" not in columns or "group" not in columns:
         return spec
-    of_rows = Known.read(groups).groups  # refuses what is wrong with the file
+    of_rows = Known.read(groups).groups  # raises if the file is invalid
     paths = [str(path) for path in columns["path"].tolist()]
     rows = torch.tensor([int(float(row)) for row in columns.get("row", range(len(paths)))], dtype=torch.int64)
     found = match_paths(paths, [_as_written(path) for path in data.paths], data.base)
     known = found >= 0
     if known.sum() < FEW * min(len(data), len(paths)) or not known.any():
         raise ValueError(
-            f"{groups} speaks of other samples than {data.base} has: {int(known.sum())} of {len(data)} are in it, by "
+            f"{groups} describes other samples than {data.base} has: {int(known.sum())} of {len(data)} are in it, by "
             f"their paths, such as {paths[0] if paths else 'none'}; audit this data again"
         )
     if alone := int((~known).sum()):
@@ -63,15 +63,15 @@ def place_groups(spec: Spec, data: Samples) -> Spec:
 
 
 def without_groups(spec: Spec, count: int) -> Spec:
-    """The specification of policies where `known` knows nothing of `count` rows: for what asks no policy."""
+    """Return the specification of policies with `known` empty of `count` rows, for uses without a policy."""
     given = _known(spec)
     return spec if given is None else _with_known(spec, {**given, "groups": torch.full((count,), -1), "pairs": None})
 
 
 def match_paths(listed: Sequence[str], paths: Sequence[str], base: Path) -> Tensor:
-    """For every one of `paths` (n,) its place in `listed`; -1 where it is not there.
+    """Return the position in `listed` of each of `paths`, (n,); -1 if there is none.
 
-    A path is known by itself, else by its end from the folder `base` of the data on, as the folder may have moved.
+    A path is matched as a whole, else by its end, from the data's folder `base` on, because the folder may have moved.
 
     Example:
         >>> match_paths(["/old/photos/a.png", "/old/photos/b/c.png"], ["/new/photos/b/c.png"], Path("/new/photos"))
@@ -93,7 +93,7 @@ def match_paths(listed: Sequence[str], paths: Sequence[str], base: Path) -> Tens
 
 
 def _known(spec: Spec) -> Spec | None:
-    """The options of the policy `known`, by itself or joined with others; None without it."""
+    """Return the options of the policy `known`, alone or joined with others; None without it."""
     if spec["name"] == KNOWN:
         return spec
     return dict(spec.get(KNOWN, {})) if KNOWN in spec["name"].split("+") else None
@@ -104,7 +104,7 @@ def _with_known(spec: Spec, options: Spec) -> Spec:
 
 
 def _as_written(path: str) -> str:
-    """A path as tables have it, where bytes of a name that are no UTF-8 are escaped."""
+    """Return a path as tables contain it: bytes of a name that are not UTF-8 are escaped."""
     return path.encode("utf-8", "backslashreplace").decode()
 
 

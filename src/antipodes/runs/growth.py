@@ -1,9 +1,9 @@
-"""Data that has grown since a checkpoint was written: old rows keep what was learned about them, new ones start fresh.
+"""Resuming with data that has grown: old rows keep their state, new rows start with initial values.
 
-1. A checkpoint holds two digests for every row, of its name and of its content, and the sample that the row shows.
-2. Rows are known again by both, else by their content alone: a file may have been renamed.
-3. Every module says which tensors of its state go by rows (`row_state`). Those are put together anew: entries of old
-   rows move to where the rows are now, the others are as in a module that has seen nothing.
+1. A checkpoint holds two digests of every row, of its name and of its content, and the sample that the row shows.
+2. Rows are matched by both digests, else by content only, because a file may have been renamed.
+3. Every module declares which tensors of its state are indexed by rows (`row_state`). In these, the entries of old rows
+   move to the rows' new positions, and the other entries get the values of a new module.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from antipodes.state import ByRow
 
 @dataclass(frozen=True)
 class Growth:
-    """Which rows of a dataset were there before.
+    """Which rows of a dataset existed before.
 
     Args:
-        sources: (n,) int64, the row that every row was before; -1 for a new one.
-        before: How many rows there were.
-        places: (before,) int64, the row that each of those is now; -1 for one that is gone.
-        samples: The same for samples, by their numbers before.
+        sources: (n,) int64, the former row of every row; -1 for a new one.
+        before: The former number of rows.
+        places: (before,) int64, the current row of every former row; -1 for a removed one.
+        samples: The same for samples, by their former numbers.
     """
 
     sources: Tensor
@@ -43,12 +43,12 @@ class Growth:
 
     @property
     def new(self) -> int:
-        """How many rows were not there before."""
+        """The number of new rows."""
         return int((self.sources < 0).sum())
 
     @property
     def gone(self) -> int:
-        """How many rows are not there any more."""
+        """The number of removed rows."""
         return int((self.places < 0).sum())
 
     def __str__(self) -> str:
@@ -57,12 +57,12 @@ class Growth:
         return f"the data has changed: {kept:,} rows keep their tables, {self.new:,} new ones start fresh{gone}"
 
     def moved(self, saved: Tensor, fresh: Tensor, how: ByRow) -> Tensor:
-        """A tensor of a checkpoint as it has to be for the rows of today.
+        """Return a tensor of a checkpoint for the current rows.
 
         Args:
-            saved: As it was.
-            fresh: As it is in a module that has seen nothing.
-            how: How it depends on rows.
+            saved: The tensor in the checkpoint.
+            fresh: The tensor in a new module.
+            how: How the tensor depends on rows.
         """
         if how.holds == "data":
             return fresh
@@ -74,7 +74,7 @@ class Growth:
         each = saved.shape[how.axis] // self.before
         old = saved.movedim(how.axis, 0).unflatten(0, (self.before, each))
         start = fresh.movedim(how.axis, 0)
-        if start.shape[1:] != saved.movedim(how.axis, 0).shape[1:]:  # its width is known from the first step on
+        if start.shape[1:] != saved.movedim(how.axis, 0).shape[1:]:  # some widths are set by the first step
             start = old.new_zeros(len(self.sources) * each, *old.shape[2:])
         new = start.to(old).unflatten(0, (len(self.sources), each)).clone()
         kept = self.sources >= 0
@@ -83,8 +83,8 @@ class Growth:
         return moved
 
 
-def described(data: Samples) -> dict[str, Any]:
-    """What a checkpoint holds of its data, by which rows are known again."""
+def describe_rows(data: Samples) -> dict[str, Any]:
+    """Return the description of the data that a checkpoint holds, by which rows are matched."""
     return {
         "keys": data.keys(),
         "samples": data.samples,
@@ -93,11 +93,11 @@ def described(data: Samples) -> dict[str, Any]:
 
 
 def open_data(spec: Spec, saved: Mapping[str, Any] | None) -> Samples:
-    """The training split, its images as large as they were when a checkpoint was written.
+    """Open the training split, with images as large as when the checkpoint was written.
 
     Args:
-        spec: The data of the configuration.
-        saved: The checkpoint; None for a run that begins.
+        spec: The data in the configuration.
+        saved: The checkpoint; None for a new run.
     """
     sizes = {} if saved is None else saved.get("data", {}).get("sizes", {})
     takes = inspect.signature(find("data", spec["name"]).target).parameters
@@ -106,10 +106,10 @@ def open_data(spec: Spec, saved: Mapping[str, Any] | None) -> Samples:
 
 
 def growth_since(saved: Mapping[str, Any], data: Samples) -> Growth | None:
-    """How data differs from that of a checkpoint; None if it is the same.
+    """Return how the data differs from that of a checkpoint; None if it is the same.
 
     Raises:
-        ValueError: if it is another one whose rows cannot be known again, or none of them is.
+        ValueError: if the rows of this kind of data cannot be matched, or none of them is.
     """
     if saved["identity"]["fingerprint"] == data.fingerprint:
         return None
@@ -125,10 +125,10 @@ def growth_since(saved: Mapping[str, Any], data: Samples) -> Growth | None:
 
 
 def grown_model(method: Method, saved: Mapping[str, Tensor], growth: Growth) -> dict[str, Tensor]:
-    """The state of a method from a checkpoint, for the rows of today.
+    """Return the state of a method from a checkpoint, for the current rows.
 
     Raises:
-        ValueError: if groups that the user gave still speak of the rows of before.
+        ValueError: if groups that the user gave still refer to the former rows.
     """
     state = dict(saved)
     for prefix, module in method.named_modules():
@@ -142,7 +142,7 @@ def grown_model(method: Method, saved: Mapping[str, Tensor], growth: Growth) -> 
 
 
 def grown_optimizer(optimizer: Optimizer, method: Method, saved: Mapping[str, Any], growth: Growth) -> dict[str, Any]:
-    """The state of an optimiser from a checkpoint, for parameters that have an entry for every row."""
+    """Return the state of an optimiser from a checkpoint, for parameters with an entry for every row."""
     by_row = {id(getattr(module, name)): how for module in method.modules() for name, how in _declared(module).items()}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state = dict(saved["state"])

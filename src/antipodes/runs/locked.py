@@ -1,4 +1,4 @@
-"""Features of a frozen encoder whose inputs are not random: embedded once, kept on disk, then looked up."""
+"""Features of frozen encoders whose inputs are not random: computed once, kept on disk, then looked up."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from antipodes.data.download import cache_root
 from antipodes.data.private_files import private_file, private_folder
 from antipodes.files import replacing
 from antipodes.methods import Method
-from antipodes.runs.embedding import embed_different, embed_texts
+from antipodes.runs.embedding import embed_distinct, embed_texts
 from antipodes.runs.fingerprint import fingerprint
-from antipodes.runs.views import LockedFeatures, Views
+from antipodes.runs.views import BatchMaker, FrozenFeatures
 
 BATCH = 256
 
 
-def lookup_locked(
-    views: Views, method: Method, data: Samples, config: Mapping[str, Any], say: Callable[[str], None]
+def use_cached_features(
+    views: BatchMaker, method: Method, data: Samples, config: Mapping[str, Any], say: Callable[[str], None]
 ) -> None:
-    """Let a run read the features of its frozen towers instead of computing them at every step.
+    """Let a run look up the features of its frozen towers instead of computing them at every step.
 
-    They are embedded once and kept in the user's cache folder, by the encoder's weights and the data, so that the runs
-    of a study share them; where that cannot be written to, in memory. A frozen image tower is only looked up where its
-    views are not random, with the augmentation `plain`.
+    They are computed once and stored in the user's cache folder under a digest of the encoder's weights and the data,
+    so the runs of a study share them; if the folder is not writable, they stay in memory. An image tower uses them only
+    with the augmentation `plain`, because other views are random.
 
     Args:
-        views: What makes the batches; it looks features up from now on.
-        method: Its towers skip their encoders from now on.
+        views: The object that makes the batches; it looks features up from now on.
+        method: The method; its frozen towers skip their encoders from now on.
         data: The training split.
-        config: Of the run.
-        say: Told what is being done.
+        config: The configuration of the run.
+        say: Shows the user a line when features must be computed.
     """
     for name, plan in method.network.plans.items():
         recipes = {config["augmentation"]["name"], config["augmentation"].get("second") or "plain"}
@@ -47,43 +47,43 @@ def lookup_locked(
             continue
         texts = data.corpus(plan.input) if plan.modality == "text" else None
         if texts is None:
-            count, seen = len(data), described_inputs(method, data, plan.input, data.image_size)
-        else:  # the same for all data that shows these texts
-            count, seen = len(texts), described_texts(texts)
-        known = kept_features(
+            count, seen = len(data), inputs_key(method, data, plan.input, data.image_size)
+        else:  # the key depends on the texts only, so other data with these texts shares the features
+            count, seen = len(texts), texts_key(texts)
+        known = cached_features(
             method.network[name].encoder,
             seen,
             partial(_embed, method, data, views, name, texts),
             partial(say, f"embedding {count:,} inputs of the frozen tower {name} once"),
         )
         places = None if texts is None else {text: place for place, text in enumerate(texts)}
-        views.locked[plan.input] = LockedFeatures(known, places)
+        views.locked[plan.input] = FrozenFeatures(known, places)
         for tower in method.copies(name):
             tower.cached = True
 
 
-def described_inputs(method: Method, data: Samples, input_name: str, size: int) -> str:
-    """Words that tell an input of a dataset, as a method's towers see it at this size, from everything else."""
+def inputs_key(method: Method, data: Samples, input_name: str, size: int) -> str:
+    """Return a key of one input of a dataset, as a method's towers get it at this size."""
     return repr((data.fingerprint, input_name, size, sorted(method.pixels.items())))
 
 
-def described_texts(texts: Sequence[str]) -> str:
-    """Words that tell these texts from everything else."""
+def texts_key(texts: Sequence[str]) -> str:
+    """Return a key of these texts."""
     return "\0".join(texts)
 
 
-def kept_features(
+def cached_features(
     encoder: nn.Module, what: str, compute: Callable[[], Tensor], before: Callable[[], None] | None = None
 ) -> Tensor:
-    """Features of a frozen encoder from the user's cache folder, computed where they are not there yet.
+    """Read features of a frozen encoder from the user's cache folder, or compute and store them.
 
-    Where the folder cannot be written to they stay in memory.
+    If the folder is not writable, they stay in memory.
 
     Args:
-        encoder: Whose weights they belong to.
-        what: Words that tell what was embedded, and how, from everything else.
-        compute: Makes them, (n, F).
-        before: Called when they have to be made.
+        encoder: The encoder; a digest of its weights is part of the file's name.
+        what: A key of the inputs and how they are embedded.
+        compute: Computes the features (n, F).
+        before: Called before they are computed.
     """
     file = cache_root(None) / "features" / f"{digest(encoder, what)}.npy"
     if not file.is_file():
@@ -100,7 +100,7 @@ def kept_features(
 
 
 def digest(module: nn.Module, *also: str) -> str:
-    """Short hex digest of a module's layers, weights and tables, and of what else is given.
+    """Return a short hex digest of a module's layers, weights and tables, and of further texts.
 
     Example:
         >>> layer = nn.Linear(2, 2)
@@ -109,17 +109,17 @@ def digest(module: nn.Module, *also: str) -> str:
         >>> before == digest(layer)
         False
     """
-    found = hashlib.blake2b(repr(module).encode(), digest_size=8)  # what it is made of: some have no weights
+    found = hashlib.blake2b(repr(module).encode(), digest_size=8)  # the layers, because some modules have no weights
     for text in (fingerprint(module), *also):
         found.update(text.encode())
     return found.hexdigest()
 
 
 @torch.no_grad()
-def _embed(method: Method, data: Samples, views: Views, name: str, texts: list[str] | None) -> Tensor:
+def _embed(method: Method, data: Samples, views: BatchMaker, name: str, texts: list[str] | None) -> Tensor:
     plan, encoder = method.network.plans[name], method.network[name].encoder
     if texts is None:
-        return embed_different(
+        return embed_distinct(
             encoder,
             data,
             preprocess=views.plain[plan.input],

@@ -1,4 +1,4 @@
-"""A model with open_clip's names as a method, for those who look at methods: evaluation."""
+"""Models in open_clip's format as a `Method`, for evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from antipodes.methods import CLIP, Method, Tower, TowerPlan, Towers
 
 
 def open_clip_method(path: str | Path) -> tuple[Method, Preprocessing]:
-    """The towers of a folder with open_clip's names, or of the file of weights in it, and how images are made ready.
+    """Build a method from a folder in open_clip's format, or its file of weights; return it with its preprocessing.
 
     Raises:
         ValueError: if a file is missing or damaged, or a tower is not one of ours.

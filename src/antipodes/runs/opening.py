@@ -1,4 +1,4 @@
-"""A run's method with the weights and tables of a checkpoint, and the data it was trained on."""
+"""`open_method`: a run's method with the weights and tables of a checkpoint, and its training data."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ PARTS = ("method", "loss", "head", "data", "encoder", "negatives", "augmentation
 
 
 def open_method(run: Run, which: Literal["last", "best"] = "last", judged: bool = True) -> tuple[Method, Samples]:
-    """The method of a run with the weights of a checkpoint, and the data it was trained on.
+    """Open the method of a run with the weights of a checkpoint, and the data it was trained on.
 
-    Where files were added or removed since, tables know the others by name and content (`Growth`).
+    If files were added or removed since, the rows of tables are matched by name and content (`Growth`).
 
     Args:
-        run: Which one.
-        which: Of its checkpoints.
-        judged: Whether anybody asks the policy; groups that the user gave are left out if not, so that they may be
-            those of the data before it changed.
+        run: The run.
+        which: The checkpoint.
+        judged: True if the policy is needed; False leaves out groups that the user gave, which may belong to the data
+            as it was before it changed.
 
     Raises:
         ValueError: if the checkpoint is missing or damaged, or the method has tables of other data.
@@ -56,7 +56,7 @@ def open_method(run: Run, which: Literal["last", "best"] = "last", judged: bool 
 
 
 def _without_known(method: Method, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state of a checkpoint with what `known` has of its groups in a method that was built without them."""
+    """Replace what a checkpoint holds of the groups of `known` by the empty groups of the method."""
     model = dict(saved)
     for prefix, module in method.named_modules():
         if isinstance(module, Known):
@@ -66,7 +66,7 @@ def _without_known(method: Method, saved: Mapping[str, Tensor]) -> dict[str, Ten
 
 
 def has_tables(method: Method) -> bool:
-    """Whether a method keeps something about every row of its data: a bank, thresholds, temperatures, any policy."""
+    """Return True if a method stores something for every row of its data: a bank, thresholds, any policy, ..."""
     return any(True for _ in method.policies()) or any(
         isinstance(part, SampleTable) or (isinstance(part, Temperature) and part.per_sample is not None)
         for part in method.modules()
@@ -74,13 +74,13 @@ def has_tables(method: Method) -> bool:
 
 
 def load_model(method: Method, state: dict[str, Any], run: Run, growth: Growth | None = None) -> None:
-    """Give a method the weights and tables of a checkpoint; refuses one of another shape with one sentence.
+    """Load the weights and tables of a checkpoint into a method; refuse other shapes with one sentence.
 
     Args:
-        method: As it was built for the data of today.
+        method: The method, built for the current data.
         state: The checkpoint.
-        run: Whose it is.
-        growth: How the data has changed since; None for not at all.
+        run: The run, for the message.
+        growth: How the data has changed since; None if it has not.
     """
     model = state["model"] if growth is None else grown_model(method, state["model"], growth)
     try:

@@ -1,4 +1,4 @@
-"""What a run writes down while it trains: metrics.jsonl, metrics.csv and what boards make of them."""
+"""The numbers that a run records while it trains: metrics.jsonl, metrics.csv and boards."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from antipodes.runs.boards import BOARDS
 class Records:
     """Lines of numbers, each with the step it belongs to.
 
-    `metrics.jsonl` gets every line as it comes; `metrics.csv` holds the epochs as a table. A run that continues from
-    a checkpoint drops the lines that came after it, so that no step appears twice.
+    `metrics.jsonl` gets each line at once; `metrics.csv` holds the epochs as a table. A run that continues from a
+    checkpoint drops later lines, so that no step appears twice.
 
     Args:
         folder: The run's folder.
-        step: The step from which the run continues; 0 starts anew.
-        boards: Names of `boards.BOARDS` that show the numbers too.
+        step: The step from which the run continues; 0 removes all earlier lines.
+        boards: Names of boards (`boards.BOARDS`) that also get the numbers.
     """
 
     def __init__(self, folder: Path, step: int = 0, boards: Sequence[str] = ()) -> None:
@@ -63,14 +63,14 @@ class Records:
             writer.writerows(self.epochs)
 
 
-class Totals:
-    """Running sums of an epoch's numbers; in the checkpoint, so that a resumed epoch reports the same means."""
+class RunningMeans:
+    """Running sums of an epoch's numbers, saved in checkpoints, so that a resumed epoch reports the same means."""
 
     def __init__(self, state: Mapping[str, tuple[float, int]] | None = None) -> None:
         self._sums: dict[str, tuple[float, int]] = dict(state or {})
 
     def add(self, numbers: Mapping[str, float]) -> None:
-        """Count one step in; a step need not have every number, and one that is NaN does not count."""
+        """Add the numbers of one step; a number may be missing, and NaN is skipped."""
         for name, value in numbers.items():
             if math.isnan(value):
                 continue
@@ -81,13 +81,13 @@ class Totals:
         """The mean of each number over the steps that had it."""
         return {name: total / count for name, (total, count) in self._sums.items()}
 
-    def over_ranks(self) -> Totals:
-        """The sums of all ranks; a rank need not have every number."""
+    def over_ranks(self) -> RunningMeans:
+        """Return the sums over all ranks; a number may be missing on a rank."""
         if world_size() == 1:
             return self
         parts: list[dict[str, tuple[float, int]]] = [{}] * world_size()
         dist.all_gather_object(parts, self._sums)
-        joined = Totals()
+        joined = RunningMeans()
         for part in parts:
             for name, (total, count) in part.items():
                 before = joined._sums.get(name, (0.0, 0))
@@ -95,7 +95,7 @@ class Totals:
         return joined
 
     def state(self) -> dict[str, tuple[float, int]]:
-        """What a checkpoint keeps."""
+        """Return the sums for a checkpoint."""
         return dict(self._sums)
 
 
@@ -107,8 +107,8 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
 def record_lines(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a run's metrics.jsonl one by one.
 
-    A record is an object with a `kind`, a `step` and numbers; that of an epoch has the number of its `epoch`. A line
-    that is no record is left out: the last one silently, since a crash may cut it short, earlier ones with a warning.
+    A record is an object with a `kind`, a `step` and numbers; an epoch's record has an `epoch`. Other lines are
+    skipped: the last one silently, since a crash may cut it short, earlier ones with a warning.
     """
     file = folder / "metrics.jsonl"
     if not file.is_file():
@@ -131,7 +131,7 @@ def epoch_lines(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _record(text: str) -> dict[str, Any] | None:
-    """The record of a line, None where it is none."""
+    """Return the record in a line, or None if the line holds none."""
     try:
         line = json.loads(text)
     except (ValueError, RecursionError):

@@ -9,7 +9,7 @@ from antipodes.losses import Distillation, Refine, TreatmentName
 from antipodes.seeding import check_seed
 
 MOST_THREADS = 1024
-"""More than any machine has cores for; the system refuses to make very many of them, and not with a sentence."""
+"""The largest number of threads: more than machines have cores; the system fails on very many without a message."""
 
 
 @dataclass(frozen=True)
@@ -18,57 +18,58 @@ class Settings:
 
     Args:
         out: Folder of the run; it must not hold one yet.
-        epochs: Passes over the data; 0 makes a run of the encoder as it is: untrained, pretrained, or fitted as
-            patches are. Beside --resume it may be more than before: schedules then follow the new total.
+        epochs: Passes over the data; 0 makes a run of the encoder as it is: untrained, pretrained, or fitted (patches).
+            With --resume it may be larger than before: schedules then follow the new total.
         batch_size: Samples per step over all devices; with accumulation, per part.
-        batch_neighbours: How many samples share a batch because the guide finds them alike: each brings some of its
-            ten nearest along, and every sample comes once an epoch. 1 draws at random; more needs a guide whose
-            vectors are there before training (a table, network or patches).
+        batch_neighbours: Number of similar samples that share a batch: each sample brings some of its ten nearest
+            neighbours by the guide, and every sample appears once an epoch. 1 draws at random; more needs a guide with
+            vectors before training (a table, network or patches).
         init: Start from these weights instead of random ones: a run folder, a .safetensors, .pth or .pt file, or the
             name of an encoder that comes with weights. They go into the encoder of the first tower; a run with the
             same several towers gives all of them, and their heads; a run of the same method gives its head, its
             momentum encoder and its queue or bank, too, where shapes and data are the same.
-        seed: Initial weights, order, augmentation and draws all follow from it.
+        seed: Determines initial weights, order, augmentation and all draws.
         treatment: What happens to the false negatives that a policy finds.
-        refine_mu: Of treatment refine: confidence in what the positive says; 0 pulls the positive alone.
-        refine_tau_prime: Of treatment refine: sharpens what it says, in (0, 1].
-        refine_space: Of treatment refine: who says it, the positive's own embedding or the run's guide.
-        refine_share: Of treatment refine: in the place of refine_mu, the part of every label that is what they say; 1
-            makes it the whole target.
-        refine_positive: Of treatment refine: false leaves the positive out, with a share of 1.
-        refine_among: Of treatment refine: what the soft label is a softmax over: all, the positive and what is flagged,
-            or others, what is flagged alone, which allows a low temperature; with a refine_share below 1.
-        distill: Weight of the guide's vector as one more view of its sample, which anchors have to find among those
-            of the others; 0 leaves it out.
-        distill_temperature: Its temperature.
+        refine_mu: With treatment refine: the weight of the soft target; 0 pulls the positive only.
+        refine_tau_prime: With treatment refine: temperature ratio that sharpens the soft target, in (0, 1].
+        refine_space: With treatment refine: the soft target's similarities, from the positive's own embedding (own) or
+            the run's guide.
+        refine_share: With treatment refine: instead of refine_mu, the share of each label that is the soft target; 1
+            makes it the whole label.
+        refine_positive: With treatment refine: false leaves the positive out, with a share of 1.
+        refine_among: With treatment refine: the candidates of the soft target's softmax: all, the positive and what is
+            flagged, or others, what is flagged only, which allows a low temperature; with a refine_share below 1.
+        distill: Weight of a loss in which anchors must find the guide's vector of their own sample among those of the
+            other samples; 0 leaves it out.
+        distill_temperature: The temperature of that loss.
         optimizer: The optimiser; lars is for batches of thousands.
-        learning_rate: At a batch of 256; it scales linearly with the batch. By default what the method bears.
+        learning_rate: At a batch of 256; it scales linearly with the batch. By default as the method needs.
         weight_decay: Not applied to biases and normalisation.
         momentum: Of sgd and lars.
         schedule: How the learning rate falls after the warm-up.
         milestones: Shares of training at which the step schedule multiplies the rate by 0.1.
-        layer_decay: Learning rate of an encoder's layer over that of the next, for training on from --init: 0.75 lets
-            the first layers move least; 1 is one rate for all.
+        layer_decay: Ratio of an encoder layer's learning rate to the next layer's, for fine-tuning from --init: with
+            0.75 the first layers change least; 1 is one rate for all.
         warmup: Share of training over which the learning rate rises from zero.
-        clip_gradient: Largest norm of the gradient, by default what the method's paper uses; none does not clip.
+        clip_gradient: Largest norm of the gradient, by default as in the method's paper; none does not clip.
         accumulate: Batches per optimiser step; only for methods whose negatives do not come from the batch.
-        micro_batch: Embed a batch in pieces of so many inputs, each of which is computed again in the backward pass:
-            the gradient of the whole batch in the memory of a piece. For methods whose negatives come from the batch,
+        micro_batch: Embed a batch in pieces of so many inputs and compute each piece again in the backward pass: the
+            gradient of the whole batch, in the memory of one piece. For methods whose negatives come from the batch,
             and networks without batch normalisation (encoder resnet18-slim-gn, --head.batch_norm false).
-        precision: bf16-mixed and 16-mixed pay off on GPUs; on many CPUs they are far slower.
+        precision: bf16-mixed and 16-mixed are faster on GPUs; on many CPUs they are much slower.
         accelerator: Where to train.
         devices: Number of processes, one per device.
         workers: Processes that decode images, for folders that do not fit in memory.
         threads: CPU threads of each process; none leaves torch's choice.
-        knn_every: Epochs between scores that tell the best epoch: kNN accuracies on training images, where there are
-            labels, or the recall of validation pairs of images and texts; 0 for never.
+        knn_every: Epochs between scores that decide the best epoch: kNN accuracies on training images with labels, or
+            the recall of validation pairs of images and texts; 0 for never.
         checkpoint_steps: Also write a checkpoint every so many steps inside an epoch; 0 for each epoch's end only.
-        snapshot_every: Epochs between snapshots of some images' features and pseudo labels, of which antipodes pictures
-            draws maps; 0 for none.
+        snapshot_every: Epochs between snapshots of some images' features and pseudo labels, from which antipodes
+            pictures draws maps; 0 for none.
         log_every: Steps between lines in metrics.jsonl.
         tensorboard: Also write TensorBoard files (the tensorboard extra).
-        freeze: Names of towers whose encoders are not trained; where their inputs are not random either (texts,
-            vectors, images with the augmentation plain) they are embedded once and looked up.
+        freeze: Names of towers whose encoders are not trained; if their inputs are not random either (texts, vectors,
+            images with the augmentation plain), their features are computed once and looked up.
         wandb: Also report to Weights & Biases (the wandb extra); with WANDB_MODE=offline into files of the run.
     """
 
@@ -133,7 +134,7 @@ class Settings:
         if self.distill:
             Distillation(self.distill, self.distill_temperature)
         elif self.distill_temperature != Distillation.temperature:
-            raise ValueError("distill_temperature is that of a guide's view: give its weight, --distill 1")
+            raise ValueError("distill_temperature needs --distill, the weight of the guide's vector as a view")
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup must be in [0, 1), got {self.warmup}: it is a share of training")
         if not 0 < self.layer_decay <= 1:

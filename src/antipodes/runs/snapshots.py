@@ -1,6 +1,6 @@
-"""Snapshots: where the features of some training images stood after an epoch, and which pseudo labels they had.
+"""Snapshots: the features of some training images after an epoch, and their pseudo labels.
 
-A map of several epochs needs no more than that: a few hundred kilobytes each, and no encoder has to be built again.
+Maps of several epochs are drawn from them, so no encoder has to be built again; each takes a few hundred kilobytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from antipodes.data.dataset import subset
 from antipodes.methods import Method
 from antipodes.negatives import IFND
 from antipodes.pairs import normalise
-from antipodes.runs.embedding import embed
+from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint
 from antipodes.runs.views import plain_view
 from antipodes.seeding import generator
@@ -26,13 +26,13 @@ SAMPLES = 1000
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What is kept of an epoch.
+    """The features and pseudo labels of some images after an epoch.
 
     Args:
-        epoch: How many were done; 0 is before the first.
-        ids: (m,) of the images, the same in all snapshots of a dataset.
-        features: (m, F) float16 of length 1, of images without augmentation.
-        pseudo_labels: Number of clusters -> labels (m,), -1 where none is accepted; empty without clustering.
+        epoch: Number of epochs that are done; 0 is before the first.
+        ids: (m,) ids of the images, the same in all snapshots of a dataset.
+        features: (m, F) float16 with length 1, of images without augmentation.
+        pseudo_labels: Number of clusters -> labels (m,), -1 if none is accepted; empty without clustering.
     """
 
     epoch: int
@@ -44,21 +44,21 @@ class Snapshot:
 def take_snapshot(
     method: Method, data: Samples, epoch: int, progress: float, device: torch.device | str = "cpu"
 ) -> Snapshot:
-    """Look at a method as it stands; neither it nor any generator is changed."""
+    """Embed some images with a method in its current state; neither the method nor any generator changes."""
     ids = sample(len(data), SAMPLES)
     view = plain_view(method, data.image_size)
     seen = method.network.plans[method.network.names()[0]].input
-    features = embed(method.backbone(), subset(data, ids), preprocess=view, input_name=seen, device=device)
+    features = embed_dataset(method.backbone(), subset(data, ids), preprocess=view, input_name=seen, device=device)
     return Snapshot(epoch, ids, normalise(features).half(), pseudo_labels(method, ids, progress))
 
 
 def sample(count: int, size: int, seed: int = 0) -> Tensor:
-    """Draw at most so many ids of a dataset at random."""
+    """Draw at most `size` ids of a dataset at random."""
     return torch.randperm(count, generator=generator("map", seed))[:size].clone()  # a slice is saved with all of it
 
 
 def pseudo_labels(method: Method, ids: Tensor, progress: float) -> dict[int, Tensor]:
-    """The pseudo labels of ids by the number of clusters, -1 where none is accepted; none before a clustering."""
+    """Return the pseudo labels of ids by number of clusters, -1 if none is accepted; empty before a clustering."""
     found: dict[int, Tensor] = {}
     for _, part in method.policies():
         if isinstance(part, IFND) and part.fitted_at >= 0:
@@ -68,7 +68,7 @@ def pseudo_labels(method: Method, ids: Tensor, progress: float) -> dict[int, Ten
 
 
 def save_snapshot(run: Run, snapshot: Snapshot) -> None:
-    """Write it into the run's folder; one of the same epoch is replaced."""
+    """Write a snapshot into the run's folder; one of the same epoch is replaced."""
     file = _folder(run) / f"epoch-{snapshot.epoch:03}.pt"
     file.parent.mkdir(exist_ok=True)
     save_checkpoint(file, vars(snapshot))
@@ -86,7 +86,7 @@ def load_snapshots(run: Run) -> list[Snapshot]:
 
 
 def discard_snapshots(run: Run, after: int) -> None:
-    """Drop what is later than an epoch: a run that starts again from there will come to it once more."""
+    """Remove snapshots of later epochs: a run that continues from an epoch makes them again."""
     for file in _folder(run).glob("epoch-*.pt"):
         if int(file.stem.removeprefix("epoch-")) > after:
             file.unlink()

@@ -1,6 +1,6 @@
-"""The towers of a method, and the features of a dataset under one of them or of both.
+"""The towers of a method, and the features of a dataset under one or both of them.
 
-This is the one place outside of methods that knows where a method keeps its encoders.
+Outside methods, only this module knows where a method keeps its encoders.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from torch import Tensor, nn
 
 from antipodes.data import Raw, Samples
 from antipodes.methods import Method
-from antipodes.methods.towers import Joined
-from antipodes.runs.embedding import embed, embed_different, embed_texts, in_evaluation
-from antipodes.runs.locked import described_inputs, described_texts, kept_features
+from antipodes.methods.towers import JoinedEncoders
+from antipodes.runs.embedding import embed_dataset, embed_distinct, embed_texts, evaluation_mode
+from antipodes.runs.locked import cached_features, inputs_key, texts_key
 from antipodes.runs.views import plain_view
 
 Space = Literal["features", "embeddings"]
-"""What comes out of an encoder, or out of its projection head, where the loss compares."""
+"""The output of an encoder (features), or of its projection head (embeddings), which the loss compares."""
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class PairedFeatures:
-    """Features of images (n, D) and of texts (m, D) in one space, and the image (m,) that every text belongs to."""
+    """Embeddings of images (n, D) and texts (m, D) in one space, and the image's row for each text, (m,)."""
 
     images: Tensor
     texts: Tensor
@@ -43,12 +43,12 @@ class TextPairs:
 
 
 def first_input(method: Method) -> str:
-    """The name of the input that a method is evaluated on unless told otherwise."""
+    """Return the name of the input on which a method is evaluated by default."""
     return method.network.plans[method.network.names()[0]].input
 
 
 def text_tower(method: Method) -> str | None:
-    """The name of the tower that reads texts, if there is one."""
+    """Return the name of the tower for texts, or None."""
     names = [name for name, plan in method.network.plans.items() if plan.modality == "text"]
     return names[0] if names else None
 
@@ -62,12 +62,12 @@ def paired_towers(method: Method) -> tuple[str, str] | None:
 
 
 def tower_network(method: Method, tower: str | None = None, space: Space = "features") -> nn.Module:
-    """The module of a tower, or of all towers that see an input: the encoder, or with its head on top.
+    """Return the module of a tower, or of all towers with the same input: the encoder, with or without its head.
 
     Args:
-        method: Whose tower it is.
-        tower: Its name, or that of an input; the first input by default.
-        space: The encoder's features or the embeddings of its head.
+        method: The method with the towers.
+        tower: The name of the tower, or of an input; the first input by default.
+        space: The encoder's features or the head's embeddings.
 
     Raises:
         ValueError: if the method has no such tower.
@@ -77,7 +77,7 @@ def tower_network(method: Method, tower: str | None = None, space: Space = "feat
     if not towers:
         raise ValueError(f"the method has no tower {name!r}: there are {', '.join(network.names())}")
     parts = [method.evaluated(each, head=space == "embeddings") for each in towers]
-    return parts[0] if len(parts) == 1 else Joined(parts)
+    return parts[0] if len(parts) == 1 else JoinedEncoders(parts)
 
 
 def tower_features(
@@ -92,18 +92,18 @@ def tower_features(
     workers: int = 0,
     progress: Progress | None = None,
 ) -> Tensor:
-    """What a tower makes of every row of a dataset, (n, F) float32 on the CPU.
+    """Embed every row of a dataset with a tower: (n, F) float32 on the CPU.
 
     Args:
-        method: Whose tower it is.
-        data: What is embedded.
-        tower: Its name, or that of an input; the first input by default.
-        space: The encoder's features or the embeddings of its head.
-        size: Side of the images as the tower sees them; that of the data by default.
-        view: The raw input to what the tower takes; by default resized and normalised images, nothing random.
-        device: Where to run.
+        method: The method with the tower.
+        data: The samples.
+        tower: The name of the tower, or of an input; the first input by default.
+        space: The encoder's features or the head's embeddings.
+        size: Side to which images are scaled; that of the data by default.
+        view: Maps the raw input to the tower's input; by default images are resized and normalised.
+        device: The device to run on.
         workers: Processes that decode images.
-        progress: Called with (rows done, rows in all).
+        progress: Called with (rows done, all rows).
 
     Raises:
         ValueError: if the method has no such tower, or the data no such input.
@@ -116,7 +116,7 @@ def tower_features(
     preprocess = view or plain_view(method, size or data.image_size, input_name)
 
     def embedded(module: nn.Module) -> Tensor:
-        return (embed_different if view is None else embed)(
+        return (embed_distinct if view is None else embed_dataset)(
             module,
             data,
             preprocess=preprocess,
@@ -129,47 +129,47 @@ def tower_features(
     if view is not None or name not in method.network.names() or not method.network[name].frozen:
         return embedded(network)
     encoder = method.evaluated(name).to(device)
-    seen = described_inputs(method, data, input_name, size or data.image_size)
-    features = kept_features(encoder, seen, lambda: embedded(encoder))
+    seen = inputs_key(method, data, input_name, size or data.image_size)
+    features = cached_features(encoder, seen, lambda: embedded(encoder))
     return features if space == "features" else _run(method.network[name].head.to(device), features.to(device))
 
 
 def text_features(
     method: Method, tower: str, texts: Sequence[str], space: Space = "embeddings", device: torch.device | str = "cpu"
 ) -> Tensor:
-    """What a tower makes of texts, (n, F) float32 on the CPU.
+    """Embed texts with a tower: (n, F) float32 on the CPU.
 
     Args:
-        method: Whose tower it is.
-        tower: The name of one that reads texts.
-        texts: What is embedded.
-        space: The encoder's features or the embeddings of its head.
-        device: Where to run.
+        method: The method with the tower.
+        tower: The name of a tower for texts.
+        texts: The texts.
+        space: The encoder's features or the head's embeddings.
+        device: The device to run on.
     """
     network = tower_network(method, tower, space).to(device)
     if not method.network[tower].frozen:
         return embed_texts(network, texts, device)
     encoder = method.network[tower].encoder.to(device)
-    features = kept_features(encoder, described_texts(texts), lambda: embed_texts(encoder, texts, device))
+    features = cached_features(encoder, texts_key(texts), lambda: embed_texts(encoder, texts, device))
     return features if space == "features" else _run(method.network[tower].head.to(device), features.to(device))
 
 
 def paired_features(
     method: Method, data: Samples, embed_tower: Callable[[str, Space], Tensor], device: torch.device | str = "cpu"
 ) -> PairedFeatures:
-    """Embeddings of the images of a dataset and of all their texts under a method with a tower for each.
+    """Embed the images of a dataset and all their texts with a method that has a tower for each.
 
     Args:
         method: The method.
         data: Images with texts; an image may be several rows.
-        embed_tower: What the tower of that name makes of every row of the data.
-        device: Where to run.
+        embed_tower: Embeds every row of the data with the tower of that name.
+        device: The device to run on.
     """
     tower = text_tower(method)
     assert tower is not None
     images = embed_tower("image", "embeddings")
     _, first, owners = _firsts(data.image_ids(torch.arange(len(data))))
-    captions = [data.captions(int(row)) for row in first]  # all of them, whatever a row shows
+    captions = [data.captions(int(row)) for row in first]  # all captions of the image, not only the row's
     if not all(captions):
         return PairedFeatures(images[first], embed_tower(tower, "embeddings"), owners)
     counts = torch.tensor([len(some) for some in captions])
@@ -214,7 +214,7 @@ def _texts_of(data: Samples, name: str) -> Iterator[str]:
 
 
 def _firsts(samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The different samples, the first row of each, and the place of every row's sample among them."""
+    """Return the different samples, the first row of each, and for every row the place of its sample among them."""
     different, places = samples.unique(return_inverse=True)
     first = torch.full((len(different),), len(samples)).scatter_reduce_(
         0, places, torch.arange(len(samples)), reduce="amin"
@@ -223,6 +223,6 @@ def _firsts(samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _run(network: nn.Module, inputs: Tensor) -> Tensor:
-    with in_evaluation(network), torch.no_grad():
+    with evaluation_mode(network), torch.no_grad():
         outputs: Tensor = network(inputs)
     return outputs.float().cpu()

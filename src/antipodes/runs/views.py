@@ -1,4 +1,4 @@
-"""What towers see of a batch: random views while training, the plain input otherwise."""
+"""The inputs of the towers: random views of a batch in training, the plain input in evaluation."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from antipodes.registry import find
 from antipodes.seeding import generator
 
 Prepare = Callable[[Raw], Tensor]
-"""A batch of one input as the dataset has it to what an encoder takes."""
+"""A function from a batch of one raw input of the dataset to an encoder's input."""
 
 
 @dataclass(frozen=True)
 class Recipes:
-    """What a run's augmentation may say beside the arguments of its recipe.
+    """Options of a run's augmentation in addition to the arguments of its recipe.
 
     Args:
-        statistics: By which mean and standard deviation views are normalised: `given` by mean and std, which are
-            ImageNet's unless told otherwise, or those of the training `dataset`, measured before the first step and
-            written into config.yaml as mean and std.
-        second: Recipe by name of the second view, where it differs from that of the first, such as byol-second.
+        statistics: The mean and standard deviation that normalise views: `given` by mean and std (by default
+            ImageNet's), or those of the training `dataset`, which are measured before the first step and written into
+            config.yaml as mean and std.
+        second: Name of another recipe for the second view, such as byol-second.
     """
 
     statistics: Literal["given", "dataset"] = "given"
     second: str | None = None
 
 
-class LockedFeatures:
-    """What a frozen encoder makes of an input, by row, or by text where a row has several.
+class FrozenFeatures:
+    """The features of a frozen encoder by row, or by text if a row has several texts.
 
     Args:
         features: (m, F), memory-mapped.
-        places: Text -> its row of `features`; None where it is the row of the dataset.
+        places: Text -> its row in `features`; None if the rows of `features` are those of the dataset.
     """
 
     def __init__(self, features: Tensor, places: Mapping[str, int] | None = None) -> None:
@@ -48,29 +48,29 @@ class LockedFeatures:
 
     @property
     def by_row(self) -> bool:
-        """Whether the row alone tells its features, whatever the dataset has of it."""
+        """Return True if the row determines the features, so that its input need not be read."""
         return self.places is None
 
     def __call__(self, rows: Tensor, raw: Raw | None) -> Tensor:
-        """The features (b, F) of some rows, given what the dataset has of them."""
+        """Return the features (b, F) of some rows, given their raw input."""
         if self.places is not None:
             assert raw is not None
             rows = torch.tensor([self.places[text] for text in raw])
         return self.features[rows.cpu()]
 
 
-class Views:
+class BatchMaker:
     """Makes the batches of a run.
 
-    Images get random views by the run's augmentation; texts are tokenised by their encoder and vectors stay as they
-    are, so their views are alike and what differs between two of them is the encoder's own dropout.
+    Images get random views by the run's augmentation. Texts are tokenised by their encoder and vectors are unchanged,
+    so two views of them differ only by the encoder's dropout.
 
     Args:
-        config: Of the run.
-        data: What the batches come from.
-        method: What they are for.
-        device: Where to put them.
-        rank: Of this process.
+        config: The configuration of the run.
+        data: The dataset.
+        method: The method that the batches are for.
+        device: The device for the batches.
+        rank: The rank of this process.
         world_size: Number of processes.
     """
 
@@ -87,7 +87,7 @@ class Views:
         self.rank, self.world_size = rank, world_size
         self.inputs = list(dict.fromkeys(plan.input for plan in method.network.plans.values() if plan.input))
         self.plain = {name: plain_view(method, data.image_size, name) for name in self.inputs}
-        self.locked: dict[str, LockedFeatures] = {}  # inputs whose features are known already
+        self.locked: dict[str, FrozenFeatures] = {}  # inputs whose features are known already
         self._recipe: Augmentation | None = None
         self._second: Augmentation | None = None
         self._crops: list[Augmentation] = []
@@ -102,13 +102,13 @@ class Views:
             self._crops = _smaller(method, size, self._recipe)
 
     def batch(self, rows: Tensor, raw: Mapping[str, Raw], seeds: tuple[int, ...]) -> Batch:
-        """The batch of some rows; what is random follows from the seeds alone."""
+        """Make the batch of some rows; everything random follows from the seeds."""
         unread = self.unread()
         inputs = {name: self._see(name, rows, None if name in unread else raw[name], seeds) for name in self.inputs}
         return Batch(self.data.sample_ids(rows).to(self.device), inputs, rows.to(self.device))
 
     def unread(self) -> frozenset[str]:
-        """The inputs that nobody has to fetch: what their encoders make of them is known by row."""
+        """Return the inputs that need not be read, because their features are known by row."""
         return frozenset(name for name, known in self.locked.items() if known.by_row)
 
     def _see(self, name: str, rows: Tensor, raw: Raw | None, seeds: tuple[int, ...]) -> Inputs:
@@ -137,7 +137,7 @@ class Views:
 
 
 def build_augmentation(spec: Mapping[str, Any], size: int, normalised: bool = True) -> Augmentation:
-    """The recipe for views of this size; a method that wants RGB in [0, 1] gets it unnormalised."""
+    """Build the recipe for views of this size, without normalisation if the method needs RGB in [0, 1]."""
     component = find("augmentation", spec["name"])
     others = {"name", *(field.name for field in fields(Recipes))}
     arguments = {**component.preset, **{key: spec[key] for key in spec if key not in others}, "size": size}
@@ -148,13 +148,12 @@ def build_augmentation(spec: Mapping[str, Any], size: int, normalised: bool = Tr
 
 
 def with_statistics(config: dict[str, Any], data: Samples) -> dict[str, Any]:
-    """The configuration with the mean and the standard deviation of the training data, where it asks for those.
+    """Return the configuration with the training data's mean and standard deviation, if it selects them.
 
-    Everything that shows images of a run to its encoders reads these two numbers per channel: training views and their
-    smaller crops, the plain view of evaluation, and exported files.
+    These two numbers per channel are used by training views, smaller crops, evaluation and exported files.
 
     Args:
-        config: Of a run that begins.
+        config: The configuration of a new run.
         data: The training split.
 
     Raises:
@@ -170,12 +169,12 @@ def with_statistics(config: dict[str, Any], data: Samples) -> dict[str, Any]:
 
 
 def plain_view(method: Method, size: int, input_name: str | None = None) -> Prepare:
-    """An input of a dataset as the method's encoders see it when nothing is random.
+    """Return the function that prepares an input of a dataset for the method's encoders, without randomness.
 
     Args:
-        method: Whose pixels are normalised as its views were in training, and whose encoders tokenise.
+        method: The method; images are normalised as in its training, and its encoder tokenises texts.
         size: Side of images; other inputs have none.
-        input_name: Which input; by default that of the first tower.
+        input_name: The name of the input; by default that of the first tower.
     """
     network = method.network
     tower = network.names()[0] if input_name is None else network.seeing(input_name)[0]
@@ -190,7 +189,7 @@ def plain_view(method: Method, size: int, input_name: str | None = None) -> Prep
 
 
 def _smaller(method: Method, size: int, recipe: Augmentation) -> list[Augmentation]:
-    """The method's smaller crops, which show smaller parts, by CLSA's rule, with the pixels of the other views."""
+    """Return the recipes of the method's smaller crops, which show smaller parts by CLSA's rule."""
     if not method.crops:
         return []
     if not all(1 <= crop <= size for crop in method.crops):

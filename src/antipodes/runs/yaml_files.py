@@ -1,4 +1,4 @@
-"""Options in YAML files, read as data only: a file that is none, is cut, or grows beyond reason gets one sentence."""
+"""Options in YAML files, read as data only; a file that is not YAML, is cut short or is too large gets one sentence."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any, cast
 import yaml
 
 LARGEST = 1_000_000  # bytes of a file
-MOST = 100_000  # keys and values, those behind aliases counted as often as they appear
+MOST = 100_000  # keys and values, where an alias counts as often as it appears
 LONGEST = 1000  # characters of a number or a date
 COMPONENTS = ("method", "negatives", "data")
-"""What every configuration of a run names."""
+"""The components that every configuration of a run names."""
 
 
 def read_options(path: str | Path, what: str | None = None) -> dict[str, Any]:
-    """The mapping that a YAML file holds.
+    """Read the mapping in a YAML file.
 
     Args:
-        path: Of the file.
-        what: What a sentence calls it; the path if not given.
+        path: The file.
+        what: The file's name in messages; by default its path.
 
     Raises:
-        ValueError: if it cannot be read, is not YAML or no mapping, or is larger than any configuration, also by
+        ValueError: if the file cannot be read, is not a YAML mapping, or is larger than any configuration, also by
             aliases of aliases.
     """
     path, name = Path(path), what or str(path)
@@ -44,10 +44,10 @@ def read_options(path: str | Path, what: str | None = None) -> dict[str, Any]:
 
 
 def read_configuration(path: Path) -> dict[str, Any]:
-    """The configuration of a run, as `configuration_text` has written it.
+    """Read the configuration of a run, as `configuration_text` has written it.
 
     Raises:
-        ValueError: if it cannot be read, or is not whole.
+        ValueError: if it cannot be read, or is not complete.
     """
     options = read_options(path)
     text = path.read_text(encoding="utf-8")
@@ -63,20 +63,20 @@ def read_configuration(path: Path) -> dict[str, Any]:
 
 
 def configuration_text(config: Mapping[str, Any]) -> str:
-    """A configuration as YAML between the marks of its begin and its end, so that a part of it is not taken for all."""
+    """Write a configuration as YAML with marks at its begin and end, by which a file that is cut short is detected."""
     return yaml.safe_dump(dict(config), sort_keys=False, explicit_start=True, explicit_end=True)
 
 
-# PyYAML raises the kinds after its own for scalars that do not fit their tag: 2020-99-99, !!int x, !!bool x
+# PyYAML raises classes other than its own for scalars that do not fit their tag: 2020-99-99, !!int x, !!bool x
 _NOT_YAML = (yaml.YAMLError, OSError, RecursionError, ValueError, KeyError, AttributeError, TypeError, OverflowError)
 
 
 class _TooMuch(Exception):
-    """The file is within the bound of bytes, and what it stands for is not."""
+    """The file has few enough bytes, but its aliases expand to too many values."""
 
 
 def _load(text: str, name: str) -> Any:
-    """The values of a document; the bounds are checked before any value is made, as merging copies mappings."""
+    """Parse a document; the limits are checked before values are built, because merge keys copy mappings."""
     loader = yaml.SafeLoader(text)
     loader.name = name
     try:
@@ -91,13 +91,13 @@ def _load(text: str, name: str) -> Any:
 
 
 def _size(node: yaml.Node, known: dict[int, int]) -> int:
-    """How many values there are in a node, each alias counted as what it stands for."""
+    """Count the values in a node; an alias counts as the values it stands for."""
     if isinstance(node, yaml.ScalarNode):
         if len(node.value) > LONGEST and node.tag != "tag:yaml.org,2002:str":
             raise _TooMuch(f"holds a number or date of {len(node.value):,} characters")
         return 1
     if id(node) not in known:
-        known[id(node)] = MOST + 1  # met again inside itself: endless
+        known[id(node)] = MOST + 1  # a node inside itself is endless
         parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
         known[id(node)] = 1 + sum(_size(part, known) for part in parts)
     return known[id(node)]

@@ -118,7 +118,10 @@ def detection_curves(seeds: Mapping[int, Any]) -> dict[str, Curve]:
         by_epoch: dict[float, list[float]] = {}
         for lines in seeds.values():
             for line in lines:
-                found, known = by_epoch.setdefault(line["epoch"], []), figures.judged(line).get(measure)
+                found, known = (
+                    by_epoch.setdefault(line["epoch"], []),
+                    figures.without_empty_precisions(line).get(measure),
+                )
                 found += [] if known is None else [100 * known]
         if any(by_epoch.values()):
             epochs = sorted(by_epoch)

@@ -1,1 +1,1 @@
-"""The one training loop, and the run folder it writes."""
+"""Training: the loop, the optimisers, the learning rate of a step, and what a run needs before its first step."""

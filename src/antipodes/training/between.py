@@ -1,4 +1,4 @@
-"""What happens between steps and epochs: policies are fitted and told, the encoder is scored."""
+"""What happens between steps and epochs: policies are fitted and receive losses or scores, the encoder is evaluated."""
 
 from __future__ import annotations
 
@@ -16,51 +16,52 @@ from antipodes.methods import Method
 from antipodes.negatives import Policy
 from antipodes.negatives.policy import Receives, Space
 from antipodes.pairs import normalise
-from antipodes.runs.embedding import embed
+from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.towers import paired_features, tower_features
 from antipodes.runs.views import plain_view
 
-KNN_IMAGES = 4096  # training samples that the kNN accuracy during training looks at
+KNN_IMAGES = 4096  # the number of training samples that the kNN accuracy during training uses, at most
 
 
 def online_knn(method: Method, data: Samples, device: torch.device | str = "cpu") -> float:
-    """Leave-one-out kNN accuracy on (some of) the training data, in percent: a validation that needs no test data."""
+    """Return the leave-one-out kNN accuracy in percent on (some) training data: validation without test data."""
     sample = data if len(data) <= KNN_IMAGES else subset(data, torch.arange(KNN_IMAGES) * len(data) // KNN_IMAGES)
     name = method.network.plans[method.network.names()[0]].input
     view = plain_view(method, data.image_size)
-    features = embed(method.backbone(), sample, preprocess=view, input_name=name, device=device)
+    features = embed_dataset(method.backbone(), sample, preprocess=view, input_name=name, device=device)
     assert sample.labels is not None
     return 100 * knn(features, sample.labels, features, sample.labels, leave_one_out=True)
 
 
 def online_recall(method: Method, data: Samples, device: torch.device | str = "cpu") -> float:
-    """Mean recall at 1, 5 and 10 of texts by images and of images by texts, in percent, on a validation split."""
+    """Return the mean recall at 1, 5 and 10 of texts and images for each other, in percent, on validation pairs."""
     embedded = partial(tower_features, method, data, device=device)
     pairs = paired_features(method, data, lambda tower, space: embedded(tower, space=space), device)
     return recall_both_ways(pairs.images, pairs.texts, pairs.owners)[2]
 
 
-def listeners(method: Method, receives: Receives) -> list[Policy]:
-    """The policies that receive losses, or those that receive scores."""
+def policies_receiving(method: Method, receives: Receives) -> list[Policy]:
+    """Return the policies that receive the loss of each step, or the validation score of each epoch."""
     return [policy for _, policy in method.policies() if policy.needs.receives == receives]
 
 
-def tell(policies: list[Policy], value: float, progress: float) -> None:
-    """Give policies a loss or a score, whichever they receive."""
+def send(policies: list[Policy], value: float, progress: float) -> None:
+    """Pass a loss or a validation score to policies that receive it."""
     for policy in policies:
         receive = policy.on_loss if policy.needs.receives == "loss" else policy.on_score
         receive(value, progress)
 
 
 def fit_policies(method: Method, data: Samples, epoch: int, progress: float, fabric: Fabric) -> None:
-    """Give the policies that are due the features of all training samples, without augmentation.
+    """Fit the policies that are due after an epoch to features of all training samples, without augmentation.
 
-    Features are those of the tower whose embeddings are the anchors of the policy's direction, or of the towers that
-    the policy names, side by side; of several ranks each embeds its share. A policy that is fitted in the guide's space
-    gets the guide's vectors, once if these never move.
+    1. The features are those of the tower that makes the anchors of the policy's direction, or the concatenated
+       features of the towers that the policy names. With several ranks, each embeds its share of the rows.
+    2. A policy that is fitted in the guide's space gets the guide's vectors: once, unless the guide changes.
+    3. A policy that keeps what it has seen (space `seen`) is fitted without features.
 
     Raises:
-        ValueError: if a policy names a tower that there is not.
+        ValueError: if a policy names a tower that the method does not have.
     """
     ranks, here = fabric.world_size, fabric.global_rank
     share = data
@@ -76,7 +77,7 @@ def fit_policies(method: Method, data: Samples, epoch: int, progress: float, fab
         if policy.needs.space == "guide":
             assert isinstance(method.guide, RunGuide)
             fitted = getattr(policy, "fitted_at", None)
-            if method.guide.moves or fitted is None or fitted < 0:
+            if method.guide.changes or fitted is None or fitted < 0:
                 policy.fit(method.guide.vectors(method.anchor_tower(direction)), progress)
             continue
         towers = [method.anchor_tower(direction)] if policy.needs.towers == "anchor" else policy.needs.towers.split("+")
@@ -94,4 +95,4 @@ def _features(method: Method, data: Samples, tower: str, space: Space, fabric: F
     plan = method.network.plans[tower]
     view = plain_view(method, data.image_size, plan.input)
     network = method.evaluated(tower, head=space == "embeddings")
-    return embed(network, data, preprocess=view, input_name=plan.input, device=fabric.device)
+    return embed_dataset(network, data, preprocess=view, input_name=plan.input, device=fabric.device)

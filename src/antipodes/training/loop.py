@@ -1,8 +1,8 @@
-"""The training loop, from top to bottom.
+"""The training loop: `train` runs it from a configuration, `_loop` is the loop itself.
 
-A run is a function of its configuration: the order of samples, their augmentation and every draw follow from the seed
-and the step's number, so a checkpoint needs no state of any generator of ours, and a run that was killed and resumed
-ends with the weights of one that was not.
+A run is a function of its configuration: the order of samples, their augmentation and every random draw follow from the
+seed and the step's number. A checkpoint therefore stores no generator of ours, and a run that was stopped and resumed
+ends with the same weights as one that was not.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from antipodes.guides import RunGuide
 from antipodes.methods import Batch
 from antipodes.negatives.judging import summarise_flags
 from antipodes.runs.configuration import Configuration
-from antipodes.runs.exporting import export_encoders, facts
+from antipodes.runs.exporting import card_facts, export_encoders
 from antipodes.runs.folder import Run
-from antipodes.runs.records import Totals
+from antipodes.runs.records import RunningMeans
 from antipodes.runs.snapshots import save_snapshot, take_snapshot
-from antipodes.training.between import fit_policies, listeners, online_knn, online_recall, tell
-from antipodes.training.prepare import Training, launch, prepare, rate_of
+from antipodes.training.between import fit_policies, online_knn, online_recall, policies_receiving, send
+from antipodes.training.prepare import launch, prepare_training
+from antipodes.training.state import Training, rate_of
 
 ADVICE = "try a lower learning_rate, a longer warmup or a clip_gradient"
 
 
 class TrainingFailed(RuntimeError):
-    """The run cannot go on, for a reason that one sentence can tell."""
+    """The run cannot continue; the message says why in one sentence."""
 
 
 def train(configuration: Mapping[str, Any], resume: Run | None = None, say: Callable[[str], None] | None = None) -> Run:
@@ -45,16 +46,16 @@ def train(configuration: Mapping[str, Any], resume: Run | None = None, say: Call
     Args:
         configuration: A `Configuration`, or a mapping with all of its options, as config.yaml holds them.
         resume: The run to continue, whose configuration this is.
-        say: Told what the data is, and what the encoder starts from.
+        say: Shows the user a line about the data and the initial weights.
 
     Returns:
         The run, with its checkpoints and its exported encoder.
 
     Raises:
-        ValueError: for a configuration that makes no sense or does not fit what is resumed, or a run that another
-            process is training; nothing is written then.
-        TrainingFailed: when the loss stops being a number. A new run that fails before its first checkpoint leaves
-            nothing behind, so that the corrected call can have its folder.
+        ValueError: if the configuration is invalid or does not fit the resumed run, or another process trains the run;
+            nothing is written then.
+        TrainingFailed: if the loss is no longer a finite number. A new run that fails before its first checkpoint
+            leaves nothing behind, so the corrected call can use its folder.
     """
     config = dict(configuration)
     settings = Configuration.of(config).settings
@@ -68,7 +69,7 @@ def train(configuration: Mapping[str, Any], resume: Run | None = None, say: Call
         torch.manual_seed(settings.seed)  # the initial weights; inside the fork, so the caller's generator is untouched
         _lock(stack, fabric, run, new=resume is None)
         try:
-            training = prepare(config, settings, fabric, resume, say)
+            training = prepare_training(config, settings, fabric, resume, say)
             return _loop(training)
         except KeyboardInterrupt as error:
             raise KeyboardInterrupt(f"stopped; {_what_is_kept(run, training)}") from error
@@ -78,7 +79,7 @@ def train(configuration: Mapping[str, Any], resume: Run | None = None, say: Call
 
 
 def _what_is_kept(run: Run, training: Training | None) -> str:
-    """What a run that was stopped leaves on disk, in a few words."""
+    """Say in a few words which files of a stopped run remain."""
     if run.last.exists():
         return f"antipodes train --resume {run.folder} goes on from the last checkpoint"
     if training is not None and training.saved:
@@ -87,9 +88,9 @@ def _what_is_kept(run: Run, training: Training | None) -> str:
 
 
 def _lock(stack: ExitStack, fabric: Fabric, run: Run, new: bool) -> None:
-    """Hold the run's lock, on the first rank for all; every rank is refused when it is taken.
+    """Hold the run's lock on the first rank; if it is taken, every rank raises.
 
-    A new run takes the lock before it looks whether the folder is free, so that of two starts only one goes on.
+    A new run takes the lock before it checks that the folder is free, so that only one of two starts continues.
     """
     problem = None
     if fabric.is_global_zero:
@@ -106,7 +107,7 @@ def _lock(stack: ExitStack, fabric: Fabric, run: Run, new: bool) -> None:
 
 
 def _loop(training: Training) -> Run:
-    """Every epoch: fit the policies that are due, take the steps, score, write down, checkpoint."""
+    """For every epoch: fit the policies that are due, take the steps, evaluate, write records and a checkpoint."""
     settings, method, calendar = training.settings, training.method, training.calendar
     if training.done == 0:
         _snapshot(training, 0)
@@ -135,17 +136,17 @@ def _loop(training: Training) -> Run:
         training.checkpoint(is_best=True)
     if training.records is not None:
         run = training.run
-        export_encoders(method, training.data, run.folder, facts(run.config))
+        export_encoders(method, training.data, run.folder, card_facts(run.config))
         training.records.close()
     training.fabric.barrier()
     return training.run
 
 
 def _step(training: Training, batches: Iterator[Loaded], rate: float) -> dict[str, float]:
-    """One step of the optimiser, of one batch or of several accumulated ones; returns the numbers for the log."""
+    """Take one optimiser step on one batch or several accumulated ones; return the numbers for the log."""
     settings, fabric, method = training.settings, training.fabric, training.method
     optimizer, done = training.optimizer, training.done
-    training.watch.active = (done + 1) % settings.log_every == 0 or training.calendar.within(done + 1) == 0
+    training.observer.active = (done + 1) % settings.log_every == 0 or training.calendar.within(done + 1) == 0
     for group in optimizer.param_groups:
         group["lr"] = training.rate_of_group(group, rate)
     loss = 0.0
@@ -164,15 +165,15 @@ def _step(training: Training, batches: Iterator[Loaded], rate: float) -> dict[st
     if isinstance(method.guide, RunGuide):
         method.guide.after_step()
     training.done += 1
-    numbers = {"loss": loss, **method.statistics(), **training.watch.pop_means()}
+    numbers = {"loss": loss, **method.statistics(), **training.observer.pop_means()}
     training.totals.add(numbers)
-    if hearers := listeners(method, "loss"):
-        tell(hearers, gather(torch.tensor([loss], device=fabric.device)).mean().item(), training.progress)
+    if receivers := policies_receiving(method, "loss"):
+        send(receivers, gather(torch.tensor([loss], device=fabric.device)).mean().item(), training.progress)
     return numbers
 
 
 def _loss(training: Training, batch: Batch) -> Tensor:
-    """The method's loss; a run whose numbers have left the finite ones ends here, before it spoils its weights."""
+    """Return the method's loss; raise TrainingFailed if it is not finite, before it changes the weights."""
     progress = training.progress
     try:
         loss = training.method.loss(training.embed, batch, progress)
@@ -186,33 +187,33 @@ def _loss(training: Training, batch: Batch) -> Tensor:
 
 
 def _end_of_epoch(training: Training, epoch: int, speed: float) -> dict[str, float]:
-    """Score, tell policies that listen, write the epoch's line, its snapshot and the checkpoint.
+    """Evaluate, send the score to policies, write the epoch's line, its snapshot and the checkpoint.
 
-    Policies that are due after the last epoch are fitted, too: nothing is trained with that any more, but it is what
-    the run ends with (Algorithm 1 of IFND clusters after an epoch's batches).
+    Policies that are due after the last epoch are fitted too: no training follows, but the run ends with their state
+    (Algorithm 1 of IFND clusters after an epoch's batches).
     """
     settings, method, data = training.settings, training.method, training.data
     means = training.totals.over_ranks().means()
     for prefix in ("", "coarse_"):
         means = summarise_flags(means, prefix)
     row = {"epoch": epoch, **means, "images_per_second": speed}
-    training.totals = Totals()
+    training.totals = RunningMeans()
     judged = training.judged
     scored = judged is not None and (epoch % settings.knn_every == 0 or epoch == settings.epochs)
     if training.first and judged == "knn" and scored:
         row["knn"] = online_knn(method, data, training.fabric.device)
     elif training.first and training.validation is not None and scored:
         row["validation_recall"] = online_recall(method, training.validation, training.fabric.device)
-    hearers = listeners(method, "score")
-    if judged == "knn" and scored and hearers:
-        tell(hearers, training.fabric.broadcast(row.get("knn", math.nan)), training.progress)  # the first rank's
+    receivers = policies_receiving(method, "score")
+    if judged == "knn" and scored and receivers:
+        send(receivers, training.fabric.broadcast(row.get("knn", math.nan)), training.progress)  # the first rank's
     if training.records is not None:
         training.records.write("epoch", training.done, row)
     score = -row["loss"] if judged is None else row.get(judged, -math.inf)
     is_best, training.best = score > training.best, max(score, training.best)
     if epoch == settings.epochs:
         fit_policies(method, data, epoch, training.progress, training.fabric)
-    _snapshot(training, epoch)  # before the checkpoint: a run that continues from that one has it
+    _snapshot(training, epoch)  # before the checkpoint, so a run that continues from the checkpoint has it
     training.checkpoint(is_best)
     return row
 

@@ -1,4 +1,4 @@
-"""Optimisers by name, with biases and normalisation kept apart; and LARS, which torch does not have."""
+"""Optimisers by name, with biases and normalisation in a group without weight decay; and LARS, which torch lacks."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -17,8 +17,8 @@ class LARS(Optimizer):
         v <- momentum * v + learning_rate * local * (g + weight_decay * w)
         w <- w - v
 
-    As in SimCLR, tensors of at most one dimension (biases, batch norm) have local = 1, and `optimizer` takes their
-    weight decay away. So has a tensor whose w or g is all zero: the formula would divide by zero, or keep w at zero.
+    As in SimCLR, tensors of at most one dimension (biases, batch norm) have local = 1, and `optimizer` gives them no
+    weight decay. A tensor whose w or g is all zero also has local = 1: the formula would divide by zero or keep w at 0.
 
     Args:
         parameters: parameters or parameter groups.
@@ -76,14 +76,14 @@ def parameter_groups(
     decay_vectors: bool = False,
     shares: Mapping[nn.Parameter, float] | None = None,
 ) -> list[dict[str, Any]]:
-    """Split trainable parameters into matrices, which decay, and vectors (biases, normalisation), which do not.
+    """Split trainable parameters into matrices, with weight decay, and vectors (biases, normalisation), without.
 
     Args:
         parameters: a module, or parameters; each is taken once and frozen ones are left out.
         weight_decay: of the first group.
         decay_vectors: let parameters of at most one dimension decay too, as MoCo's code does.
-        shares: what share of the learning rate a parameter gets; all of it, if it is not named. Every share has groups
-            of its own, whose `share` it is: who sets the rate of a step multiplies by it.
+        shares: a parameter's factor on the learning rate; 1 if it is not named. Parameters with the same factor form
+            groups with the key `share`, by which the learning rate of a step is multiplied.
 
     Raises:
         ValueError: nothing is trainable.
@@ -124,14 +124,14 @@ def optimizer(
     Args:
         name: "sgd" (uses momentum, nesterov), "adamw" (uses betas) or "lars" (uses momentum, trust).
         parameters: see `parameter_groups`.
-        learning_rate: at least 0; a schedule may set it anew before every step.
-        weight_decay: at least 0; without effect on biases and normalisation unless `decay_vectors` is set.
+        learning_rate: at least 0; a schedule may set it before every step.
+        weight_decay: at least 0; not applied to biases and normalisation unless `decay_vectors` is set.
         momentum: in [0, 1).
         nesterov: Nesterov's form of momentum.
         betas: decay rates of AdamW's two moments.
         trust: LARS's trust coefficient.
         decay_vectors: see `parameter_groups`.
-        shares: see `parameter_groups`; the groups begin with that share of `learning_rate`.
+        shares: see `parameter_groups`; a group starts with its share of `learning_rate`.
 
     Raises:
         ValueError: the name is unknown, a number is out of range, or nothing is trainable.

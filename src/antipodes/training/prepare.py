@@ -1,208 +1,187 @@
-"""Everything a run needs before its first step, checked before anything is written."""
+"""Preparation of a training run: everything it needs before its first step, checked before anything is written."""
 
 from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from antipodes.data import Loader, Samples, subset
 from antipodes.data.batch_composition import BatchComposition
 from antipodes.data.loader import batches
 from antipodes.encoders import without_pretrained
-from antipodes.encoders.chunks import refuse_batch_statistics
 from antipodes.encoders.layers import decayed_rates
-from antipodes.encoders.patches import PatchEncoder, spread
+from antipodes.encoders.patches import PatchEncoder, rows_to_fit
 from antipodes.guides import RunGuide
-from antipodes.losses import Temperature
 from antipodes.methods import Method
-from antipodes.methods.towers import InPieces, Network
 from antipodes.negatives import DatasetNeighbours
 from antipodes.processes import end_with_parent
 from antipodes.progress import TrainingProgress
-from antipodes.runs.boards import BOARDS, require
+from antipodes.runs.boards import BOARDS, require_boards
 from antipodes.runs.build import build_method
 from antipodes.runs.calendar import Calendar
-from antipodes.runs.folder import CHECKPOINT_KEYS, Frozen, Run, load_checkpoint, save_checkpoint, save_frozen
-from antipodes.runs.growth import described, grown_optimizer, growth_since, open_data
-from antipodes.runs.locked import lookup_locked
+from antipodes.runs.folder import CHECKPOINT_KEYS, Run, load_checkpoint
+from antipodes.runs.growth import Growth, grown_optimizer, growth_since, open_data
+from antipodes.runs.locked import use_cached_features
 from antipodes.runs.opening import load_model
-from antipodes.runs.records import Records, Totals, read_epochs
+from antipodes.runs.records import Records, RunningMeans
 from antipodes.runs.settings import Settings
 from antipodes.runs.snapshots import discard_snapshots
 from antipodes.runs.towers import text_tower
-from antipodes.runs.views import Views, plain_view, with_statistics
-from antipodes.schedules import learning_rate
-from antipodes.training.between import listeners
+from antipodes.runs.views import BatchMaker, plain_view, with_statistics
+from antipodes.training.checks import (
+    check_checkpoints_exist,
+    check_encoders,
+    check_settings,
+    check_unchanged,
+    warn_of_equal_views,
+)
+from antipodes.training.observer import LabelObserver
 from antipodes.training.optimizers import optimizer as build_optimizer
 from antipodes.training.starting import start_from
-from antipodes.training.watch import Watch
+from antipodes.training.state import Training, rate_of
 
-NEAREST = 10  # of a sample, out of which some come along into its batch
-FITTED_AT_ONCE = 256  # images that are read together for encoders that are fitted
-VALIDATION_ROWS = 4096  # of the validation split, at most
+NEAREST = 10  # nearest neighbours of a sample from which some join its batch
+FITTED_AT_ONCE = 256  # images in a batch while patch encoders are fitted
+VALIDATION_ROWS = 4096  # rows of the validation split, at most
 
 
 @dataclass
-class Training:
-    """A run in memory: what a step works with, and what a checkpoint holds.
+class Start:
+    """Where training starts: at step 0, or at the step of a checkpoint.
 
-    Attributes:
-        done: Steps of the optimiser so far.
-        validation: The split by which a method of images and texts is judged while it trains.
-        calendar: Which epoch a step belongs to.
+    Args:
+        calendar: The epoch that a step belongs to.
+        done: Number of optimiser steps that are done.
         best: The best score so far.
-        totals: Sums of the numbers of this epoch's steps.
-        saved: Whether this process has written a checkpoint.
+        totals: Sums of the numbers of the epoch's steps.
+        growth: How the data has changed since the checkpoint; None if it has not.
     """
 
-    config: Mapping[str, Any]
-    settings: Settings
-    fabric: Fabric
-    run: Run
-    data: Samples
-    method: Method
-    network: Any  # the method's towers as Fabric wraps them
-    optimizer: Optimizer
-    views: Views
-    loader: Loader
-    watch: Watch
-    records: Records | None
-    bar: TrainingProgress
-    identity: Mapping[str, Any]
     calendar: Calendar
-    validation: Samples | None = None
     done: int = 0
     best: float = -math.inf
-    totals: Totals = field(default_factory=Totals)
-    saved: bool = False
-
-    @property
-    def embed(self) -> Network:
-        """The network as a method's loss calls it: in pieces, with a micro batch."""
-        size = self.settings.micro_batch
-        return self.network if size is None else InPieces(self.network, size)
-
-    @property
-    def first(self) -> bool:
-        """Whether this process is the one that writes."""
-        return bool(self.fabric.is_global_zero)
-
-    @property
-    def judged(self) -> str | None:
-        """The name of the score by which the best epoch is told: None goes by the loss."""
-        if self.settings.knn_every == 0:
-            return None
-        if self.data.labels is not None:
-            return "knn"
-        return None if self.validation is None else "validation_recall"
-
-    @property
-    def progress(self) -> float:
-        """The share of training that is done."""
-        return self.done / max(1, self.calendar.total(self.settings.epochs))
-
-    @cached_property
-    def frozen(self) -> Frozen | None:
-        """The weights that no step changes, if there are any; asked for the first time, they are written down."""
-        towers = [self.method.network[name] for name in self.method.network.names()]
-        fixed = {id(each) for tower in towers if tower.frozen for each in _weights(tower.encoder).values()}
-        found = {name: weight for name, weight in _weights(self.method).items() if id(weight) in fixed}
-        weights = {name: weight.detach() for name, weight in found.items()}
-        return save_frozen(self.run.last.parent, weights) if weights else None
-
-    @cached_property
-    def rows(self) -> dict[str, Any]:
-        """What checkpoints hold of the data, so that its rows are known again when it has grown."""
-        return described(self.data)
-
-    def rate_of_group(self, group: Mapping[str, Any], rate: float) -> float:
-        """The learning rate of a group of parameters: a share of the step's, or the step's share of a rate of its own.
-
-        What losses learn (a temperature) may have one, which is a third of it below 0.03, as in FastCLIP.
-        """
-        own_rate = group.get("own_rate")
-        if own_rate is None:
-            return rate * float(group.get("share", 1.0))
-        share = rate / max(
-            self.settings.learning_rate * self.settings.batch_size * self.settings.accumulate / 256, 1e-30
-        )
-        temperatures = [each for each in self.method.directions.modules() if isinstance(each, Temperature)]
-        return share * (temperatures[0].learning_rate(own_rate) if temperatures else float(own_rate))
-
-    def checkpoint(self, is_best: bool = False) -> None:
-        """Write everything down from which the run can continue bit by bit."""
-        if not self.first:
-            return
-        state = {
-            "identity": dict(self.identity),
-            "data": self.rows,
-            "calendar": asdict(self.calendar),
-            "model": self.method.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "precision": self.fabric.strategy.precision.state_dict(),
-            "rng": torch.get_rng_state(),
-            "step": self.done,
-            "best": self.best,
-            "totals": self.totals.state(),
-        }
-        if is_best:  # first, as the last checkpoint says that it is there
-            save_checkpoint(self.run.best, state, self.frozen)
-        save_checkpoint(self.run.last, state, self.frozen)
-        self.saved = True
+    totals: RunningMeans = field(default_factory=RunningMeans)
+    growth: Growth | None = None
 
 
-def prepare(
+def prepare_training(
     config: dict[str, Any],
     settings: Settings,
     fabric: Fabric,
     resume: Run | None,
     say: Callable[[str], None] | None = None,
 ) -> Training:
-    """Build the parts of a run and continue it where it was; the folder is made last.
+    """Build the parts of a run, load the checkpoint if there is one, and create the folder last.
 
     Args:
         config: The whole configuration.
-        settings: The part of it that says how to train.
+        settings: How the run is trained.
         fabric: The processes and devices.
         resume: The run to continue.
-        say: Told, by the first rank, what the data is and what the encoder starts from.
+        say: Shows the user a line about the data and the initial weights; the first rank calls it.
     """
     boards = [name for name in BOARDS if getattr(settings, name)]
-    require(boards)
-    tell = say if say is not None and fabric.is_global_zero else _nothing
+    require_boards(boards)
+    notify = say if say is not None and fabric.is_global_zero else _nothing
     run = resume or Run(Path(settings.out))
     if resume is not None:
-        _refuse_lost_checkpoints(run)
+        check_checkpoints_exist(run)
     saved = load_checkpoint(run.last, CHECKPOINT_KEYS) if resume is not None and run.last.exists() else None
     data = open_data(config["data"], saved)
     config = config if resume is not None else with_statistics(config, data)
-    with nullcontext() if saved is None else without_pretrained():  # what was saved replaces all weights
-        method = build_method(config, data)
-    _refuse(config, settings, method, data)
-    if saved is None:  # a run that was stopped before its first checkpoint starts again, too
-        _learn_vocabularies(method, data)
-        _fit_encoders(method, data, tell)
-        if settings.init is not None:
-            start_from(method, settings.init, data, tell)
-    _try_encoders(method, data)
-    if isinstance(method.guide, RunGuide):
-        method.guide.open(tell)
+    method = _build_method(config, settings, data, saved, notify)
     if fabric.is_global_zero and settings.epochs:
-        _warn_of_equal_views(method)
-    views = Views(config, data, method, fabric.device, fabric.global_rank, fabric.world_size)
+        warn_of_equal_views(method)
+    views = BatchMaker(config, data, method, fabric.device, fabric.global_rank, fabric.world_size)
+    loader = _build_loader(settings, fabric, method, data)
+    validation = _validation(method, data, notify) if settings.knn_every else None
+    calendar = Calendar(len(loader) // settings.accumulate)
+    if calendar.steps == 0:
+        raise ValueError(f"accumulate {settings.accumulate} needs that many batches, an epoch has {len(loader)}")
+    method.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    method.precision = fabric.autocast
+    optimizer = _build_optimizer(config, settings, method)
+    if settings.epochs:
+        rate_of(settings, 0, calendar)  # an impossible schedule is refused before anything is written
+    identity = {"fingerprint": data.fingerprint, "world_size": fabric.world_size, "method": config["method"]["name"]}
+    start = Start(calendar)
+    if saved is not None:
+        check_unchanged(saved["identity"], identity, run)
+        start = _load(saved, run, data, method, optimizer, fabric, calendar)
+        if start.growth is not None:
+            over = start.done >= start.calendar.total(settings.epochs)
+            notify(f"{start.growth}{'; the run is over, a larger number of --epochs goes on' if over else ''}")
+    observer = LabelObserver(method, data)
+    network, optimizer = fabric.setup(method.network, optimizer)
+    method.train()
+    records = None
+    if fabric.is_global_zero:
+        for line in data.describe() if say is not None else ():
+            notify(line)
+        _write_start(config, settings, run, method, data, new=resume is None)
+        records = Records(run.folder, start.done, boards)
+        # snapshots refer to rows by number, so data that has grown invalidates all of them
+        discard_snapshots(run, start.calendar.epoch(start.done) if start.growth is None else -1)
+    bar = TrainingProgress(start.calendar.total(settings.epochs), start.done, enabled=fabric.is_global_zero)
+    use_cached_features(views, method, data, config, bar.say)
+    loader.unread = views.unread()
+    return Training(
+        config=config,
+        settings=settings,
+        fabric=fabric,
+        run=run,
+        data=data,
+        method=method,
+        network=network,
+        optimizer=optimizer,
+        views=views,
+        loader=loader,
+        observer=observer,
+        records=records,
+        bar=bar,
+        identity=identity,
+        calendar=start.calendar,
+        validation=validation,
+        done=start.done,
+        best=start.best,
+        totals=start.totals,
+    )
+
+
+def _build_method(
+    config: dict[str, Any],
+    settings: Settings,
+    data: Samples,
+    saved: Mapping[str, Any] | None,
+    notify: Callable[[str], None],
+) -> Method:
+    """Build the method; without a checkpoint also its vocabularies, fitted encoders and initial weights."""
+    with nullcontext() if saved is None else without_pretrained():  # the checkpoint replaces all weights
+        method = build_method(config, data)
+    check_settings(config, settings, method, data)
+    if saved is None:  # also for a run that was stopped before its first checkpoint
+        _learn_vocabularies(method, data)
+        _fit_encoders(method, data, notify)
+        if settings.init is not None:
+            start_from(method, settings.init, data, notify)
+    check_encoders(method, data)
+    if isinstance(method.guide, RunGuide):
+        method.guide.open(notify)
+    return method
+
+
+def _build_loader(settings: Settings, fabric: Fabric, method: Method, data: Samples) -> Loader:
     loader = Loader(
         data,
         settings.batch_size if settings.epochs else min(settings.batch_size, len(data)),
@@ -213,12 +192,11 @@ def prepare(
     )
     if settings.batch_neighbours > 1:
         loader.composition = _composition(method, data, settings.batch_neighbours)
-    validation = _validation(method, data, tell) if settings.knn_every else None
-    calendar = Calendar(len(loader) // settings.accumulate)
-    if calendar.steps == 0:
-        raise ValueError(f"accumulate {settings.accumulate} needs that many batches, an epoch has {len(loader)}")
-    method.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    method.precision = fabric.autocast
+    return loader
+
+
+def _build_optimizer(config: Mapping[str, Any], settings: Settings, method: Method) -> Optimizer:
+    """Build the optimiser; parameters of losses form a group with a learning rate of their own."""
     optimizer = build_optimizer(
         settings.optimizer,
         method.network,
@@ -229,118 +207,66 @@ def prepare(
     )
     if learnable := [parameter for parameter in method.directions.parameters() if parameter.requires_grad]:
         optimizer.add_param_group({"params": learnable, "weight_decay": 0.0, "own_rate": config["temperature"]["rate"]})
-    if settings.epochs:
-        rate_of(settings, 0, calendar)  # an impossible schedule is refused before anything is written
-    identity = {"fingerprint": data.fingerprint, "world_size": fabric.world_size, "method": config["method"]["name"]}
-    done, best, totals, growth = 0, -math.inf, Totals(), None
-    if saved is not None:
-        _refuse_changes(saved["identity"], identity, run)
-        growth, since = growth_since(saved, data), Calendar(**saved.get("calendar", asdict(calendar)))
-        load_model(method, saved, run, growth)
-        learned = saved["optimizer"]
-        optimizer.load_state_dict(learned if growth is None else grown_optimizer(optimizer, method, learned, growth))
-        fabric.strategy.precision.load_state_dict(saved["precision"])
-        torch.set_rng_state(saved["rng"])
-        done, best, totals = saved["step"], saved["best"], Totals(saved["totals"])
-        if growth is None:
-            calendar = since
-        else:  # an epoch that was begun with the old data begins anew
-            calendar, totals = Calendar(calendar.steps, done, since.epoch(done)), Totals()
-            over = done >= calendar.total(settings.epochs)
-            tell(f"{growth}{'; the run is over, a larger number of --epochs goes on' if over else ''}")
-    watch = Watch(method, data)
-    network, optimizer = fabric.setup(method.network, optimizer)
-    method.train()
-
-    if fabric.is_global_zero:
-        for line in data.describe() if say is not None else ():
-            tell(line)
-        if resume is None:
-            run.create(config)
-        elif resume.changed(config):  # more epochs, or data that has moved: a later resume goes on from there
-            resume.write_config(config)
-        if data.skipped:
-            data.write_skipped(run.folder / "skipped.csv")
-        for _, policy in method.policies():
-            policy.check_visits(settings.epochs)
-    records = Records(run.folder, done, boards) if fabric.is_global_zero else None
-    if fabric.is_global_zero:
-        discard_snapshots(run, calendar.epoch(done) if growth is None else -1)  # they go by rows
-    bar = TrainingProgress(calendar.total(settings.epochs), done, enabled=fabric.is_global_zero)
-    lookup_locked(views, method, data, config, bar.say)
-    loader.unread = views.unread()
-    return Training(
-        config,
-        settings,
-        fabric,
-        run,
-        data,
-        method,
-        network,
-        optimizer,
-        views,
-        loader,
-        watch,
-        records,
-        bar,
-        identity,
-        calendar,
-        validation,
-        done,
-        best,
-        totals,
-    )
+    return optimizer
 
 
-def _warn_of_equal_views(method: Method) -> None:
-    """Warn where a method compares two views that are equal: texts and vectors have no augmentation."""
-    if method.views < 2:
-        return
-    for tower, plan in method.network.plans.items():
-        if plan.modality != "image" and not _has_dropout(method.network[tower]):
-            warnings.warn(
-                f"both views of every {plan.modality} are equal, so their similarity is always 1 and the positives "
-                f"teach nothing: {plan.modality}s have no augmentation, and the encoder has no dropout; train on "
-                "pairs (--method clip) or with an encoder that has dropout",
-                stacklevel=2,
-            )
+def _load(
+    saved: Mapping[str, Any],
+    run: Run,
+    data: Samples,
+    method: Method,
+    optimizer: Optimizer,
+    fabric: Fabric,
+    calendar: Calendar,
+) -> Start:
+    """Load a checkpoint into method, optimiser, precision and torch's generator; return where training continues."""
+    growth, since = growth_since(saved, data), Calendar(**saved.get("calendar", asdict(calendar)))
+    load_model(method, dict(saved), run, growth)
+    learned = saved["optimizer"]
+    optimizer.load_state_dict(learned if growth is None else grown_optimizer(optimizer, method, learned, growth))
+    fabric.strategy.precision.load_state_dict(saved["precision"])
+    torch.set_rng_state(saved["rng"])
+    done, best = saved["step"], saved["best"]
+    if growth is None:
+        return Start(since, done, best, RunningMeans(saved["totals"]))
+    # an epoch that began with the old data begins again
+    return Start(Calendar(calendar.steps, done, since.epoch(done)), done, best, growth=growth)
 
 
-def _has_dropout(network: nn.Module) -> bool:
-    """Return True if a part of a network drops out at random while it trains."""
-    dropouts = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-    return any(
-        module.p > 0 if isinstance(module, dropouts) else float(getattr(module, "dropout", 0.0) or 0.0) > 0
-        for module in network.modules()
-        if isinstance(module, (*dropouts, nn.MultiheadAttention, nn.RNNBase))
-    )
+def _write_start(
+    config: dict[str, Any], settings: Settings, run: Run, method: Method, data: Samples, new: bool
+) -> None:
+    """Create the run's folder, or update its configuration, and write the list of skipped files."""
+    if new:
+        run.create(config)
+    elif run.changed(config):  # more epochs, or data that has moved: a later resume continues from there
+        run.write_config(config)
+    if data.skipped:
+        data.write_skipped(run.folder / "skipped.csv")
+    for _, policy in method.policies():
+        policy.check_visits(settings.epochs)
 
 
-def _validation(method: Method, data: Samples, tell: Callable[[str], None]) -> Samples | None:
-    """The validation split for a method of images and texts; one that cannot be read is said, and done without."""
+def _validation(method: Method, data: Samples, notify: Callable[[str], None]) -> Samples | None:
+    """Return the validation split for a method of images and texts; if it cannot be read, say so and return None."""
     if text_tower(method) is None or data.labels is not None:
         return None
     try:
         return data.validation(VALIDATION_ROWS)
     except (ValueError, OSError) as error:
-        tell(f"epochs are judged by their loss, as the validation split cannot be used: {error}")
+        notify(f"the loss decides the best epoch, because the validation split cannot be used: {error}")
         return None
 
 
-def _weights(module: nn.Module) -> dict[str, Tensor]:
-    """The weights and tables of a module by name, the very tensors."""
-    return dict(module.state_dict(keep_vars=True))
-
-
 def launch(settings: Settings) -> Fabric:
-    """Start the processes: as many as asked for, or those that torchrun has started already."""
+    """Start the processes, or join those that torchrun has started."""
     gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
     if settings.precision == "16-mixed" and (settings.accelerator == "cpu" or not gpu):
         raise ValueError("precision 16-mixed needs a GPU: on a CPU use 32-true, or bf16-mixed where it is supported")
     devices = int(os.environ.get("LOCAL_WORLD_SIZE", settings.devices))
     most = torch.cuda.device_count() if torch.cuda.is_available() and settings.accelerator != "cpu" else _cores()
     if settings.devices > most:
-        raise ValueError(f"devices must be at most {most} here, got {settings.devices}: each is a process of its own")
+        raise ValueError(f"devices must be at most {most} here, got {settings.devices}: each device needs a process")
     nodes = int(os.environ.get("WORLD_SIZE", devices)) // devices
     try:
         fabric = Fabric(
@@ -360,29 +286,11 @@ def launch(settings: Settings) -> Fabric:
 
 
 def _cores() -> int:
-    return max(os.cpu_count() or 1, 2)  # two processes on one core are slow, and still a way to try them
-
-
-def peak_rate(settings: Settings) -> float:
-    """The learning rate after the warm-up, scaled to the effective batch."""
-    return settings.learning_rate * settings.batch_size * settings.accumulate / 256
-
-
-def rate_of(settings: Settings, step: int, calendar: Calendar) -> float:
-    """The learning rate of a step: scaled to the effective batch, warmed up, then falling."""
-    total = calendar.total(settings.epochs)
-    return learning_rate(
-        step,
-        total,
-        int(settings.warmup * total),
-        peak_rate(settings),
-        settings.schedule,
-        settings.milestones,
-    )
+    return max(os.cpu_count() or 1, 2)  # two processes on one core are slow but let users try them
 
 
 def _shares(method: Method, decay: float) -> dict[nn.Parameter, float]:
-    """What share of the learning rate the parameters of encoders get; heads get all of it."""
+    """Return the factor on the learning rate of each encoder parameter; heads have factor 1."""
     if decay == 1:
         return {}
     rates: dict[nn.Parameter, float] = {}
@@ -392,39 +300,11 @@ def _shares(method: Method, decay: float) -> dict[nn.Parameter, float]:
 
 
 def _nothing(_: str) -> None:
-    """Say nothing."""
-
-
-@torch.no_grad()
-def _try_encoders(method: Method, data: Samples) -> None:
-    """Refuse images of a size that an encoder cannot take, before anything is written."""
-    for name, plan in method.network.plans.items():
-        if plan.modality != "image":
-            continue
-        encoder = method.network[name].encoder
-        modes = [(part, part.training) for part in encoder.modules()]
-        encoder.eval()
-        try:
-            with torch.random.fork_rng():
-                features = encoder(torch.zeros(2, plan.channels, data.image_size, data.image_size))
-        except (RuntimeError, AssertionError, ValueError, IndexError) as error:
-            first = " ".join(str(error).split())[:200]
-            raise ValueError(
-                f"the encoder {type(encoder).__name__} cannot take images of {data.image_size} x {data.image_size} "
-                f"pixels ({first}): choose another --data.size or --encoder"
-            ) from error
-        finally:
-            for part, training in modes:
-                part.training = training
-        if features.shape != (2, encoder.num_features):
-            raise ValueError(
-                f"the encoder {type(encoder).__name__} must turn 2 images into features (2, {encoder.num_features}), "
-                f"got {tuple(features.shape)}: pool and flatten its output"
-            )
+    """Ignore a line."""
 
 
 def _learn_vocabularies(method: Method, data: Samples) -> None:
-    """Let text encoders without a vocabulary of their own see the texts of the training data."""
+    """Learn the vocabulary of text encoders without one from the texts of the training data."""
     for name, plan in method.network.plans.items():
         if plan.modality == "text":
             learn = getattr(method.network[name].encoder, "fit_tokenizer", None)
@@ -432,15 +312,15 @@ def _learn_vocabularies(method: Method, data: Samples) -> None:
                 learn(data.corpus(plan.input))
 
 
-def _fit_encoders(method: Method, data: Samples, tell: Callable[[str], None]) -> None:
-    """Let image encoders that are fitted instead of trained see some of the training data as evaluation shows it."""
+def _fit_encoders(method: Method, data: Samples, notify: Callable[[str], None]) -> None:
+    """Fit patch encoders to some training images without augmentation."""
     for name, plan in method.network.plans.items():
         encoder = method.network[name].encoder
         if not isinstance(encoder, PatchEncoder):
             continue
-        tell(f"finding the patches that {len(data):,} images are made of")
+        notify(f"clustering the patches of {len(data):,} images")
         view, prepare = plain_view(method, data.image_size, plan.input), plan.prepare
-        some = subset(data, torch.tensor(spread(len(data))))
+        some = subset(data, torch.tensor(rows_to_fit(len(data))))
         shown = (view(raw[plan.input]) for _, raw in batches(some, FITTED_AT_ONCE))
         encoder.fit(torch.cat([encoder.scaled(each if prepare is None else prepare(each)) for each in shown]))
         for copy in method.copies(name)[1:]:
@@ -448,70 +328,8 @@ def _fit_encoders(method: Method, data: Samples, tell: Callable[[str], None]) ->
 
 
 def _composition(method: Method, data: Samples, size: int) -> BatchComposition:
-    """Who shares a batch with whom: the nearest others by the guide, of the first tower where it has several."""
+    """Choose which samples share a batch: the nearest neighbours by the guide, for the first tower."""
     assert isinstance(method.guide, RunGuide)
     nearest = DatasetNeighbours(len(data), k=min(NEAREST, len(data) - 1), identities=data.samples)
     nearest.fit(method.guide.vectors(method.network.names()[0]))
     return BatchComposition(nearest.table, size)
-
-
-def _refuse(config: Mapping[str, Any], settings: Settings, method: Method, data: Samples) -> None:
-    """Refuse settings that do not fit the method or the data."""
-    name = config["method"]["name"]
-    if settings.accumulate > 1 and not method.accumulates:
-        raise ValueError(
-            f"accumulate must be 1 with method {name}: its negatives are the samples of a batch, "
-            "so several small batches are not one large one; use a larger batch_size or a method with a queue or bank"
-        )
-    if settings.micro_batch is not None:
-        _refuse_pieces(name, method)
-    if settings.batch_size < 2 and not method.accumulates:
-        raise ValueError(f"method {name} needs a batch_size of at least 2: the others are negatives")
-    guide = method.guide
-    if settings.batch_neighbours > 1 and not (isinstance(guide, RunGuide) and guide.has_table and not guide.moves):
-        raise ValueError(
-            f"batch_neighbours {settings.batch_neighbours} needs a guide's vectors of the whole dataset before "
-            "training: give --guide network, patches or a table"
-        )
-    if listeners(method, "score") and (data.labels is None or settings.knn_every == 0):
-        raise ValueError(
-            "a ring that anneals by validation needs a validation score, the kNN accuracy of training images: "
-            "use data with labels and a knn_every above 0, or another anneal"
-        )
-
-
-def _refuse_pieces(name: str, method: Method) -> None:
-    """Refuse to embed batches in pieces where that has no use, or would change what is learned."""
-    if method.accumulates:
-        raise ValueError(
-            f"micro_batch is for methods whose negatives come from the batch, and those of method {name} do not: use a "
-            "smaller batch_size with --accumulate"
-        )
-    try:
-        refuse_batch_statistics(list(method.network.modules()))
-    except ValueError as error:
-        raise ValueError(f"micro_batch cannot be used here: {error}; for the head, --head.batch_norm false") from error
-
-
-def _refuse_lost_checkpoints(run: Run) -> None:
-    """Refuse to start a run from nothing that has trained before: its checkpoints were moved or deleted.
-
-    A run that was killed before its first checkpoint has no encoder, and the line of one epoch at most.
-    """
-    ended = any(run.folder.glob("encoder*.safetensors"))
-    if not run.last.exists() and (ended or len(read_epochs(run.folder)) > 1):
-        raise ValueError(
-            f"{run.last} is missing although the run has {'ended' if ended else 'trained'}: bring it back, "
-            "or start a new run with another --out"
-        )
-
-
-def _refuse_changes(saved: Mapping[str, Any], now: Mapping[str, Any], run: Run) -> None:
-    """A checkpoint continues only with the method and the number of processes it was written with."""
-    if saved["method"] != now["method"]:
-        raise ValueError(f"{run.folder} was trained with method {saved['method']}, not {now['method']}")
-    if saved["world_size"] != now["world_size"]:
-        raise ValueError(
-            f"{run.folder} was trained by {saved['world_size']} process(es), this is {now['world_size']}: "
-            f"resume it with as many"
-        )

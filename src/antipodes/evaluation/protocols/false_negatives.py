@@ -1,4 +1,4 @@
-"""`false-negatives`: a run's policy on its frozen networks, judged by labels."""
+"""`false-negatives`: precision and recall of a run's policy by labels, with the networks frozen."""
 
 from __future__ import annotations
 
@@ -9,30 +9,36 @@ import torch
 from torch import Tensor
 
 from antipodes.evaluation.clusters import pair_rates
-from antipodes.evaluation.judged import AnchorCounts, Judged, count_by_anchor, judge, judged_embeddings
+from antipodes.evaluation.compared import (
+    AnchorCounts,
+    ComparedEmbeddings,
+    compared_embeddings,
+    count_by_anchor,
+    judge_frozen,
+)
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.subject import Subject
-from antipodes.evaluation.thresholds import errors, measure
+from antipodes.evaluation.thresholds import errors, policy_thresholds
 from antipodes.negatives import IFND, Policy
 from antipodes.seeding import generator
 
 
 @dataclass(frozen=True)
 class FalseNegatives(Protocol):
-    """What the policy flags, every sample an anchor once among the samples of its batch; it has no options.
+    """Score the policy's flags by labels; every sample is an anchor once, among the samples of a random batch.
 
-    Two conventions, as papers differ: *pooled* counts all pairs together; *per anchor* is GloFND's, the mean over
-    anchors, where no flag is a precision of 1 and no false negative a recall of 1, and F1 follows from these means.
-    MTPR and MTNR are IFND's means over anchors. Of a policy that clusters they are also given exactly, over the whole
-    dataset, for every number of clusters.
+    Papers use two conventions: *pooled* counts all pairs of the dataset; *per anchor* (GloFND) is the mean over
+    anchors, where an anchor without flags has precision 1 and one without false negatives has recall 1, and F1 follows
+    from these means. MTPR and MTNR are IFND's means over anchors. For a policy that clusters, they are also computed
+    exactly over the whole dataset, for every number of clusters. The protocol has no options.
     """
 
     name = "false-negatives"
-    summary = "what the policy flags with the networks frozen, judged by labels, and its thresholds' errors"
+    summary = "the policy's flags with the networks frozen, scored by labels, and its thresholds' errors"
     needs = frozenset({"policy", "labels"})
 
     def run(self, subject: Subject) -> dict[str, float]:
-        """Precision, recall, F1, MTPR and MTNR in percent, and the errors of thresholds as cosines."""
+        """Return precision, recall, F1, MTPR and MTNR in percent, and the errors of thresholds as cosines."""
         assert subject.method is not None
         assert subject.data is not None
         directed = subject.directed_policies()
@@ -45,29 +51,29 @@ class FalseNegatives(Protocol):
         }
 
     def _judge(self, policy: Policy, direction: str, subject: Subject) -> dict[str, float]:
-        """The scores of one direction's policy."""
+        """Return the scores of one direction's policy."""
         assert subject.method is not None
         assert subject.data is not None
         labels = subject.data.labels
         assert labels is not None
-        judged = judged_embeddings(subject.method, subject.data, subject.recipe, subject.seed, direction)
-        scores = summarise(self._counts(policy, judged, labels, subject))
+        judged = compared_embeddings(subject.method, subject.data, subject.recipe, subject.seed, direction)
+        scores = flag_scores(self._counts(policy, judged, labels, subject))
         scores |= cluster_rates(policy, labels)
-        for _, truth, found in measure(policy, judged, subject.batch_size, subject.seed):
+        for _, truth, found in policy_thresholds(policy, judged, subject.batch_size, subject.seed):
             for name, thresholds in found.items():
                 scores[f"{name} MAE"], scores[f"{name} RMSE"] = errors(thresholds, truth)
         return scores
 
-    def _counts(self, policy: Policy, judged: Judged, labels: Tensor, subject: Subject) -> AnchorCounts:
+    def _counts(self, policy: Policy, judged: ComparedEmbeddings, labels: Tensor, subject: Subject) -> AnchorCounts:
         order = torch.randperm(len(labels), generator=generator("false negatives", subject.seed))
         size = min(subject.batch_size, len(labels))
         batches = [judged.pairs(ids) for ids in order.split(size) if len(ids) == size]
-        counted = [count_by_anchor(pairs, judge(policy, pairs), labels) for pairs in batches]
+        counted = [count_by_anchor(pairs, judge_frozen(policy, pairs), labels) for pairs in batches]
         return AnchorCounts(*(torch.cat(parts, dim=-1) for parts in zip(*counted, strict=True)))
 
 
-def summarise(counts: AnchorCounts) -> dict[str, float]:
-    """Precision, recall, F1, MTPR and MTNR in percent from the counts of every rule and anchor."""
+def flag_scores(counts: AnchorCounts) -> dict[str, float]:
+    """Return precision, recall, F1, MTPR and MTNR in percent from the counts of every rule and anchor."""
     available, true, flagged, found = counts
     true, available = true.expand_as(flagged), available.expand_as(flagged)
     pooled = _ratio(found.sum(), flagged.sum()), _ratio(found.sum(), true.sum())
@@ -88,9 +94,9 @@ def summarise(counts: AnchorCounts) -> dict[str, float]:
 
 
 def cluster_rates(policy: Policy, labels: Tensor, progress: float = 1.0) -> dict[str, float]:
-    """Exact MTPR and MTNR in percent of a policy that clusters, by the number of clusters, and their means.
+    """Return the exact MTPR and MTNR in percent of a policy that clusters, by number of clusters, and their means.
 
-    Empty for a policy that does not, or has not yet.
+    The result is empty before a clustering.
     """
     rates: dict[int, tuple[float, float]] = {}
     for part in policy.modules():

@@ -18,23 +18,23 @@ from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.splits import class_balanced_subset, stratified_split, used_share
 from antipodes.evaluation.subject import Subject
 from antipodes.functional.checks import number_classes
-from antipodes.methods.towers import Joined
-from antipodes.runs.embedding import embed
+from antipodes.methods.towers import JoinedEncoders
+from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.towers import tower_network
 from antipodes.runs.views import build_augmentation
 from antipodes.seeding import generator
 
 
 @dataclass(frozen=True)
-class Task:
-    """Images to train on and to score on.
+class LabelledSplits:
+    """Training images and test images with labels.
 
     Args:
         train: Training images.
-        labels: (n,) theirs, numbered without gaps.
-        test: Images to score on.
-        test_labels: (m,) theirs, by the same numbers.
-        pixels: By which mean and std all of them are normalised.
+        labels: (n,) their labels, numbered without gaps.
+        test: Test images.
+        test_labels: (m,) their labels, with the same numbers.
+        pixels: The mean and std that normalise all images.
     """
 
     train: Samples
@@ -50,7 +50,7 @@ class FineTune(Protocol):
 
     1. Hold out a fifth of every class of the labelled share.
     2. Train on the rest with each learning rate; keep the one with the highest accuracy on the held-out fifth. The test
-       set has no say in it.
+       set has no influence.
     3. Train again on the whole share with that rate, and score on the test set.
 
     Views are random crops and flips; SGD with Nesterov momentum 0.9 and a cosine schedule.
@@ -58,12 +58,12 @@ class FineTune(Protocol):
     Args:
         fractions: Shares of the labels; every class keeps at least one.
         rates: Learning rates of the encoder to choose from, for a batch of 256: they scale linearly with the batch.
-        head_factor: How much faster the linear layer learns; it starts at zero.
+        head_factor: Ratio of the linear layer's learning rate to the encoder's; the layer starts at zero.
         epochs: Passes over the labelled share.
-        min_steps: At least so many steps, for shares of few batches.
+        min_steps: Smallest number of steps, for shares with few batches.
         batch_size: Labelled images per step.
         weight_decay: Of all weights.
-        layer_decay: Learning rate of an encoder's layer over that of the next; 1 is one rate for all.
+        layer_decay: Ratio of an encoder layer's learning rate to the next layer's; 1 is one rate for all.
     """
 
     name = "fine-tune"
@@ -90,13 +90,13 @@ class FineTune(Protocol):
             raise ValueError("epochs must be at least 1, min_steps at least 0 and batch_size at least 2")
 
     def run(self, subject: Subject) -> dict[str, float]:
-        """Top-1, top-5 and the chosen rate for every share."""
+        """Return top-1, top-5 and the chosen rate for every share."""
         assert subject.method is not None
         train, test = subject.labelled_images()
         assert train.labels is not None
         assert test.labels is not None
         labels, test_labels, _ = number_classes(train.labels, test.labels)
-        task = Task(train, labels, test, test_labels, subject.method.pixels)
+        task = LabelledSplits(train, labels, test, test_labels, subject.method.pixels)
         scores: dict[str, float] = {}
         for fraction in self.fractions:
             ids = class_balanced_subset(labels, fraction, subject.seed)
@@ -107,8 +107,8 @@ class FineTune(Protocol):
             scores[f"fine-tune rate, {100 * fraction:g} % labels"] = rate
         return scores
 
-    def choose(self, subject: Subject, task: Task, ids: Tensor) -> float:
-        """The rate that does best on a held-out fifth of the labelled share; the middle one where none can be held."""
+    def choose(self, subject: Subject, task: LabelledSplits, ids: Tensor) -> float:
+        """Return the rate that is best on a held-out fifth of the share; the middle one if none can be held out."""
         middle = sorted(self.rates)[len(self.rates) // 2]
         labels = task.labels[ids]
         if len(self.rates) == 1 or int(labels.bincount().max()) < 2:
@@ -118,7 +118,7 @@ class FineTune(Protocol):
         found = {rate: self.accuracy_of(subject, inside, kept, rate).top1 for rate in self.rates}
         return max(found, key=lambda rate: found[rate])
 
-    def accuracy_of(self, subject: Subject, task: Task, ids: Tensor, rate: float) -> Accuracy:
+    def accuracy_of(self, subject: Subject, task: LabelledSplits, ids: Tensor, rate: float) -> Accuracy:
         """Train a copy of the network on the training images ids (m,) of a task, and score it on its test images."""
         assert subject.method is not None
         assert subject.data is not None
@@ -133,7 +133,7 @@ class FineTune(Protocol):
         views = generator("fine-tune views", subject.seed)
         self._train(network, task.train, task.labels, ids, rate, lambda images: recipe(images, views), subject)
         shown = subject.plain_view(task.pixels)
-        logits = embed(network, task.test, preprocess=shown, device=subject.device, workers=subject.workers)
+        logits = embed_dataset(network, task.test, preprocess=shown, device=subject.device, workers=subject.workers)
         return accuracy(logits, task.test_labels)
 
     def _train(
@@ -150,7 +150,7 @@ class FineTune(Protocol):
         steps = max(self.min_steps, self.epochs * math.ceil(len(ids) / batch))
         scaled = rate * batch / 256
         shares = dict.fromkeys(network[0].parameters(), 1.0)
-        for part in network[0].encoders if isinstance(network[0], Joined) else [network[0]]:
+        for part in network[0].encoders if isinstance(network[0], JoinedEncoders) else [network[0]]:
             shares |= decayed_rates(part, self.layer_decay) if self.layer_decay < 1 else {}
         groups = [
             {"params": [each for each, factor in shares.items() if factor == share], "lr": scaled * share}
@@ -171,18 +171,20 @@ class FineTune(Protocol):
 
 
 def feature_width(subject: Subject, encoder: nn.Module) -> int:
-    """How many features an encoder has, by its attribute or by two images."""
+    """Return the length of an encoder's features, from its attribute or from two images."""
     assert subject.method is not None
     assert subject.data is not None
     if hasattr(encoder, "num_features"):
         return int(encoder.num_features)  # type: ignore[arg-type]
     two = subset(subject.data, torch.arange(2))
     shown = subject.plain_view(subject.method.pixels)
-    return embed(encoder.to(subject.device), two, preprocess=shown, device=subject.device).shape[1]
+    return embed_dataset(encoder.to(subject.device), two, preprocess=shown, device=subject.device).shape[1]
 
 
 def _batches(count: int, batch: int, steps: int, draws: torch.Generator) -> Iterator[Tensor]:
-    """Yield batches of places (batch,) in 0..count-1, in a new random order for every pass; a rest joins the next."""
+    """Yield batches of places (batch,) in 0..count-1, in a new random order for every pass; the rest of a pass goes
+    into the next.
+    """
     order = torch.randperm(count, generator=draws)
     for _ in range(steps):
         while len(order) < batch:

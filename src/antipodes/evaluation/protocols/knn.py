@@ -13,11 +13,11 @@ from antipodes.functional.knn import neighbours, votes
 
 @dataclass(frozen=True)
 class KNN(Protocol):
-    """Weighted nearest neighbours, as in instance discrimination; there is nothing to train.
+    """Weighted vote of the nearest training samples, as in instance discrimination, without training.
 
     Args:
-        k: Neighbours that vote.
-        temperature: Of the votes; the lower, the more the nearest ones decide.
+        k: Number of neighbours that vote.
+        temperature: Temperature of the votes; a low one gives near neighbours more weight.
     """
 
     name = "knn"
@@ -28,7 +28,7 @@ class KNN(Protocol):
     temperature: float = 0.05
 
     def run(self, subject: Subject) -> dict[str, float]:
-        """Top-1 and top-5 of the vote, and top-1 of the nearest neighbour, from one search."""
+        """Return top-1 and top-5 of the vote, and top-1 of the nearest neighbour, from one search."""
         train_labels, test_labels = subject.labels()
         check_pair(subject.train.features, train_labels, subject.test.features, test_labels)
         train_labels, test_labels, classes = number_classes(train_labels, test_labels)

@@ -1,4 +1,4 @@
-"""`label-free`: what can be said of features without any label."""
+"""`label-free`: measures of features that need no labels."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from antipodes.seeding import generator
 
 @dataclass(frozen=True)
 class LabelFree(Protocol):
-    """Two random views of held-out images: does one find the other, how near are they, how evenly do all lie?
+    """Compare two random views of held-out images: recall of the other view, alignment, uniformity, effective rank.
 
     Duplicate recall is the share of views that have the other one among their five neighbours in the whole set.
 
     Args:
-        most: Use at most so many images; the more there are, the harder it is to find the right one.
+        most: Number of images that are used, at most; recall falls as the number grows.
     """
 
     name = "label-free"
@@ -53,7 +53,9 @@ class LabelFree(Protocol):
             raise ValueError(f"the label-free protocol compares random views of images, and this run sees {modality}s")
 
     def run(self, subject: Subject) -> dict[str, float]:
-        """Recalls in percent; alignment, uniformity and rank as they are (the lower the first two the better)."""
+        """Return recalls in percent, and alignment and uniformity (the lower the better) and effective rank as they
+        are.
+        """
         assert subject.method is not None
         assert subject.data is not None
         data = subject.data if subject.held_out is None else subject.held_out

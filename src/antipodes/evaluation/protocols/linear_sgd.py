@@ -15,7 +15,7 @@ from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.splits import stratified_split
 from antipodes.evaluation.subject import Subject
 from antipodes.functional.checks import number_classes
-from antipodes.runs.embedding import embed
+from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.towers import tower_network
 from antipodes.seeding import generator
 
@@ -25,12 +25,12 @@ class LinearSGD(Protocol):
     """Multinomial logistic regression on flattened feature maps (C x h x w), by SGD with momentum 0.9.
 
     Args:
-        rates: Learning rates to choose from on a held-out fifth of train; a single one is taken as it is. The paper's
+        rates: Learning rates to choose from on a held-out fifth of train; a single one is used as it is. The paper's
             is 0.01.
         epochs: Passes over the training features, at a constant rate.
         batch_size: Samples per step.
-        weight_decay: The paper has none.
-        side: Pool larger maps to this many places a side first; none takes them as they are.
+        weight_decay: Weight decay; the paper uses none.
+        side: Pool larger maps to this height and width first; none keeps their size.
     """
 
     name = "linear-sgd"
@@ -50,25 +50,25 @@ class LinearSGD(Protocol):
             raise ValueError("epochs, batch_size and side must be at least 1")
 
     def run(self, subject: Subject) -> dict[str, float]:
-        """Top-1, top-5 and mean per class, and the rate."""
-        found, rate = self.measure(subject, *subject.labelled_images())
+        """Return top-1, top-5, mean per class and the rate."""
+        found, rate = self.accuracy_and_rate(subject, *subject.labelled_images())
         return found.named("linear-sgd") | {"linear-sgd rate": rate}
 
-    def measure(
+    def accuracy_and_rate(
         self, subject: Subject, train: Samples, test: Samples, view: Callable[[Raw], Tensor] | None = None
     ) -> tuple[Accuracy, float]:
-        """The accuracy of a linear layer on images with labels, and the rate that it was trained with.
+        """Train a linear layer on images with labels; return its accuracy and its learning rate.
 
         Args:
-            subject: Whose encoder makes the maps.
+            subject: The subject with the encoder.
             train: Images to train on.
-            test: Images to score on.
-            view: How they are shown; by default as those of the run.
+            test: Test images.
+            view: Prepares the images; by default as those of the run.
         """
         assert train.labels is not None
         assert test.labels is not None
         labels, test_labels, classes = number_classes(train.labels, test.labels)
-        maps, test_maps = (feature_maps(subject, data, self.side, view) for data in (train, test))
+        maps, test_maps = (maps_before_pooling(subject, data, self.side, view) for data in (train, test))
         seed, device, rate = subject.seed, subject.device, self.rates[0]
         if len(self.rates) > 1:
             kept, held = stratified_split(labels, 0.2, seed)
@@ -87,7 +87,7 @@ class LinearSGD(Protocol):
         seed: int,
         device: torch.device | str = "cpu",
     ) -> nn.Linear:
-        """A linear layer for features (n, F) and labels (n,) in 0..classes-1, starting at zero, on the device."""
+        """Train a linear layer, starting at zero, on features (n, F) and labels (n,) in 0..classes-1."""
         layer = nn.Linear(features.shape[1], classes).to(device)
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
@@ -102,40 +102,40 @@ class LinearSGD(Protocol):
 
 
 def _logits(layer: nn.Linear, features: Tensor) -> Tensor:
-    """What a layer makes of features (n, F) on the CPU, there again."""
+    """Return a layer's logits (n, K) for features (n, F), both on the CPU."""
     device = layer.weight.device
     return torch.cat([layer(block.to(device).float()).cpu() for block in features.split(1024)])
 
 
-def feature_maps(
+def maps_before_pooling(
     subject: Subject, data: Samples, side: int | None = None, view: Callable[[Raw], Tensor] | None = None
 ) -> Tensor:
-    """What goes into an encoder's last pooling, flattened, (n, C h w) in float16.
+    """Return the feature maps before an encoder's last pooling, flattened to (n, C h w), in float16.
 
     Args:
-        subject: Whose encoder it is.
-        data: What is shown to it.
-        side: Pool larger maps to this many places a side; None takes them as they are.
-        view: How images are shown; by default as those of the run.
+        subject: The subject with the encoder.
+        data: The images.
+        side: Pool larger maps to this height and width; None keeps their size.
+        view: Prepares the images; by default as those of the run.
 
     Raises:
-        ValueError: if the encoder has no adaptive average pooling to look before.
+        ValueError: if the encoder has no adaptive average pooling.
     """
     assert subject.method is not None
     encoder = tower_network(subject.method, "image")
     pools = [module for module in encoder.modules() if isinstance(module, nn.AdaptiveAvgPool2d)]
     if not pools:
         raise ValueError(
-            "linear-sgd looks at the map before an encoder's AdaptiveAvgPool2d, and this encoder has none: "
+            "linear-sgd needs the map before an encoder's AdaptiveAvgPool2d, and this encoder has none: "
             "use the linear protocol"
         )
     network = _BeforePool(encoder, pools[-1], side).to(subject.device)
     shown = view or subject.plain_view(subject.method.pixels)
-    return embed(network, data, preprocess=shown, device=subject.device, workers=subject.workers).half()
+    return embed_dataset(network, data, preprocess=shown, device=subject.device, workers=subject.workers).half()
 
 
 class _BeforePool(nn.Module):
-    """An encoder up to its last pooling."""
+    """Runs an encoder up to its last pooling and returns the flattened map."""
 
     def __init__(self, encoder: nn.Module, pool: nn.Module, side: int | None) -> None:
         super().__init__()

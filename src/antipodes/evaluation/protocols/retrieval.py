@@ -1,4 +1,4 @@
-"""`retrieval`: images by their texts and texts by their images, or documents by their queries and the reverse."""
+"""`retrieval`: recall of images by texts and the reverse, or of documents by queries and the reverse."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from antipodes.runs.towers import PairedFeatures, paired_features, text_pairs
 
 @dataclass(frozen=True)
 class Retrieval(Protocol):
-    """Recall at a few ranks, both ways. Of an image with several texts any of them counts as found.
+    """Recall at several ranks in both directions; for an image with several texts, any of them counts.
 
     A run on pairs of texts has queries and documents instead of images and texts.
 
     Args:
-        cutoffs: The ranks.
+        cutoffs: The ranks, such as 1, 5 and 10.
     """
 
     name = "retrieval"
@@ -34,7 +34,7 @@ class Retrieval(Protocol):
             raise ValueError(f"cutoffs must be ranks of at least 1, got {list(self.cutoffs)}")
 
     def run(self, subject: Subject) -> dict[str, float]:
-        """Texts found for images, images found for texts, and the mean of all recalls, in percent."""
+        """Return recall of texts by images, of images by texts, and the mean of all recalls, in percent."""
         if subject.pairs_texts:
             return self._of_texts(subject)
         pairs = subject.paired or _features(subject)
@@ -66,7 +66,7 @@ def _held_out(subject: Subject) -> Samples:
 
 
 def _features(subject: Subject) -> PairedFeatures:
-    """Embeddings of the test images and their texts under a method with a tower for each."""
+    """Embed the test images and their texts with a method that has a tower for each."""
     assert subject.method is not None
     data = _held_out(subject)
     return paired_features(subject.method, data, partial(subject.embed, data), subject.device)

@@ -15,11 +15,11 @@ from antipodes.functional.checks import check_pair
 
 @dataclass(frozen=True)
 class Semi(Protocol):
-    """Linear probes that see only class-balanced shares of the training labels.
+    """Linear probes on class-balanced shares of the training labels.
 
     Args:
         fractions: Shares of the labels; every class keeps at least one.
-        draws: Subsets per share, over which is averaged.
+        draws: Number of subsets for each share; scores are means over them.
     """
 
     name = "semi"
@@ -36,9 +36,9 @@ class Semi(Protocol):
             raise ValueError(f"draws must be at least 1, got {self.draws}: it is a number of subsets")
 
     def run(self, subject: Subject) -> dict[str, float]:
-        """Top-1 and top-5 for every share, and the mean of the top-1s.
+        """Return top-1 and top-5 for every share, and the mean of the top-1s.
 
-        Where whole labels of every class make another share than asked for, `SHARE % labels, used %` says which.
+        If rounding in small classes changes the share, `SHARE % labels, used %` is the share that was used.
         """
         train_labels, test_labels = subject.labels()
         check_pair(subject.train.features, train_labels, subject.test.features, test_labels)

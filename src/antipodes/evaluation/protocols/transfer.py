@@ -25,15 +25,15 @@ from antipodes.runs.build import build_data
 from antipodes.seeding import generator
 
 METRICS = ("top-1", "mean per class", "mAP")
-"""A dataset's `metric` -> the score of that name here."""
+"""The values of a dataset's `metric`: the names of scores."""
 
 
 @dataclass(frozen=True)
 class Transfer(Protocol):
     """Logistic regression on frozen features of other datasets, the strength chosen on a held-out part of their train.
 
-    A dataset says by its attribute `metric` what its custom is. Labels (n, K) of 0 and 1 are several at once, and -1 in
-    them does not count. It has no options of its own.
+    A dataset's attribute `metric` names its usual score. Labels (n, K) of 0 and 1 stand for several labels per image,
+    where -1 does not count. The protocol has no options.
     """
 
     name = "transfer"
@@ -42,7 +42,9 @@ class Transfer(Protocol):
     takes_others = True
 
     def run(self, subject: Subject) -> dict[str, float]:
-        """Top-1, top-5 and mean per class of every dataset (mAP where labels are several), and its own custom."""
+        """Return top-1, top-5 and mean per class for every dataset (mAP with several labels), and the mean of usual
+        scores.
+        """
         scores: dict[str, float] = {}
         customs = []
         for other in subject.others:
@@ -57,10 +59,10 @@ class Transfer(Protocol):
 
 
 def custom_metric(data: Samples) -> str:
-    """The measure by which a dataset is usually judged: mAP with several labels an image, else what its `metric` says.
+    """Return the name of a dataset's usual score: mAP with several labels an image, else its `metric`.
 
     Raises:
-        ValueError: if that is none of METRICS, or asks for several labels where there is one.
+        ValueError: if `metric` is not one of METRICS, or needs several labels an image.
     """
     if _several(data):
         return "mAP"
@@ -70,12 +72,12 @@ def custom_metric(data: Samples) -> str:
 
 
 def probe_several(prefix: str, train: FeatureSet, test: FeatureSet, points: int | None = 11) -> dict[str, float]:
-    """The mean average precision of one logistic regression per class, its strength chosen on a fifth of train.
+    """Fit a logistic regression for each class, its strength chosen on a fifth of train; return the mean of their APs.
 
     Args:
-        prefix: In front of the score's name.
+        prefix: Prefix of the score's name.
         train: Features (n, F) with labels (n, K): 1, 0, or -1 for do-not-count.
-        test: The same to measure on.
+        test: Features and labels of test.
         points: See `average_precision`.
     """
     assert train.labels is not None
@@ -84,7 +86,7 @@ def probe_several(prefix: str, train: FeatureSet, test: FeatureSet, points: int 
     every = []
     for known, truth in zip(train.labels.T, test.labels.T, strict=True):
         if not all(bool((known[part] == value).any()) for part in (kept, ~kept) for value in (0, 1)):
-            continue  # a class that one part does not show can be neither learned nor chosen for
+            continue  # a class that is missing in one part cannot be fitted, or its strength not chosen
         use = known >= 0
         tried = {
             strength: average_precision(
@@ -103,9 +105,9 @@ def open_others(names: Sequence[str], size: int, limit: int | None = None) -> li
     """Open the training splits of datasets to transfer to.
 
     Args:
-        names: As for the data of a run: names, folders of images, .npz files, dotted paths of classes.
+        names: As in --data of a run: names, folders of images, .npz files, dotted paths of classes.
         size: Side of the images the encoder was trained on, to which folders are decoded.
-        limit: Use only so many training images of each.
+        limit: Number of training images of each that are used, at most.
 
     Raises:
         ValueError: if one cannot be opened or has no labels, or two have the same name.
@@ -127,8 +129,8 @@ def labelled_splits(other: Samples, subject: Subject, protocol: str) -> tuple[Sa
 
     Args:
         other: The training split.
-        subject: Who says how many test images are used.
-        protocol: The name of who asks.
+        subject: The subject, for its limit of test images.
+        protocol: The name of the protocol, for messages.
 
     Raises:
         ValueError: if there are no labels, or several an image.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean
 
-from antipodes.evaluation.protocols.fine_tune import FineTune, Task
+from antipodes.evaluation.protocols.fine_tune import FineTune, LabelledSplits
 from antipodes.evaluation.protocols.transfer import custom_metric, labelled_splits
 from antipodes.evaluation.splits import class_balanced_subset, used_share
 from antipodes.evaluation.subject import Subject
@@ -16,9 +16,9 @@ from antipodes.functional.checks import number_classes
 class TransferFineTune(FineTune):
     """Train a copy of the encoder and a linear layer on top on other datasets, as `fine-tune` does on the run's own.
 
-    The learning rate is chosen on a held-out fifth of each dataset's training images; its test images have no say in
-    it. Images are normalised as those of the run were, or by the dataset's own statistics where the subject says so.
-    Datasets with several labels an image are refused.
+    The learning rate is chosen on a held-out fifth of each dataset's training images; its test images have no
+    influence. Images are normalised as those of the run were, or by the dataset's own statistics where the subject says
+    so. Datasets with several labels an image are refused.
 
     Args:
         fractions: Shares of the labels; every class keeps at least one.
@@ -32,7 +32,7 @@ class TransferFineTune(FineTune):
     fractions: tuple[float, ...] = (1.0,)
 
     def run(self, subject: Subject) -> dict[str, float]:
-        """Top-1, top-5, mean per class and the chosen rate of every dataset and share, and the mean of their customs.
+        """Return top-1, top-5, mean per class and the rate for every dataset and share, and the mean of usual scores.
 
         Raises:
             ValueError: if a dataset has no labels, or several an image.
@@ -46,7 +46,7 @@ class TransferFineTune(FineTune):
             assert test.labels is not None
             labels, test_labels, _ = number_classes(train.labels, test.labels)
             own = subject.other_pixels(train)
-            task = Task(train, labels, test, test_labels, subject.method.pixels if own is None else own)
+            task = LabelledSplits(train, labels, test, test_labels, subject.method.pixels if own is None else own)
             for fraction in self.fractions:
                 ids = class_balanced_subset(labels, fraction, subject.seed)
                 rate = self.choose(subject, task, ids)

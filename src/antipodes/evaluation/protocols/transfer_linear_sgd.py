@@ -24,7 +24,7 @@ class TransferLinearSGD(LinearSGD):
     takes_others = True
 
     def run(self, subject: Subject) -> dict[str, float]:
-        """Top-1, top-5, mean per class and the rate of every dataset, and the mean of their customs.
+        """Return top-1, top-5, mean per class and the rate for every dataset, and the mean of their usual metrics.
 
         Raises:
             ValueError: if a dataset has no labels, or several an image.
@@ -33,7 +33,7 @@ class TransferLinearSGD(LinearSGD):
         customs = []
         for other in subject.others:
             train, test = labelled_splits(other, subject, self.name)
-            found, rate = self.measure(subject, train, test, subject.other_view(train))
+            found, rate = self.accuracy_and_rate(subject, train, test, subject.other_view(train))
             prefix = f"linear-sgd on {other.name}"
             named = found.named(prefix)
             scores |= named | {f"linear-sgd rate, {other.name}": rate}

@@ -21,10 +21,10 @@ from antipodes.runs.towers import text_tower, tower_network
 
 @dataclass(frozen=True)
 class ZeroShot(Protocol):
-    """An image gets the class whose description it is most similar to.
+    """Classify each image by the class whose description is most similar to it.
 
     Args:
-        templates: Prompts with {} for the name of the class; their embeddings are averaged.
+        templates: Prompts with {} for the class's name; their embeddings are averaged.
     """
 
     name = "zero-shot"
@@ -39,9 +39,10 @@ class ZeroShot(Protocol):
             raise ValueError("every template needs {} where the name of the class goes")
 
     def run(self, subject: Subject) -> dict[str, float]:
-        """Top-1, top-5 and mean per class on the test images, or on all where there is no test split.
+        """Return top-1, top-5 and mean per class on the test images, or on all images without a test split.
 
-        Of every dataset to transfer to, with the mean of their top-1, and of the run's own data where that has classes.
+        Scores are given for every dataset to transfer to, with the mean of top-1, and for the run's own data if it has
+        classes.
 
         Raises:
             ValueError: if a dataset has no names of classes, or several labels an image.
@@ -83,13 +84,13 @@ class ZeroShot(Protocol):
 def class_vectors(
     network: nn.Module, names: Sequence[str], templates: Sequence[str], device: torch.device | str = "cpu"
 ) -> Tensor:
-    """A vector (K, D) of length 1 for every class: the mean over prompts of their embeddings of length 1.
+    """Return a unit vector for every class, (K, D): the mean over prompts of their unit embeddings.
 
     Args:
         network: The text tower with its head.
-        names: Of the classes; underscores, as names of folders have them, are read as spaces.
+        names: The classes' names; underscores (as in names of folders) are replaced by spaces.
         templates: Prompts with {} for the name of the class.
-        device: Where to run.
+        device: The device to run on.
     """
     written = [name.replace("_", " ") for name in names]
     parts = [

@@ -1,4 +1,4 @@
-"""What a policy sees of a dataset with the networks frozen, and its decisions, without learning from them."""
+"""The embeddings that a policy compares over a whole dataset with frozen networks, and its decisions on them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from antipodes.data.augment import Augmentation, Plain
 from antipodes.methods import Method
 from antipodes.negatives import Policy
 from antipodes.pairs import Group, Guide, Pairs, Rule, normalise
-from antipodes.runs.embedding import embed
+from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.towers import tower_features
 from antipodes.runs.views import plain_view
 from antipodes.seeding import generator
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The embeddings of a whole dataset as a step of training would compare them.
+class ComparedEmbeddings:
+    """The embeddings of a whole dataset, as a training step would compare them.
 
     Args:
         anchors: (n, D) of length 1.
-        candidates: (n, D) of length 1: of the key network, of the bank, or the anchors themselves.
-        supports: (n, D) mean of further views, where the policy asks for some.
-        ask_guide: Pairs to the same in the space of the run's guide, where it has one.
+        candidates: (n, D) of length 1, from the key network or the bank; or the anchors themselves.
+        supports: (n, D) mean embedding of further views, if the policy needs support views.
+        ask_guide: Returns pairs in the space of the run's guide; None without a guide.
     """
 
     anchors: Tensor
@@ -38,7 +38,7 @@ class Judged:
     ask_guide: Callable[..., Guide] | None = None
 
     def pairs(self, ids: Tensor) -> Pairs:
-        """The samples ids (b,) as one batch: each is an anchor among all of them."""
+        """Return the samples with these ids (b,) as one batch in which each is an anchor."""
         positives = (self.anchors[ids] * self.candidates[ids]).sum(1)
         supports = None if self.supports is None else self.supports[ids]
         keys = self.candidates[ids]
@@ -50,8 +50,8 @@ class Judged:
 
 
 class AnchorCounts(NamedTuple):
-    """Pair decisions by rule and anchor: candidates there are (A,), of the anchor's label (A,), flagged (R, A), and
-    flagged of the anchor's label (R, A)."""
+    """Counts of pairs by rule r and anchor a: available candidates (A,), those with the anchor's label (A,), flagged
+    (R, A), and flagged with the anchor's label (R, A)."""
 
     available: Tensor
     true: Tensor
@@ -59,17 +59,20 @@ class AnchorCounts(NamedTuple):
     found: Tensor
 
 
-def judged_embeddings(
+def compared_embeddings(
     method: Method, data: Samples, recipe: Augmentation | None, seed: int, direction: str | None = None
-) -> Judged:
-    """What the policy of a direction would judge: a view of every sample through the network that makes anchors, and
-    what these are compared with: keys of a momentum network, entries of a bank, the other tower's embeddings.
+) -> ComparedEmbeddings:
+    """Embed a dataset as the policy of a direction compares it.
+
+    1. Anchors: a view of every sample through the network that makes the direction's anchors.
+    2. Candidates: the keys of the momentum network, the entries of the bank, or the other tower's embeddings.
 
     Args:
         method: The method.
         data: Its training data.
         recipe: The augmentation of training, on whose views thresholds were learned; None takes plain images.
-        seed: Of the views.
+        seed: Seed of the views.
+        direction: A direction of the method; by default the first.
         direction: Of the method; the first by default.
     """
     name = direction or next(iter(method.directions))
@@ -80,12 +83,12 @@ def judged_embeddings(
         plan = method.network.plans[tower]
         random = plan.modality == "image" and not isinstance(recipe, Plain | None)
         if not random and _same(network, method.evaluated(tower, head=True)):
-            return normalise(tower_features(method, data, tower, space="embeddings"))  # a locked one's are kept
+            return normalise(tower_features(method, data, tower, space="embeddings"))  # cached for a frozen tower
         view = plain_view(method, data.image_size, plan.input)
         if random:
             assert recipe is not None
             view = _random_view(recipe, seed, purpose)
-        return normalise(embed(network, data, preprocess=view, input_name=plan.input))
+        return normalise(embed_dataset(network, data, preprocess=view, input_name=plan.input))
 
     anchors = embedded(query, towers[0], 0)
     candidates = anchors
@@ -98,23 +101,23 @@ def judged_embeddings(
         maker = query if isinstance(other, Tensor) else other
         views = [embedded(maker, towers[0], 2 + number) for number in range(method.supports)]
         supports = torch.stack(views).mean(0)
-    return Judged(anchors, candidates, supports, method.pair_losses()[name].ask_guide)
+    return ComparedEmbeddings(anchors, candidates, supports, method.pair_losses()[name].ask_guide)
 
 
 def _same(one: nn.Module, other: nn.Module) -> bool:
-    """Whether two modules are made of the same parameters."""
+    """Return True if two modules have the same parameters."""
     return {id(each) for each in one.parameters()} == {id(each) for each in other.parameters()}
 
 
 @torch.no_grad()
-def judge(policy: Policy, pairs: Pairs, progress: float = 1.0) -> Sequence[Rule]:
-    """What a policy says about pairs as it stands: nothing in it moves."""
+def judge_frozen(policy: Policy, pairs: Pairs, progress: float = 1.0) -> Sequence[Rule]:
+    """Return a policy's rules for pairs in its current state; its tables do not change."""
     return policy.rules(pairs, progress, learn=False)
 
 
 @torch.no_grad()
 def count_by_anchor(pairs: Pairs, rules: Sequence[Rule], labels: Tensor) -> AnchorCounts:
-    """Count the flags of every anchor, and the right ones by labels (n,); a negative label matches nothing."""
+    """Count the flags of every anchor, and the right ones by labels (n,); a negative label equals no other."""
     ids = pairs.keys()[1]
     same = Rule(groups=(Group(labels[pairs.anchor_ids], labels[ids.clamp(min=0)], "only"),))
     flags = [rule.flags() for rule in rules]
@@ -126,6 +129,6 @@ def count_by_anchor(pairs: Pairs, rules: Sequence[Rule], labels: Tensor) -> Anch
 
 
 def _random_view(recipe: Augmentation, seed: int, purpose: int) -> Callable[[Raw], Tensor]:
-    """A view of each image as in training; what is random follows from the seed and the number of the batch."""
+    """Return a function that makes a random view of images; draws follow from the seed and the batch's number."""
     numbers = count()
     return lambda images: recipe(cast(Tensor, images), generator("evaluated views", seed, purpose, next(numbers)))
