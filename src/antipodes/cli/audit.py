@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import fields
 
 from rich.console import Console
 
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> None:
         call.subject,
         encoder=call.encoder,
         out=folder,
-        options=call.options.as_dict(),
+        options={each.name: call.options[each.name] for each in fields(AuditOptions)},  # a file adds where it lies
         batch_size=call.batch_size,
         limit=call.limit,
         workers=call.workers,
