@@ -27,7 +27,7 @@ test-oracles: .venv-oracles/ready
 test-integrations: .venv-oracles/ready
 	.venv-oracles/bin/python -m pytest $(INTEGRATIONS)
 
-# beside sentence-transformers' own mining, in the same environment
+# compared with sentence-transformers' own mining, in the same environment
 bench-mining: .venv-oracles/ready
 	.venv-oracles/bin/python benchmarks/mining.py
 
