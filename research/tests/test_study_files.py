@@ -22,11 +22,14 @@ def load(name: str, *arguments: Any, **options: Any) -> Study:
 
 @pytest.mark.parametrize("name", studies())
 def test_every_study_can_be_trained(name: str) -> None:
-    """Every budget names options that antipodes train, or the study's runner, takes."""
+    """Every variant, and every budget, names options that antipodes train, or the study's runner, takes.
+
+    A budget changes options that all variants share, so one variant stands for all of them.
+    """
     for budget in ("full", *yaml.safe_load(study_file(name).read_text()).get("budgets", {})):
         study = load(name, budget)
         one_each = {trial.variant: trial for trial in study.trials(Path("out"))}
-        for trial in one_each.values():
+        for trial in list(one_each.values())[: None if budget == "full" else 1]:
             configuration = complete(trial, study.runner)
             assert study.runner or configuration["seed"] == trial.seed
 
