@@ -23,7 +23,8 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import cross_entropy, normalize, softplus
 
-from antipodes.functional import Group, Rule, contrast
+from antipodes.functional.contrast import contrast
+from antipodes.functional.rule import Group, Rule
 
 TAU = 0.1
 DIMENSIONS = 128

@@ -22,7 +22,8 @@ import torch
 from contrast import DIMENSIONS, best_times, show
 from torch.nn.functional import normalize, softplus
 
-from antipodes.functional import Bounds, Rule, contrast
+from antipodes.functional.contrast import contrast
+from antipodes.functional.rule import Bounds, Rule
 
 GUIDE = 128
 

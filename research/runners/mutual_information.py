@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, softplus
 
-from antipodes.functional import Information, cnce
+from antipodes.functional.mutual_information import Information, cnce
 from antipodes.functional.select import edges
 from antipodes.seeding import generator
 from antipodes.studies.definition import Study

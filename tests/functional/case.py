@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from antipodes.functional import Bounds, Group, Listed, Ranks, Rule
+from antipodes.functional.rule import Bounds, Group, Listed, Ranks, Rule
 
 
 class Case:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from antipodes.functional import Rule, contrast_both
+from antipodes.functional.contrast import contrast_both
+from antipodes.functional.rule import Rule
 from tests.functional.case import GUIDED, RULES, Case, assert_same
 from tests.reference import contrast as reference
 

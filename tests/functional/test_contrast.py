@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
-from antipodes.functional import Group, Ranks, Rule, SameSample, Sums, _plan, contrast
+from antipodes.functional import _plan
+from antipodes.functional.contrast import contrast
+from antipodes.functional.rule import Group, Ranks, Rule
+from antipodes.functional.same_sample import SameSample
+from antipodes.functional.sums import Sums
 from antipodes.methods.draws import drawn_sums
 from tests.functional.case import GUIDED, RULES, Case, assert_same
 from tests.reference import contrast as reference

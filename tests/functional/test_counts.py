@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from antipodes.functional import contrast
 from antipodes.functional._arguments import Extent
+from antipodes.functional.contrast import contrast
 from antipodes.functional.counts import count_above
 
 

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from antipodes import BCL, HCL, Debiased, Guided, InfoNCE
-from antipodes.functional import Bounds, Rule, contrast, flagged_block, judge_block, refine
+from antipodes.functional.contrast import contrast
+from antipodes.functional.judge import flagged_block, judge_block
 from antipodes.functional.ranks import bounded
+from antipodes.functional.refine import refine
+from antipodes.functional.rule import Bounds, Rule
 from antipodes.methods.draws import drawn_sums
 from antipodes.negatives import Policy
 from antipodes.negatives.flags import find_flags

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from antipodes.functional import Ranks, Rule, contrast, row_blocks, same_sample
+from antipodes.functional import row_blocks, same_sample
+from antipodes.functional.contrast import contrast
 from antipodes.functional.ranks import bounded
+from antipodes.functional.rule import Ranks, Rule
 from tests.functional.test_select import Largest
 from tests.reference import contrast as reference
 

@@ -9,7 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
-from antipodes.functional import Rule, _masks, _plan, _reading, contrast, contrast_both, sigmoid_sums
+from antipodes.functional import _masks, _plan, _reading
+from antipodes.functional.contrast import contrast, contrast_both
+from antipodes.functional.rule import Rule
+from antipodes.functional.sigmoid import sigmoid_sums
 
 READS = ("item", "tolist", "nonzero", "__bool__", "__int__", "__float__", "__index__")
 

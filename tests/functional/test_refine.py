@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from antipodes.functional import Group, Rule, refine
+from antipodes.functional.refine import refine
+from antipodes.functional.rule import Group, Rule
 from tests.reference import contrast as reference
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from antipodes.functional import Group, Rule
+from antipodes.functional.rule import Group, Rule
 
 
 def bounds(*numbers: float) -> torch.Tensor:

@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from antipodes.functional import Rule, contrast, sigmoid_both, sigmoid_sums
+from antipodes.functional.contrast import contrast
+from antipodes.functional.rule import Rule
+from antipodes.functional.sigmoid import sigmoid_both, sigmoid_sums
 from tests.functional.case import Case, assert_same
 from tests.reference import contrast as reference
 

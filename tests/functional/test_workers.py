@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from antipodes.functional import Rule, contrast, contrast_both, sigmoid_sums
 from antipodes.functional._workers import share_out
+from antipodes.functional.contrast import contrast, contrast_both
 from antipodes.functional.counts import count_above
 from antipodes.functional.refine import refine
+from antipodes.functional.rule import Rule
+from antipodes.functional.sigmoid import sigmoid_sums
 
 COUNT = 90
 IDS = torch.arange(COUNT // 2).repeat(2)

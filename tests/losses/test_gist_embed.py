@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antipodes import Guided, InfoNCE
-from antipodes.functional import Bounds, Rule, contrast
+from antipodes.functional.contrast import contrast
+from antipodes.functional.rule import Bounds, Rule
 from antipodes.pairs import normalise
 
 B, TAU = 12, 0.05

@@ -8,7 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from antipodes.functional import Group, Ranks, Rule, Sums, contrast, row_blocks
+from antipodes.functional import row_blocks
+from antipodes.functional.contrast import contrast
+from antipodes.functional.rule import Group, Ranks, Rule
+from antipodes.functional.sums import Sums
 from antipodes.methods import draws
 from antipodes.methods.draws import drawn_sums, expected_sums
 from antipodes.pairs import normalise

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from antipodes import InfoNCE, Oracle
-from antipodes.functional import Ranks as Order
 from antipodes.functional.contrast import contrast
+from antipodes.functional.rule import Ranks as Order
 from antipodes.losses import Treatment
 from antipodes.negatives import Both, Policy
 from antipodes.pairs import Pairs, Rule

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from antipodes.functional import Rule, SigmoidSums, Sums
+from antipodes.functional.rule import Rule
+from antipodes.functional.sigmoid import SigmoidSums
+from antipodes.functional.sums import Sums
 
 Guide = tuple[Tensor, Tensor | None] | None
 

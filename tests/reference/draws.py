@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from antipodes.functional import Rule
+from antipodes.functional.rule import Rule
 from tests.reference.contrast import Guide, Scene
 
 
