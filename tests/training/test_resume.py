@@ -24,7 +24,7 @@ SHAPES = ["--data", "shapes", "--data.count", 512]
 ACCUMULATING_IFND = ["--accumulate", 2, "--negatives", "ifnd", "--negatives.clusters", "[4, 8]"]
 ACCUMULATING_IFND += ["--negatives.space", "seen"]
 RING = ["--negatives", "ring", "--negatives.anneal"]
-NEIGHBOURS = ["--negatives", "guided+neighbours", "--negatives.guided.alpha", 0.05]
+NEIGHBOURS = ["--negatives", "guided+dataset-neighbours", "--negatives.guided.alpha", 0.05]
 NEIGHBOURS += ["--negatives.dataset_neighbours.space", "guide", "--negatives.dataset_neighbours.mutual", "true"]
 METHODS = {
     "simclr": ["--head.hidden", 32, "--knn_every", 1, "--negatives", "glofnd", "--negatives.alpha", 0.1],
