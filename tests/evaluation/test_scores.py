@@ -63,3 +63,14 @@ def test_the_fingerprint_follows_weights_buffers_and_names() -> None:
     moved, renamed = network(), nn.ModuleDict({"a": network()})
     moved[1].num_batches_tracked += 1
     assert len({fingerprint(whole), fingerprint(moved), fingerprint(renamed)}) == 3
+
+
+@pytest.mark.parametrize("damage", ["folder", "deep"])
+def test_damaged_scores_get_one_sentence_with_the_file(tmp_path: Path, damage: str) -> None:
+    file = tmp_path / "evaluation.json"
+    if damage == "folder":
+        file.mkdir()
+    else:
+        file.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"evaluation\.json is damaged"):
+        read_scores(tmp_path)

@@ -55,7 +55,7 @@ def _measured_before(file: Path) -> dict[str, Any]:
     """Return what earlier scores were measured with; `UNKNOWN` if the file does not say."""
     try:
         found = json.loads(file.read_text()).get(MEASURED, UNKNOWN)
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError, OSError):
         return UNKNOWN
     return found if isinstance(found, dict) else UNKNOWN
 
@@ -67,12 +67,12 @@ def read_scores(folder: Path) -> dict[str, float]:
         ValueError: if there are none, or the file is damaged.
     """
     file = folder / FILE
-    if not file.is_file():
+    if not file.exists():
         raise ValueError(f"{folder} has no scores yet: run antipodes evaluate {folder}")
     try:
         (scores,) = (value for name, value in json.loads(file.read_text()).items() if name != MEASURED)
         return {str(name): float(value) for name, value in scores.items()}
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError, OSError) as error:
         raise ValueError(f"{file} is damaged: remove it and run antipodes evaluate {folder} again") from error
 
 
