@@ -36,7 +36,7 @@ from torch.nn import functional as F
 from antipodes import InfoNCE
 from antipodes.encoders.minilm import MiniLM
 from research.records import DATA, Key, Records, best_setting, sha256
-from research.text_pairs import DATASETS, Corpus, Table, embed, minilm_vectors, read_texts, scores, split_intents
+from research.text_pairs import DATASETS, Corpus, Table, embed, minilm_vectors, read_tokens, scores
 
 CHOICE_SEEDS = (100, 101)
 TEMPERATURES = (0.06, 0.12, 0.25)
@@ -148,16 +148,7 @@ def mine(seen: Similarities, positives: Tensor, kept: Kept) -> Tensor:
 
 def read_data(path: Path, encoder: MiniLM) -> Data:
     """Tokenise a dataset, split it by intents, and halve the training intents into queries and corpus."""
-    texts, names = read_texts(path)
-    tokens = encoder.tokenize(texts)
-    used, places = tokens.unique(return_inverse=True)  # 0, the padding, comes first
-    table = encoder.embeddings.word_embeddings.weight.detach()[used].clone()
-    table[0] = 0
-    number = {name: count for count, name in enumerate(sorted(set(names)))}
-    intents = torch.tensor([number[name] for name in names])
-    parts = {}
-    for part, chosen in split_intents(names).items():
-        parts[part] = torch.isin(intents, torch.tensor([number[name] for name in chosen])).nonzero()[:, 0]
+    tokens, places, table, intents, parts = read_tokens(path, encoder)
     queries, corpus, positives = halve(intents[parts["learn"]], torch.Generator().manual_seed(7))
     queries, corpus = parts["learn"][queries], parts["learn"][corpus]
     untrained = Table(table)

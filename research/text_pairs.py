@@ -128,8 +128,8 @@ def split_intents(names: list[str]) -> dict[str, list[str]]:
     return parts
 
 
-def read_data(path: Path, encoder: MiniLM) -> Data:
-    """Tokenise a dataset and keep the rows of MiniLM's table that it uses."""
+def read_tokens(path: Path, encoder: MiniLM) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    """Tokenise a dataset: tokens, their places in the rows of MiniLM's table in use, these rows, intents, splits."""
     texts, names = read_texts(path)
     tokens = encoder.tokenize(texts)
     used, places = tokens.unique(return_inverse=True)  # 0, the padding, comes first
@@ -139,8 +139,13 @@ def read_data(path: Path, encoder: MiniLM) -> Data:
     intents = torch.tensor([number[name] for name in names])
     parts = {}
     for part, chosen in split_intents(names).items():
-        rows = torch.isin(intents, torch.tensor([number[name] for name in chosen])).nonzero()[:, 0]
-        parts[part] = rows
+        parts[part] = torch.isin(intents, torch.tensor([number[name] for name in chosen])).nonzero()[:, 0]
+    return tokens, places, table, intents, parts
+
+
+def read_data(path: Path, encoder: MiniLM) -> Data:
+    """Tokenise a dataset and keep the rows of MiniLM's table that it uses."""
+    tokens, places, table, intents, parts = read_tokens(path, encoder)
     learn = parts["learn"]
     guides = {
         "guide": minilm_vectors(encoder, tokens[learn]),

@@ -80,7 +80,7 @@ class LossCallback(_Base):
             state.log_history[-1].update(numbers)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Write the state of the losses beside the checkpoint that was just written."""
+        """Write the state of the losses next to the checkpoint that was just written."""
         if self.attached.outside and state.is_world_process_zero:
             folder = self._folder(args, state)
             folder.mkdir(parents=True, exist_ok=True)
