@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from antipodes.auditing.audited import AuditedData
 from antipodes.auditing.background import measure_background
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.findings import EXACT, FALSE_NEGATIVE, NEAR, OTHER_CLASS, OUTLIER, AuditOptions, audit_vectors
@@ -13,6 +14,10 @@ from antipodes.auditing.summary import summarise
 
 def named(vectors: np.ndarray, labels: np.ndarray | None = None) -> Vectors:
     return Vectors(vectors.astype(np.float32), tuple(f"{i}.jpg" for i in range(len(vectors))), labels)
+
+
+def data(vectors: Vectors) -> AuditedData:
+    return AuditedData(vectors=vectors, encoder="given")
 
 
 def strangers(n: int = 200, width: int = 64, collapse: float = 0.0) -> np.ndarray:
@@ -125,7 +130,7 @@ def test_a_batch_pushes_so_many_pairs_apart() -> None:
     vectors = strangers(50)
     vectors[1] = vectors[2] = vectors[0]  # three pairs
     embeddings = named(vectors)
-    summary = summarise(embeddings, audit_vectors(embeddings, AuditOptions(alpha=1e-6)), batch_size=10)
+    summary = summarise(data(embeddings), audit_vectors(embeddings, AuditOptions(alpha=1e-6)), batch_size=10)
     assert summary["could be left out"] == 2
     rng = np.random.default_rng(0)
     drawn = [(rng.choice(50, 10, replace=False) < 3).sum() for _ in range(4000)]
@@ -136,14 +141,14 @@ def test_a_batch_pushes_so_many_pairs_apart() -> None:
 @pytest.mark.parametrize("n", [2, 3])
 def test_the_smallest_sets(n: int) -> None:
     embeddings = named(strangers(n))
-    assert summarise(embeddings, audit_vectors(embeddings), 256)["samples"] == n
+    assert summarise(data(embeddings), audit_vectors(embeddings), 256)["samples"] == n
 
 
 def test_all_alike_and_all_zero() -> None:
     for vectors in (np.ones((20, 4)), np.zeros((20, 4))):
         embeddings = named(vectors)
         findings = audit_vectors(embeddings)
-        summary = summarise(embeddings, findings, 8)
+        summary = summarise(data(embeddings), findings, 8)
         assert all(np.isfinite(pair.similarity) for pair in findings.pairs)
         assert summary["exact duplicate pairs"] == (20 * 19 // 2 if vectors.any() else 0)
 

@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from antipodes.auditing.audited import AuditedData
+from antipodes.auditing.audited_photos import audited_photos, photos_with_vectors
 from antipodes.auditing.embeddings import FORMATS, Vectors, checked, read_embeddings
 from antipodes.auditing.files import photos_of_files, photos_of_list
 from antipodes.auditing.findings import AuditOptions, Findings, audit_vectors
-from antipodes.auditing.photos import Photos, open_photos, photos_of
-from antipodes.auditing.pixels import agree
-from antipodes.auditing.proposals import propose
+from antipodes.auditing.photos import open_photos, photos_of
 from antipodes.auditing.summary import (
     GROUPS,
     PAIRS,
@@ -33,12 +32,11 @@ from antipodes.auditing.summary import (
     SUMMARY,
     Columns,
     is_finding,
-    numbers_of_photos,
     summarise,
     tables_of,
     write_findings,
 )
-from antipodes.auditing.vectors import PATCHES, Encode, embed_photos, open_encoder
+from antipodes.auditing.vectors import Encode, open_encoder
 from antipodes.files import is_marked, refuse_foreign
 from antipodes.pages.page import Page, require_jinja
 from antipodes.progress import progress_bar
@@ -48,16 +46,6 @@ from antipodes.threads import check_workers
 REPORT = "report.html"
 FILES = (PAIRS, GROUPS, SAMPLES, SUMMARY, REPORT)
 """What `Audit.save` writes into a folder."""
-
-
-@dataclass(frozen=True)
-class AuditedData:
-    """What was audited: its vectors, its photos if there are any, and where the vectors come from."""
-
-    vectors: Vectors
-    photos: Photos | None
-    encoder: str
-    thresholds: Tensor | None = None  # (n,) of every sample, where a run has learned them
 
 
 @dataclass(frozen=True)
@@ -111,7 +99,7 @@ class Audit:
 
         title = str(self.summary["subject"])
         with progress_bar("page", shown=progress) as told:
-            return audit_page(title, self.data.vectors, self.findings, self.summary, self.data.photos, self.shown, told)
+            return audit_page(title, self.data, self.findings, self.summary, self.shown, told)
 
 
 def audit(
@@ -159,15 +147,11 @@ def audit(
     if out is not None:
         check_folder(out, force)
     audited = _open(data, encoder, limit, workers, progress)
-    findings = _search(audited, options, workers, progress)
-    subject = str(data) if isinstance(data, str | Path) else f"{len(audited.vectors)} samples"
+    findings = _search(audited, options, progress)
+    subject = str(data) if isinstance(data, str | Path) else f"{len(audited)} samples"
     summary: dict[str, Any] = {"subject": subject, "encoder": audited.encoder}
-    summary |= summarise(audited.vectors, findings, batch_size)
-    training = None
-    if audited.photos is not None:
-        summary |= numbers_of_photos(audited.photos, findings)
-        training = len(audited.photos.parts[0])
-    pairs, groups, samples = (_arrays(table) for table in tables_of(audited.vectors, findings, training))
+    summary |= summarise(audited, findings, batch_size)
+    pairs, groups, samples = (_arrays(table) for table in tables_of(audited, findings))
     found = Audit(pairs, groups, samples, summary, audited, findings, shown)
     if out is not None:
         found.save(out, force=force, progress=progress)
@@ -201,9 +185,10 @@ def _open(data: Any, encoder: Any, limit: int | None, workers: int, progress: bo
     if isinstance(data, np.ndarray | Tensor):
         array = data.detach().cpu().numpy() if isinstance(data, Tensor) else data
         vectors = checked(array, "data")
-        return AuditedData(Vectors(vectors, tuple(f"row {row}" for row in range(len(vectors)))), None, "given vectors")
+        names = tuple(f"row {row}" for row in range(len(vectors)))
+        return AuditedData(vectors=Vectors(vectors, names), encoder="given vectors")
     if isinstance(data, Vectors):
-        return AuditedData(data, photos_of_files(data.paths), data.encoder or "given vectors")
+        return _of_vectors(data, data.encoder or "given vectors", workers)
     name = str(data)
     if not isinstance(data, str | Path):
         if not len(data) or isinstance(data[0], str):
@@ -214,9 +199,7 @@ def _open(data: Any, encoder: Any, limit: int | None, workers: int, progress: bo
             )
         photos = photos_of_list(data)
     elif Path(name).suffix in FORMATS and not Path(name).is_dir():
-        vectors_of_file = read_embeddings(name)
-        photos_of_file = photos_of_files(vectors_of_file.paths)
-        return AuditedData(vectors_of_file, photos_of_file, f"embeddings of {Path(name).name}")
+        return _of_vectors(read_embeddings(name), f"embeddings of {Path(name).name}", workers)
     elif (Path(name) / "config.yaml").is_file():
         from antipodes.auditing.runs import data_of_run, with_learned_thresholds
 
@@ -227,10 +210,15 @@ def _open(data: Any, encoder: Any, limit: int | None, workers: int, progress: bo
         photos = open_photos(name, limit)
     if len(photos) < 2:
         raise ValueError(f"{name} has {len(photos)} image(s): an audit compares at least two")
-    title, encode = encoder_of(encoder)
-    with progress_bar("embedding", shown=progress) as told:
-        matrix = embed_photos(photos, encode, mirrored=True, workers=workers, progress=told)
-    return AuditedData(Vectors(matrix, photos.paths, photos.labels, photos.classes), photos, title)
+    return audited_photos(photos, encoder_of(encoder), workers, progress)
+
+
+def _of_vectors(vectors: Vectors, encoder: str, workers: int) -> AuditedData:
+    """Vectors, with their photos if their paths are files that still exist."""
+    photos = photos_of_files(vectors.paths)
+    if photos is None:
+        return AuditedData(vectors=vectors, encoder=encoder)
+    return photos_with_vectors(photos, vectors, encoder, workers)
 
 
 def encoder_of(encoder: Any) -> tuple[str, Encode]:
@@ -240,34 +228,22 @@ def encoder_of(encoder: Any) -> tuple[str, Encode]:
     return open_encoder(None if encoder is None else str(encoder))
 
 
-def _search(audited: AuditedData, options: AuditOptions, workers: int, shown: bool) -> Findings:
-    """Search among the vectors; where there are photos, patches propose pairs as well and pixels decide."""
-    photos = audited.photos
-    proposed = None
-    if photos is not None and audited.encoder != PATCHES:
-        with progress_bar("patches", shown=shown) as progress:
-            proposed = propose(photos, workers, progress)
+def _search(data: AuditedData, options: AuditOptions, shown: bool) -> Findings:
+    """Search for pairs and samples: among the vectors, and as the kind of data does."""
+    with progress_bar("proposals", shown=shown) as progress:
+        proposed = data.proposals(progress)
     with progress_bar("neighbours", shown=shown) as progress:
-        if photos is None:
-            return audit_vectors(audited.vectors, options, progress=progress)
-
-        def verify(first: Any, second: Any) -> Any:
-            answers = []
-            for start in range(0, len(first), 64):
-                rows = slice(start, start + 64)
-                answers.append(agree(photos.pixels(first[rows]), photos.pixels(second[rows])))
-                progress(start, len(first))
-            return torch.cat(answers).numpy()
-
-        return audit_vectors(
-            audited.vectors,
+        findings = audit_vectors(
+            data.vectors,
             options,
-            copies=photos.copies(),
-            verify=verify,
+            copies=data.copies(),
+            verify=(lambda first, second: data.agree(first, second, progress)) if data.is_verified else None,
             proposed=proposed,
-            thresholds=audited.thresholds,
+            thresholds=data.thresholds,
             progress=progress,
         )
+    with progress_bar("samples", shown=shown) as progress:
+        return findings.joined(data.pairs(findings), data.notices(progress))
 
 
 def _arrays(table: Columns) -> dict[str, NDArray[Any]]:

@@ -13,7 +13,7 @@ In plain terms:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -74,6 +74,10 @@ class Findings:
     notices: tuple[Notice, ...]
     groups: NDArray[np.int64]
     exact_search: bool = True
+
+    def joined(self, pairs: Sequence[Pair], notices: Sequence[Notice]) -> Findings:
+        """The findings with further pairs, which join no groups, and further samples."""
+        return replace(self, pairs=(*self.pairs, *pairs), notices=(*self.notices, *notices))
 
     def count(self, kind: str) -> int:
         """How many pairs or samples of a kind there are."""

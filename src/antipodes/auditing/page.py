@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from antipodes.auditing.audited import AuditedData
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.findings import FALSE_NEGATIVE, OTHER_CLASS, Findings, Notice, Pair
-from antipodes.auditing.photos import Photos
 from antipodes.auditing.summary import class_name
 from antipodes.pages.page import Card, Facts, Gallery, Map, Page, Picture, Section, Table
 from antipodes.pages.paths import path_ends, short_paths
@@ -26,10 +26,9 @@ LISTED = 2000
 
 def audit_page(
     title: str,
-    vectors: Vectors,
+    data: AuditedData,
     findings: Findings,
     summary: dict[str, Any],
-    photos: Photos | None = None,
     shown: int = 200,
     progress: Callable[[int, int], None] | None = None,
 ) -> Page:
@@ -37,21 +36,20 @@ def audit_page(
 
     Args:
         title: what was audited.
-        vectors: of all samples.
+        data: what was audited.
         findings: what was found.
         summary: in numbers.
-        photos: the pictures; without them names are shown.
         shown: pairs of each kind that are shown with pictures.
         progress: called with (cards done, cards in all).
     """
     picture_store = PictureStore()
-    vectors = replace(vectors, paths=tuple(short_paths(vectors.paths)))
+    vectors = replace(data.vectors, paths=tuple(short_paths(data.vectors.paths)))
     summary = {name: path_ends([value])[0] if name == "subject" else value for name, value in summary.items()}
     pairs = _first(findings.pairs, shown)
     notices = _first(findings.notices, shown)
     cards = []
     for done, pair in enumerate(pairs):
-        cards.append(_pair_card(pair, vectors, picture_store, photos))
+        cards.append(_pair_card(pair, vectors, picture_store, data))
         if progress is not None:
             progress(done + 1, len(pairs))
     sections: list[Section] = [Facts("In numbers", list(summary.items()), _advice(summary))]
@@ -60,16 +58,17 @@ def audit_page(
         hidden = [f"{shown} of {count:,} {kind} pairs" for kind, count in counts.items() if count > shown]
         sections.append(Gallery("Pairs", cards, f"Shown: {', '.join(hidden)}." if hidden else ""))
     if notices:
-        standing = [_notice_card(notice, vectors, picture_store, photos) for notice in notices]
+        standing = [_notice_card(notice, vectors, picture_store, data) for notice in notices]
         sections.append(Gallery("Samples that stand out", standing))
     rows = choose(len(vectors), MAPPED)
+    thumbnails = data.thumbnails(rows)
     images = [-1] * len(rows)
-    if photos is not None:
-        images = picture_store.add_pixels([("small", int(row)) for row in rows], photos.pixels(rows))
+    if thumbnails is not None:
+        images = picture_store.add_pixels([("small", int(row)) for row in rows], thumbnails)
     sections.append(map_of_vectors("Map", vectors, rows, images))
     sections.append(_table(vectors, findings))
-    if photos is not None and photos.skipped:
-        sections.append(Table("Skipped files", ["file", "reason"], list(photos.skipped)))
+    if data.skipped:
+        sections.append(Table("Skipped files", ["file", "reason"], list(data.skipped)))
     subtitle = f"{len(vectors):,} samples, {summary.get('encoder', 'embeddings')}"
     return Page(f"Audit of {PurePath(title).name or title}", subtitle, sections, picture_store.pictures)
 
@@ -103,12 +102,11 @@ def _first(found: Any, most: int) -> list[Any]:
     return kept
 
 
-def _picture(row: int, vectors: Vectors, picture_store: PictureStore, photos: Photos | None) -> Picture:
-    image = -1 if photos is None else picture_store.add(row, lambda: photos.image(row))
-    return Picture(image, vectors.paths[row], vectors.class_of(row))
+def _picture(row: int, vectors: Vectors, picture_store: PictureStore, data: AuditedData) -> Picture:
+    return Picture(picture_store.add(row, lambda: data.image(row)), vectors.paths[row], vectors.class_of(row))
 
 
-def _pair_card(pair: Pair, vectors: Vectors, picture_store: PictureStore, photos: Photos | None) -> Card:
+def _pair_card(pair: Pair, vectors: Vectors, picture_store: PictureStore, data: AuditedData) -> Card:
     right = None
     if vectors.labels is not None:
         first, second = vectors.labels[pair.a], vectors.labels[pair.b]
@@ -116,16 +114,16 @@ def _pair_card(pair: Pair, vectors: Vectors, picture_store: PictureStore, photos
     text = f"similarity {pair.similarity:.3f}"
     if pair.kind == FALSE_NEGATIVE:
         text += f", threshold {pair.threshold:.3f}"
-    pictures = [_picture(row, vectors, picture_store, photos) for row in (pair.a, pair.b)]
+    pictures = [_picture(row, vectors, picture_store, data) for row in (pair.a, pair.b)]
     return Card(pair.kind, pictures, round(pair.similarity, 6), text, right)
 
 
-def _notice_card(notice: Notice, vectors: Vectors, picture_store: PictureStore, photos: Photos | None) -> Card:
+def _notice_card(notice: Notice, vectors: Vectors, picture_store: PictureStore, data: AuditedData) -> Card:
     if notice.kind == OTHER_CLASS:
         text = f"looks like {class_name(vectors, notice.suggestion)} ({100 * notice.score:.0f} % of its neighbours)"
     else:
         text = f"closeness of its neighbours {notice.score:.2f}, usual above {notice.bound:.2f}"
-    return Card(notice.kind, [_picture(notice.row, vectors, picture_store, photos)], round(notice.score, 6), text)
+    return Card(notice.kind, [_picture(notice.row, vectors, picture_store, data)], round(notice.score, 6), text)
 
 
 def _table(vectors: Vectors, findings: Findings) -> Table:

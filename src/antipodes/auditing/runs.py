@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from antipodes.auditing.audit import AuditedData
+from antipodes.auditing.audited import AuditedData
+from antipodes.auditing.audited_photos import photos_with_vectors
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.photos import photos_of
 from antipodes.data import ImageDataset, Samples
@@ -42,4 +43,5 @@ def with_learned_thresholds(folder: str | Path, progress: bool = False) -> Audit
         matrix = embed_dataset(tower, data, preprocess=plain_view(method, data.image_size), progress=told)
     photos = photos_of(data).training()
     vectors = Vectors(matrix.numpy(), photos.paths, photos.labels, photos.classes)
-    return AuditedData(vectors, photos, f"{folder}, thresholds of GloFND", policy.threshold.detach().cpu().float())
+    learned = policy.threshold.detach().cpu().float()
+    return photos_with_vectors(photos, vectors, f"{folder}, thresholds of GloFND", thresholds=learned)

@@ -7,10 +7,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+from antipodes.auditing.audited import AuditedData
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.findings import EXACT, FALSE_NEGATIVE, KINDS, NEAR, OTHER_CLASS, OUTLIER, Findings
 from antipodes.auditing.groups import join, pairs_within
-from antipodes.auditing.photos import Photos
 from antipodes.files import MARK, is_marked, replacing
 from antipodes.tables import Columns as Columns
 from antipodes.tables import is_table_of, write_table
@@ -24,12 +24,12 @@ COLUMNS = {
 """Columns of each table by which an earlier result is recognised."""
 
 
-def summarise(vectors: Vectors, findings: Findings, batch_size: int) -> dict[str, Any]:
+def summarise(data: AuditedData, findings: Findings, batch_size: int) -> dict[str, Any]:
     """The audit in numbers: how many of each kind, and what a batch of `batch_size` random samples does wrong.
 
     Of P pairs that are the same, such a batch holds P B (B - 1) / (n (n - 1)) on average, and pushes them apart.
     """
-    n = len(vectors)
+    n, vectors = len(data), data.vectors
     copies = join(n, ((pair.a, pair.b) for pair in findings.pairs if pair.kind in (EXACT, NEAR)))
     duplicates, likely = pairs_within(copies), findings.count(FALSE_NEGATIVE)
     size = min(batch_size, n)
@@ -56,26 +56,23 @@ def summarise(vectors: Vectors, findings: Findings, batch_size: int) -> dict[str
             bool(labels[pair.a] != labels[pair.b]) for pair in known if pair.kind != FALSE_NEGATIVE
         )
         numbers["false negatives of one class"] = round(right / len(judged), 4) if judged else None
-    return numbers
-
-
-def numbers_of_photos(photos: Photos, findings: Findings) -> dict[str, int]:
-    """What only photos have: files that cannot be read, and duplicates across the splits."""
-    numbers = {"skipped files": len(photos.skipped)}
-    if len(photos.parts) > 1:
-        numbers["duplicates across train and test"] = sum(
-            photos.splits[pair.a] != photos.splits[pair.b] for pair in findings.pairs if "duplicate" in pair.kind
+    numbers["skipped files"] = len(data.skipped)
+    if data.splits:
+        name = " and ".join(dict.fromkeys(data.splits))
+        numbers[f"duplicates across {name}"] = sum(
+            data.splits[pair.a] != data.splits[pair.b] for pair in findings.pairs if "duplicate" in pair.kind
         )
     return numbers
 
 
 def tables_of(
-    vectors: Vectors, findings: Findings, training: int | None = None
+    data: AuditedData, findings: Findings
 ) -> tuple[dict[str, list[Any]], dict[str, list[Any]], dict[str, list[Any]]]:
     """The tables of pairs, of groups and of samples that stand out, by column.
 
-    The groups (negative = alone) are those of the first `training` samples, which are trained on; of all if not given.
+    The groups (negative = alone) are those of the samples that are trained on.
     """
+    vectors = data.vectors
     paths, pairs, notices = vectors.paths, findings.pairs, findings.notices
     columns: dict[str, list[Any]] = {
         "path_a": [paths[pair.a] for pair in pairs],
@@ -100,7 +97,7 @@ def tables_of(
         standing_out["suggestion"] = [
             class_name(vectors, notice.suggestion) if notice.kind == OTHER_CLASS else "" for notice in notices
         ]
-    trained = list(paths[:training])
+    trained = list(paths[: data.training])
     groups = findings.groups[: len(trained)].tolist()
     return columns, {"row": list(range(len(trained))), "path": trained, "group": groups}, standing_out
 

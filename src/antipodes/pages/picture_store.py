@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 from PIL import Image
@@ -20,14 +21,14 @@ class PictureStore:
         self._numbers: dict[object, int] = {}
         self.pictures: list[str] = []
 
-    def add(self, key: object, image: Callable[[], Image.Image], side: int = SIDE) -> int:
-        """The number of a picture, which is made when its key is new; -1 when it cannot be read."""
+    def add(self, key: object, image: Callable[[], Image.Image | None], side: int = SIDE) -> int:
+        """The number of a picture, which is made when its key is new; -1 when there is none, or it cannot be read."""
         if key not in self._numbers:
-            try:
-                self.pictures.append(data_uri(image(), side))
-                self._numbers[key] = len(self.pictures) - 1
-            except Exception:  # a file that has gone or is damaged: the page shows its name
-                self._numbers[key] = -1
+            self._numbers[key] = -1
+            with suppress(Exception):  # a file that has gone or is damaged: the page shows its name
+                if (made := image()) is not None:
+                    self.pictures.append(data_uri(made, side))
+                    self._numbers[key] = len(self.pictures) - 1
         return self._numbers[key]
 
     def add_pixels(self, keys: Sequence[object], pixels: Tensor) -> list[int]:
