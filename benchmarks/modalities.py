@@ -19,9 +19,8 @@ from contrast import DIMENSIONS, best_times, show
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
-from antipodes.functional.contrast import contrast, contrast_both
+from antipodes.functional.contrast import contrast, contrast_both, sigmoid_sums
 from antipodes.functional.rule import Rule
-from antipodes.functional.sigmoid import sigmoid_sums
 
 
 class Modalities:

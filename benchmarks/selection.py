@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 
 from antipodes.functional import select
 from antipodes.functional.neighbours import nearest_of
-from antipodes.functional.row_blocks import ROWS
+from antipodes.functional.select import ROWS
 
 ROUNDS = 5
 INNER, OUTER = 0.1, 0.1  # percentiles 90 to 99

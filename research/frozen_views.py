@@ -20,7 +20,7 @@ from antipodes import InfoNCE
 from antipodes.data.augment import augmentation
 from antipodes.encoders.efficientnet import EfficientNetLite0
 from antipodes.evaluation.linear import fit_logistic
-from antipodes.functional.knn import knn
+from antipodes.functional.feature_quality import knn
 
 NEIGHBOURS = 20
 STRENGTH = 0.03

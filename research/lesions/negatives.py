@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from antipodes import FNC, IFND, GloFND, Oracle, Ring, schedules
-from antipodes.functional.select import band_by_rank
-from antipodes.functional.shares import whole_above
+from antipodes.functional.select import band_by_rank, whole_above
 from antipodes.negatives.chance import random_group
 from antipodes.negatives.glofnd import _Visits
 from antipodes.negatives.policy import Alpha

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from antipodes.functional.errors import NotFinite
+from antipodes.functional.tensors import NotFinite
 from antipodes.seeding import generator
 from antipodes.studies.definition import Study
 from antipodes.studies.runner import Runner

@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 
 from antipodes.evaluation.linear import linear_probe
 from antipodes.evaluation.splits import stratified_split
-from antipodes.functional.knn import knn
+from antipodes.functional.feature_quality import knn
 from antipodes.runs.build import build_data
 from antipodes.studies.definition import Study
 from antipodes.studies.runner import Runner

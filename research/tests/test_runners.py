@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from antipodes.functional.errors import NotFinite
+from antipodes.functional.tensors import NotFinite
 from antipodes.studies.definition import load
 from antipodes.studies.runner import build, configuration
 from research.ledger.reports import study_file

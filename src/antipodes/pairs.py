@@ -13,18 +13,14 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
-from antipodes.functional._arguments import Extent
-from antipodes.functional._reading import read
-from antipodes.functional.contrast import contrast
-from antipodes.functional.counts import count_above
-from antipodes.functional.normalise import normalise
-from antipodes.functional.positives import paired_similarity
-from antipodes.functional.ranks import bounded
+from antipodes.functional.checks import Extent
+from antipodes.functional.contrast import SigmoidSums, Sums, contrast, count_above, sigmoid_sums
+from antipodes.functional.normalise import normalise, paired_similarity
 from antipodes.functional.refine import Refined, refine
 from antipodes.functional.rule import Bounds, Group, Listed, Ranks, Rule
 from antipodes.functional.same_sample import FEW_PAIRS, Excluded, SameSample
-from antipodes.functional.sigmoid import SigmoidSums, sigmoid_sums
-from antipodes.functional.sums import Sums
+from antipodes.functional.select import bounded
+from antipodes.functional.tensors import read
 
 __all__ = ["Bounds", "Group", "Guide", "Identities", "Listed", "PairFacts", "Pairs", "Ranks", "Rule", "normalise"]
 

@@ -7,7 +7,7 @@ import torch
 
 from antipodes.evaluation.accuracy import accuracy, average_precision
 from antipodes.evaluation.clusters import pair_rates
-from antipodes.functional.retrieval import first_ranks, recalls
+from antipodes.functional.feature_quality import first_ranks, recalls
 
 
 def test_accuracies_by_hand() -> None:
@@ -93,7 +93,7 @@ def test_ties_are_no_finds_and_blocks_do_not_matter(monkeypatch: pytest.MonkeyPa
     assert first_ranks(same, same, ids, ids).tolist() == [3, 3, 3, 3]  # a collapsed encoder finds nothing
     images, texts, owners = five_captions()
     whole = first_ranks(texts, images, owners, torch.arange(3))
-    monkeypatch.setattr("antipodes.functional.retrieval.BLOCK_ELEMENTS", 7)
+    monkeypatch.setattr("antipodes.functional.feature_quality.BLOCK_ELEMENTS", 7)
     assert torch.equal(first_ranks(texts, images, owners, torch.arange(3)), whole)
     with pytest.raises(ValueError, match="1 of 4 queries have nothing to find, first number 3"):
         first_ranks(same, same, ids, torch.tensor([0, 1, 2, 2]))

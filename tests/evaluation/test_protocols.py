@@ -17,7 +17,7 @@ from antipodes.evaluation.linear import linear_probe
 from antipodes.evaluation.names import PROTOCOLS, is_setting
 from antipodes.evaluation.protocol import Protocol, find_protocol, make_protocols, run_protocols
 from antipodes.evaluation.subject import Subject
-from antipodes.functional.knn import knn
+from antipodes.functional.feature_quality import knn
 
 OF_FEATURES = ("linear", "semi", "knn")
 

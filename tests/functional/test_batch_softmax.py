@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from antipodes import GloFND, InfoNCE, Oracle, Policy, Ring
-from antipodes.functional.batch_softmax import BatchLosses, Views, batch_softmax, fits_batch_softmax
-from antipodes.functional.normalise import measure
-from antipodes.functional.positives import paired_similarity
+from antipodes.functional.dense import BatchLosses, Views, batch_softmax, fits_batch_softmax
+from antipodes.functional.normalise import measure, paired_similarity
 from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
 from tests.reference.contrast import contrast as reference

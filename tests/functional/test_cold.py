@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
-from antipodes.functional.contrast import contrast, contrast_both
+from antipodes.functional.contrast import contrast, contrast_both, sigmoid_sums
 from antipodes.functional.refine import refine
 from antipodes.functional.rule import Bounds, Group, Listed, Ranks, Rule
-from antipodes.functional.sigmoid import sigmoid_sums
 from antipodes.losses.soft_cross_entropy import soft_cross_entropy
 
 COUNT, KEYS, DIMENSIONS = 48, 60, 32

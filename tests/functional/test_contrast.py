@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
-from antipodes.functional import _plan
-from antipodes.functional.contrast import contrast
+from antipodes.functional import plan
+from antipodes.functional.contrast import Sums, contrast
 from antipodes.functional.rule import Group, Ranks, Rule
 from antipodes.functional.same_sample import SameSample
-from antipodes.functional.sums import Sums
 from antipodes.methods.draws import drawn_sums
 from tests.functional.case import GUIDED, RULES, Case, assert_same
 from tests.reference import contrast as reference
@@ -82,7 +81,7 @@ def test_ids_are_compared_like_groups_when_there_are_too_many_to_list(
     name: str, ids: str, symmetric: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case(7, symmetric=symmetric, ids=ids)
-    monkeypatch.setattr(_plan, "on_host", lambda tensor: False)
+    monkeypatch.setattr(plan, "on_host", lambda tensor: False)
     assert_same(*both_ways(case, case.rules(name), torch.tensor(0.2, dtype=torch.float64), 5))
 
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from antipodes.functional._arguments import Extent
-from antipodes.functional.contrast import contrast
-from antipodes.functional.counts import count_above
+from antipodes.functional.checks import Extent
+from antipodes.functional.contrast import contrast, count_above
 
 
 def scene(symmetric: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:

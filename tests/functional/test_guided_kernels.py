@@ -10,10 +10,10 @@ from torch import Tensor
 
 from antipodes import BCL, HCL, Debiased, Guided, InfoNCE
 from antipodes.functional.contrast import contrast
-from antipodes.functional.judge import flagged_block, judge_block
-from antipodes.functional.ranks import bounded
+from antipodes.functional.masks import flagged_block, judge_block
 from antipodes.functional.refine import refine
 from antipodes.functional.rule import Bounds, Rule
+from antipodes.functional.select import bounded
 from antipodes.methods.draws import drawn_sums
 from antipodes.negatives import Policy
 from antipodes.negatives.flags import find_flags

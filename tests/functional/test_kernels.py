@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from antipodes.functional.contrast import contrast, contrast_both
-from antipodes.functional.counts import count_above
+from antipodes.functional.contrast import contrast, contrast_both, count_above, sigmoid_sums
 from antipodes.functional.refine import refine
 from antipodes.functional.rule import Rule
-from antipodes.functional.sigmoid import sigmoid_sums
 from tests.functional.case import GUIDED, RULES, Case, assert_same
 from tests.reference import contrast as reference
 

@@ -7,7 +7,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
 from antipodes.functional import neighbours as module
-from antipodes.functional.knn import knn, neighbours, vote
+from antipodes.functional.feature_quality import knn, neighbours, vote
 
 
 def circle(*degrees: float) -> Tensor:

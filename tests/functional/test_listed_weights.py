@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, normalize
 
-from antipodes.functional.contrast import contrast
+from antipodes.functional.contrast import contrast, sigmoid_sums
 from antipodes.functional.rule import Listed, Rule
-from antipodes.functional.sigmoid import sigmoid_sums
 
 
 def scene() -> tuple[Tensor, Tensor, Tensor, Tensor]:

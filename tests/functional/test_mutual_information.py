@@ -11,9 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antipodes.functional.errors import NotFinite
 from antipodes.functional.mutual_information import cnce, nce
 from antipodes.functional.select import band_by_rank
+from antipodes.functional.tensors import NotFinite
 from tests.reference.mutual_information import estimate, expected, moments, mutual_information
 
 CORRELATION = 0.2  # of the toy of Ring's appendix B: (X, Y) = Z + noise has covariance [[2, 0.4], [0.4, 2]]

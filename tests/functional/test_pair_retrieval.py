@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from antipodes.functional import retrieval
-from antipodes.functional.retrieval import first_ranks, first_ranks_of_pairs
+from antipodes.functional import feature_quality
+from antipodes.functional.feature_quality import first_ranks, first_ranks_of_pairs
 
 
 @pytest.mark.parametrize("block", [1, 50, 2**22])
 def test_ranks_of_pairs_are_those_of_a_full_search(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrieval, "BLOCK_ELEMENTS", block)
+    monkeypatch.setattr(feature_quality, "BLOCK_ELEMENTS", block)
     draw = torch.Generator().manual_seed(0)
     queries, keys = torch.randn(17, 5, generator=draw), torch.randn(23, 5, generator=draw)
     relevant = torch.cat(

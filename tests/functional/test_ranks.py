@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from antipodes.functional import row_blocks, same_sample
+from antipodes.functional import same_sample, select
 from antipodes.functional.contrast import contrast
-from antipodes.functional.ranks import bounded
 from antipodes.functional.rule import Ranks, Rule
+from antipodes.functional.select import bounded
 from tests.functional.test_select import Largest
 from tests.reference import contrast as reference
 
@@ -38,7 +38,7 @@ def sums_of(
 
 @pytest.mark.parametrize(("first", "last"), [(0, 10**6), (0, 30), (5, 40), (100, 10**6), (7, 7), (9, 3)])
 def test_sums_equal_the_reference(first: int, last: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_blocks, "ROWS", 16)
+    monkeypatch.setattr(select, "ROWS", 16)
     inputs = scene()
     log_sum, kept, gradient = sums_of(inputs, first, last)
     a, c, anchor_ids, candidate_ids = inputs
@@ -104,11 +104,11 @@ def test_low_temperatures_and_half_precision() -> None:
 
 
 def test_blocks_do_not_share_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_blocks, "ROWS", 16)
-    monkeypatch.setattr(row_blocks, "CELLS", 0)
+    monkeypatch.setattr(select, "ROWS", 16)
+    monkeypatch.setattr(select, "CELLS", 0)
     monkeypatch.setattr(same_sample, "FEW_PAIRS", 0)
     a, c, anchor_ids, candidate_ids = (x.float() if x.is_floating_point() else x for x in scene())
-    choice = row_blocks.RowBlocks(a, c, anchor_ids, candidate_ids)
+    choice = select.RowBlocks(a, c, anchor_ids, candidate_ids)
     for _, similarities in choice.blocks():
         before = similarities.clone()
         for _, inside in choice.blocks():

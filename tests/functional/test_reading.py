@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
-from antipodes.functional import _masks, _plan, _reading
-from antipodes.functional.contrast import contrast, contrast_both
+from antipodes.functional import masks, plan, tensors
+from antipodes.functional.contrast import contrast, contrast_both, sigmoid_sums
 from antipodes.functional.rule import Rule
-from antipodes.functional.sigmoid import sigmoid_sums
 
 READS = ("item", "tolist", "nonzero", "__bool__", "__int__", "__float__", "__index__")
 
@@ -25,7 +24,7 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, host: bool = False) -> None:
         self.reads: list[str] = []
-        for module in () if host else (_reading, _masks, _plan):
+        for module in () if host else (tensors, masks, plan):
             monkeypatch.setattr(module, "on_host", lambda tensor: False)
         for name in READS:
             monkeypatch.setattr(Tensor, name, self._counting(name, getattr(Tensor, name)))

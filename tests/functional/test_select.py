@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from antipodes.functional import row_blocks, select
+from antipodes.functional import select
 from antipodes.functional.neighbours import nearest_of
 from tests.reference import select as reference
 
@@ -26,8 +26,8 @@ def circle(*degrees: float) -> Tensor:
 def cells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test, once with low blocks."""
     if not request.param:
-        monkeypatch.setattr(row_blocks, "ROWS", 16)
-        monkeypatch.setattr(row_blocks, "CELLS", 0)
+        monkeypatch.setattr(select, "ROWS", 16)
+        monkeypatch.setattr(select, "CELLS", 0)
 
 
 def scene(seed: int, anchors: int = 70, candidates: int = 300, samples: int = 60) -> tuple[Tensor, ...]:
@@ -229,7 +229,7 @@ def test_nothing_is_larger_than_a_block_even_when_all_ids_are_equal() -> None:
         others = torch.full_like(candidate_ids, int(ids[0])) if ids is not anchor_ids else candidate_ids
         with Largest() as largest:
             ring(a, c, ids, others, inner=0.1, outer=0.5)
-        assert largest.entries <= max(2 * row_blocks.ROWS * 500, row_blocks.CELLS)
+        assert largest.entries <= max(2 * select.ROWS * 500, select.CELLS)
 
 
 @pytest.mark.parametrize("case", ["no candidates", "empty slots only", "all the same id"])

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from antipodes.functional.shares import whole_above, whole_below
+from antipodes.functional.select import whole_above, whole_below
 
 
 @pytest.mark.parametrize("count", [1, 10, 30, 99, 100, 1024, 65_536, 1_281_167])

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from antipodes.functional.contrast import contrast
+from antipodes.functional.contrast import contrast, sigmoid_both, sigmoid_sums
 from antipodes.functional.rule import Rule
-from antipodes.functional.sigmoid import sigmoid_both, sigmoid_sums
 from tests.functional.case import Case, assert_same
 from tests.reference import contrast as reference
 

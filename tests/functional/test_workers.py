@@ -9,12 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from antipodes.functional._workers import share_out
-from antipodes.functional.contrast import contrast, contrast_both
-from antipodes.functional.counts import count_above
+from antipodes.functional.contrast import contrast, contrast_both, count_above, sigmoid_sums
 from antipodes.functional.refine import refine
 from antipodes.functional.rule import Rule
-from antipodes.functional.sigmoid import sigmoid_sums
+from antipodes.functional.stream import share_out
 
 COUNT = 90
 IDS = torch.arange(COUNT // 2).repeat(2)
@@ -126,6 +124,6 @@ def _ceiling() -> Rule:
 
 
 def _tile() -> object:
-    from antipodes.functional._tiles import Tile
+    from antipodes.functional.masks import Tile
 
     return Tile(0, slice(0, 1), slice(0, 1), (1, 1), False, None)

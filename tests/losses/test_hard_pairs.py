@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from antipodes import HardPairs
-from antipodes.functional.errors import NotFinite
+from antipodes.functional.tensors import NotFinite
 from antipodes.losses.distances import closest, scale_by_largest, squared_distances
 from tests.ranks import Ranks
 from tests.reference.hard_pairs import hard_pairs as reference

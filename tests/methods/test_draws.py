@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from antipodes.functional import row_blocks
-from antipodes.functional.contrast import contrast
+from antipodes.functional import select
+from antipodes.functional.contrast import Sums, contrast
 from antipodes.functional.rule import Group, Ranks, Rule
-from antipodes.functional.sums import Sums
 from antipodes.methods import draws
 from antipodes.methods.draws import drawn_sums, expected_sums
 from antipodes.pairs import normalise
@@ -141,7 +140,7 @@ def test_nothing_is_larger_than_a_block_or_the_random_numbers() -> None:
     anchors, candidates = (normalise(torch.randn(count, 4, generator=generator)) for count in (600, 500))
     with Largest() as largest:
         sums_of((anchors, candidates, torch.arange(600), torch.arange(500)), [Rule()], 100)
-    assert largest.entries <= max(2 * row_blocks.ROWS * 500, row_blocks.CELLS, 600 * 100)
+    assert largest.entries <= max(2 * select.ROWS * 500, select.CELLS, 600 * 100)
 
 
 def test_refuses_no_draws() -> None:

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from antipodes.cli.train import parse
 from antipodes.encoders.heads import Head
-from antipodes.functional.errors import NotFinite
+from antipodes.functional.tensors import NotFinite
 from antipodes.losses import SoftLabel
 from antipodes.losses.observation import Observation, RefinedLabels
 from antipodes.methods import SANE, Batch, Inputs, Tower, Towers

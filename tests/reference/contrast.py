@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from antipodes.functional.contrast import SigmoidSums, Sums
 from antipodes.functional.rule import Rule
-from antipodes.functional.sigmoid import SigmoidSums
-from antipodes.functional.sums import Sums
 
 Guide = tuple[Tensor, Tensor | None] | None
 

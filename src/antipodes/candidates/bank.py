@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.arguments import check_numbers, check_vectors, checked, number, whole
-from antipodes.functional.errors import NotFinite
+from antipodes.functional.tensors import NotFinite
 from antipodes.pairs import normalise
 from antipodes.seeding import generator
 from antipodes.state import ByRow, SampleTable, sample_count

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from antipodes.distributed import gather, world_size
-from antipodes.functional.positives import paired_similarity
+from antipodes.functional.normalise import paired_similarity
 from antipodes.functional.same_sample import SameSample
 from antipodes.pairs import Guide, PairFacts, Pairs
 

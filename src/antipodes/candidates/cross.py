@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from antipodes.distributed import gather, rank, world_size
-from antipodes.functional._arguments import Extent
-from antipodes.functional._reading import on_host
+from antipodes.functional.checks import Extent
 from antipodes.functional.same_sample import Excluded, SameSample
+from antipodes.functional.tensors import on_host
 from antipodes.pairs import Block, Guide, Identities, PairFacts, Pairs
 
 OWN_IDS = 2**63 - 1

@@ -22,8 +22,7 @@ from antipodes.cli.tables import cell
 from antipodes.cli.train import parse
 from antipodes.evaluation.measures import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.files import refuse_foreign
-from antipodes.functional.knn import knn
-from antipodes.functional.retrieval import first_ranks, recalls
+from antipodes.functional.feature_quality import first_ranks, knn, recalls
 from antipodes.parsing import FORCE, ArgumentParser
 from antipodes.plain_text import printable
 from antipodes.progress import Progress, progress_bar

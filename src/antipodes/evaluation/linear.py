@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from antipodes.evaluation.accuracy import Accuracy, accuracy
 from antipodes.evaluation.splits import stratified_split
-from antipodes.functional.checks import check_features, check_pair, number_classes
+from antipodes.functional.feature_quality import check_features, check_pair, number_classes
 
 # Half decades from 10 to 10^-6, wide on both sides of the optima of features tried so far (0.01 to 0.3).
 STRENGTHS = tuple(10 ** (1 - step / 2) for step in range(15))

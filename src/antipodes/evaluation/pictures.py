@@ -19,7 +19,7 @@ from antipodes.evaluation import figures, maps
 from antipodes.evaluation.compared import ComparedEmbeddings, compared_embeddings, judge_frozen
 from antipodes.evaluation.thresholds import errors, mean_share, policy_thresholds
 from antipodes.evaluation.tiles import AnchorFlags, caption_lines, flagged_tiles, tile
-from antipodes.functional.judge import flagged_block
+from antipodes.functional.masks import flagged_block
 from antipodes.methods import Method
 from antipodes.negatives import FNC, GloFND, Policy
 from antipodes.runs.folder import Run

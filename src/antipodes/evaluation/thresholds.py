@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from antipodes.evaluation.compared import ComparedEmbeddings
-from antipodes.functional.select import kth_largest, top_share
-from antipodes.functional.shares import whole_above
+from antipodes.functional.select import kth_largest, top_share, whole_above
 from antipodes.negatives import FNC, GloFND, Policy
 from antipodes.seeding import generator
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from antipodes.functional.errors import NotFinite
+from antipodes.functional.tensors import NotFinite
 
 
 class Information(NamedTuple):

@@ -20,9 +20,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from antipodes.functional.errors import NotFinite
 from antipodes.functional.normalise import normalise
 from antipodes.functional.same_sample import SameSample
+from antipodes.functional.tensors import NotFinite
 
 Progress = Callable[[int, int], None]
 BLOCK, CELLS = 1024, 2**22

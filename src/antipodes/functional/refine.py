@@ -22,17 +22,15 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from antipodes.functional._arguments import Guide
-from antipodes.functional._compiling import eager_full_precision
-from antipodes.functional._kernel import run
-from antipodes.functional._pair_functions import FAR, LOWEST
-from antipodes.functional._plan import Inputs, Kernel, as_rules, make_plan
-from antipodes.functional._stream import Pass
-from antipodes.functional._teacher import Teacher
-from antipodes.functional._tiles import Tile
-from antipodes.functional._workers import share_out
+from antipodes.functional.checks import Guide
+from antipodes.functional.contrast import run
+from antipodes.functional.dense import FAR, LOWEST
+from antipodes.functional.masks import Tile
+from antipodes.functional.plan import Inputs, Kernel, Teacher, as_rules, make_plan
 from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
+from antipodes.functional.stream import Pass, share_out
+from antipodes.functional.tensors import eager_full_precision
 
 
 class Refined(NamedTuple):

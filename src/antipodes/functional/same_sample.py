@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antipodes.functional._reading import on_host
+from antipodes.functional.tensors import on_host
 
 FEW_CANDIDATES = 2**12  # up to so many they are sorted in place of the anchors, in fewer operations
 FEW_PAIRS = 2**18  # up to so many there is one tile, and comparing all of them is faster than looking for some

@@ -1,6 +1,8 @@
 """Row selections: which candidates of an anchor are its most similar, and between which bounds a share of them lies.
 
-`RowBlocks` computes the similarities block by block. Each row is partitioned, not sorted, while it is in cache: exact,
+`RowBlocks` computes the similarities of 64 anchors (more, if there are few candidates) with all candidates; the full
+matrix never exists. What an anchor may not choose (its own id) is set to -inf, and candidates of a negative id (empty
+queue slots) are left out before the product. Each row is partitioned, not sorted, while it is in cache: exact,
 and tens of times faster than a sort. Other devices take ``torch.topk`` of the block.
 
 Every function takes ``anchors`` (A, D) and ``candidates`` (C, D), both L2-normalised, with ``anchor_ids`` (A,) and
@@ -10,16 +12,149 @@ gradient. Half precision is computed in float32.
 A bound lies midway between the two similarities that it separates, so a kernel that recomputes them with other
 rounding selects the same entries. Equal similarities cannot be separated by a bound: a tie across the edge of a
 selection is selected as a whole.
+
+`bounded` turns a rule's ranks into such bounds, after which every kernel can apply the rule.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from antipodes.functional.row_blocks import RowBlocks
+from antipodes.functional.rule import Bounds, Ranks, Rule
 from antipodes.functional.same_sample import SameSample
+from antipodes.functional.tensors import NotFinite
+
+SLACK = 1e-6
+"""A product such as 0.46 * 100 may come out as 45.99999999999999. What misses a whole number by no more than this is
+taken for it, in one place, so that all who round a share agree."""
+
+
+def whole_below(share: float | Tensor, count: Tensor) -> Tensor:
+    """So many of `count` (A,) are a share, rounded down, int64.
+
+    Example:
+        >>> import torch
+        >>> whole_below(0.9 - 0.44, torch.tensor([100, 10]))  # the difference is 0.45999999999999996
+        tensor([46,  4])
+    """
+    return (share * count.double() + SLACK).floor().long()
+
+
+def whole_above(share: float | Tensor, count: Tensor) -> Tensor:
+    """So many of `count` (A,) are a share, rounded up, int64.
+
+    Example:
+        >>> import torch
+        >>> whole_above(0.07, torch.tensor([100, 10]))  # 0.07 * 100 is 7.000000000000001
+        tensor([7, 1])
+    """
+    return (share * count.double() - SLACK).ceil().long()
+
+
+ROWS, CELLS = 64, 2**17  # a block has so many rows, and more while it has fewer cells
+
+
+class RowBlocks:
+    """The candidates that every anchor may choose from: their number, and their similarities in blocks of rows.
+
+    Args:
+        anchors: (A, D).
+        candidates: (C, D).
+        anchor_ids: (A,) integers.
+        candidate_ids: (C,) integers, negative for empty slots.
+        same_sample: which candidates are of the anchors' own samples, if the caller has found them already.
+    """
+
+    def __init__(
+        self,
+        anchors: Tensor,
+        candidates: Tensor,
+        anchor_ids: Tensor,
+        candidate_ids: Tensor,
+        same_sample: SameSample | None = None,
+    ) -> None:
+        if anchors.ndim != 2 or candidates.ndim != 2 or anchors.shape[1] != candidates.shape[1]:
+            shapes = f"{(*anchors.shape,)} and {(*candidates.shape,)}"
+            raise ValueError(f"anchors (A, D) and candidates (C, D) must be matrices of one width, got {shapes}")
+        if anchor_ids.shape != anchors.shape[:1] or candidate_ids.shape != candidates.shape[:1]:
+            shapes = f"{(*anchor_ids.shape,)} for {len(anchors)} and {(*candidate_ids.shape,)} for {len(candidates)}"
+            raise ValueError(f"every anchor and every candidate needs one id, got {shapes}")
+        self.same_sample = SameSample(anchor_ids, candidate_ids) if same_sample is None else same_sample
+        dtype = torch.promote_types(torch.promote_types(anchors.dtype, candidates.dtype), torch.float32)
+        self.anchors, self.candidates = anchors.detach().to(dtype), candidates.detach().to(dtype)
+        filled = self.same_sample.filled
+        # one pass and no mask: a NaN or an infinity of a candidate that counts reaches the sum
+        broken = [
+            ~self.anchors.sum().isfinite(),
+            ~torch.where(filled, self.candidates.sum(1), 0.0).sum().isfinite(),
+        ]
+        empty, *not_finite = torch.stack([~filled.all(), *broken]).tolist()
+        for name, refused in zip(("anchors", "candidates"), not_finite, strict=True):
+            if refused:
+                raise NotFinite(f"{name} hold NaN or infinite numbers: check the encoder's output before the loss")
+        self.columns: Tensor | None = None
+        if empty:
+            self.columns = filled.nonzero().squeeze(1)
+            self.candidates = self.candidates[self.columns]
+            self.same_sample = self.same_sample.of_candidates(self.columns)
+        self.count = len(self.candidates) - self.same_sample.count
+
+    def per_anchor(self, number: float | Tensor, name: str) -> Tensor:
+        """The number for every anchor, (A,); a float is a share of its candidates."""
+        if isinstance(number, int):
+            return torch.full_like(self.count, number)
+        if isinstance(number, float):
+            if not 0 <= number <= 1:
+                raise ValueError(f"{name} must be in [0, 1] as a share of the candidates, got {number}")
+            return whole_below(number, self.count)
+        if number.shape != self.count.shape or number.is_floating_point():
+            what = f"{(*number.shape,)} of {number.dtype}"
+            raise ValueError(f"{name} must be one integer, or one per anchor ({len(self.count)}), got {what}")
+        return number.to(self.count)
+
+    def share(self, alpha: float | Tensor) -> Tensor:
+        """How many candidates of every anchor are its top share, at least one; none where an anchor's own is 0."""
+        if isinstance(alpha, Tensor):
+            if alpha.shape != self.count.shape or not bool(((alpha >= 0) & (alpha <= 1)).all()):
+                raise ValueError(f"alpha must be one share in [0, 1] per anchor ({len(self.count)}), got {alpha.shape}")
+            return (alpha * self.count.double()).round().long().clamp(min=1).masked_fill(alpha == 0, 0)
+        if not 0 < alpha <= 1:
+            raise ValueError(f"alpha must be in (0, 1], got {alpha}: it is the share of candidates treated as false")
+        return (alpha * self.count.double()).round().long().clamp(min=1)
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield slices of anchors and their similarities, excluded ones -inf, in a buffer that is reused."""
+        if len(self.candidates) == 0:
+            return
+        width = len(self.candidates)
+        height = min(max(ROWS, CELLS // width), len(self.anchors))
+        buffer = self.anchors.new_empty(height * width)
+        for start in range(0, len(self.anchors), max(height, 1)):
+            rows = slice(start, min(start + height, len(self.anchors)))
+            similarities = buffer[: (rows.stop - start) * width].view(-1, width)
+            torch.mm(self.anchors[rows], self.candidates.T, out=similarities)
+            similarities[self.same_sample.pairs(rows)] = -torch.inf
+            yield rows, similarities
+
+    def places(self, first: Tensor, last: Tensor) -> Tensor:
+        """Where the ranks [first, last) of every anchor end and begin, (A, 2) as `edges` takes it; 0, 0 if nowhere."""
+        if bool((first < 0).any()):
+            raise ValueError(f"first must not be negative, got {int(first.min())}: rank 0 is the most similar")
+        last = last.minimum(self.count)
+        # nothing is below the last allowed rank: all columns, so that the row need not be partitioned there
+        places = torch.stack([last.masked_fill(last == self.count, len(self.candidates)), first], dim=1)
+        return places.masked_fill_((first >= last)[:, None], 0)
+
+    def original(self, columns: Tensor) -> Tensor:
+        """Columns of the kept candidates as columns of all candidates; -1 stays."""
+        if self.columns is None or len(self.columns) == 0:
+            return columns
+        return torch.where(columns < 0, columns, self.columns[columns])
 
 
 def kth_largest(
@@ -208,3 +343,54 @@ def _edges_by_top_k(similarities: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor
     end = similarities.new_full((len(similarities), 1), torch.inf)
     largest = torch.cat([end, similarities.topk(width).values, -end], dim=1)
     return largest.gather(1, ranks), largest.gather(1, ranks + 1)
+
+
+def checked(ranks: Ranks, blocks: RowBlocks) -> tuple[Tensor, Tensor]:
+    """The first and last ranks of every anchor, (A,) each.
+
+    Raises:
+        ValueError: if they are something else.
+    """
+    return blocks.per_anchor(ranks.first, "Ranks.first"), blocks.per_anchor(ranks.last, "Ranks.last")
+
+
+def bounded(
+    rules: Sequence[Rule],
+    anchors: Tensor,
+    candidates: Tensor,
+    anchor_ids: Tensor,
+    candidate_ids: Tensor,
+    *,
+    guide: tuple[Tensor, Tensor] | None = None,
+    same_sample: SameSample | None = None,
+) -> tuple[Rule, ...]:
+    """Return the same rules with their ranks as bounds of similarities.
+
+    Args:
+        rules: with or without ranks.
+        anchors: (A, D).
+        candidates: (C, D).
+        anchor_ids: (A,).
+        candidate_ids: (C,).
+        guide: the guide's vectors (A, G) and (C, G), for ranks in its space.
+        same_sample: which candidates are of the anchors' own samples, if that is known.
+
+    Raises:
+        ValueError: for ranks that are neither numbers nor one integer per anchor, or inputs that are not finite.
+    """
+    if not any(rule.ranks for rule in rules):
+        return tuple(rules)
+    spaces: dict[str, RowBlocks] = {}
+    result = []
+    for rule in rules:
+        for ranks in rule.ranks:
+            if ranks.space == "guide" and guide is None:
+                raise ValueError("a rule ranks by the guide's space: give guide=(anchor_guides, candidate_guides)")
+            if ranks.space not in spaces:
+                vectors = guide if ranks.space == "guide" and guide is not None else (anchors, candidates)
+                spaces[ranks.space] = RowBlocks(*vectors, anchor_ids, candidate_ids, same_sample)
+            blocks = spaces[ranks.space]
+            low, high = band(blocks, *checked(ranks, blocks))
+            rule = rule & (Rule(low=low, high=high) if ranks.space == "own" else Rule(guide=Bounds(low, high)))
+        result.append(replace(rule, ranks=()))
+    return tuple(result)

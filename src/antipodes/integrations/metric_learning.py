@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from antipodes import Pairs, Policy
-from antipodes.functional.judge import judge_block
+from antipodes.functional.masks import judge_block
 from antipodes.pairs import normalise
 
 Tuple4 = tuple[Tensor, Tensor, Tensor, Tensor]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from antipodes.functional._compiling import full_precision
+from antipodes.functional.tensors import full_precision
 
 
 def scale_by_largest(features: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from antipodes.functional._reading import read
+from antipodes.functional.tensors import read
 from antipodes.losses.step import Part, Step
 from antipodes.pairs import PairFacts, Pairs, Rule
 

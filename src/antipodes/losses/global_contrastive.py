@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from antipodes.distributed import gather, rank, world_size
-from antipodes.functional.sums import Sums
+from antipodes.functional.contrast import Sums
 from antipodes.losses.distillation import Distillation
 from antipodes.losses.loss import Loss, Reduction, Treatment
 from antipodes.losses.step import Step

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from antipodes.distributed import gather
-from antipodes.functional._compiling import eager_full_precision
-from antipodes.functional.errors import NotFinite
+from antipodes.functional.tensors import NotFinite, eager_full_precision
 from antipodes.losses.base import LossModule
 from antipodes.losses.distances import closest, scale_by_largest, squared_distances
 from antipodes.losses.inputs import Ids, check_embeddings, whole_numbers

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from antipodes.arguments import checked, number
+from antipodes.functional.contrast import Sums
 from antipodes.functional.same_sample import Excluded
-from antipodes.functional.sums import Sums
 from antipodes.losses.step import Part
 from antipodes.pairs import PairFacts, Pairs, Rule
 

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from antipodes.functional.batch_softmax import Views, batch_softmax, fits_batch_softmax
-from antipodes.functional.sums import Sums
+from antipodes.functional.contrast import Sums
+from antipodes.functional.dense import Views, batch_softmax, fits_batch_softmax
 from antipodes.losses.distillation import Distillation
 from antipodes.losses.hardness import Hardness, hardened, split_given
 from antipodes.losses.loss import Contrast, Loss, Reduction, Similarity, Treatment, add_in_log, joined

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from antipodes.arguments import LARGEST, check_vectors, describe, is_dense
 from antipodes.distributed import gather, rank, world_size
-from antipodes.functional._reading import on_host, read
-from antipodes.functional.batch_softmax import Views
-from antipodes.functional.errors import NotFinite
+from antipodes.functional.dense import Views
 from antipodes.functional.normalise import Measured, link, measure
+from antipodes.functional.tensors import NotFinite, on_host, read
 from antipodes.identity import content_ids
 from antipodes.losses.shares import check_shares
 from antipodes.losses.temperature import check_temperature

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from antipodes.functional.sums import Sums
+from antipodes.functional.contrast import Sums
 from antipodes.losses.loss import Loss
 from antipodes.losses.step import Step
 from antipodes.losses.temperature import Temperature

@@ -13,13 +13,10 @@ from torch import Tensor, nn
 
 from antipodes.candidates.batch import batch_pairs, single_view_pairs, small_batch
 from antipodes.distributed import gather, world_size
-from antipodes.functional._compiling import eager_full_precision
-from antipodes.functional._reading import has_zero, on_host
-from antipodes.functional.batch_softmax import Views
-from antipodes.functional.contrast import contrast_both
-from antipodes.functional.errors import NotFinite
+from antipodes.functional.contrast import Sums, contrast_both
+from antipodes.functional.dense import Views
 from antipodes.functional.normalise import Measured
-from antipodes.functional.sums import Sums
+from antipodes.functional.tensors import NotFinite, eager_full_precision, has_zero, on_host
 from antipodes.losses.base import LossModule
 from antipodes.losses.distillation import Distillation
 from antipodes.losses.dot import shrink

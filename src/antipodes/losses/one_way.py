@@ -8,7 +8,7 @@ from typing import Any, get_args
 from torch import Tensor
 
 from antipodes.candidates.cross import make_block
-from antipodes.functional._compiling import eager_full_precision
+from antipodes.functional.tensors import eager_full_precision
 from antipodes.losses.base import LossModule
 from antipodes.losses.inputs import Ids, call_temperature
 from antipodes.losses.loss import Loss

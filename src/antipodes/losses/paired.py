@@ -11,8 +11,8 @@ from torch import Tensor
 from antipodes.arguments import check_vectors, describe, is_dense
 from antipodes.candidates.cross import OWN_IDS, PairedBatch
 from antipodes.distributed import rank
-from antipodes.functional._reading import on_host
 from antipodes.functional.normalise import measure
+from antipodes.functional.tensors import on_host
 from antipodes.losses.inputs import (
     Ids,
     check_embeddings,

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antipodes.functional.sigmoid import sigmoid_both
-from antipodes.functional.sums import Sums
+from antipodes.functional.contrast import Sums, sigmoid_both
 from antipodes.losses.distillation import Distillation
 from antipodes.losses.loss import Contrast, Loss, Reduction, Treatment
 from antipodes.losses.step import Step

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from antipodes.functional._compiling import eager_full_precision, first_order
-from antipodes.functional.errors import NotFinite
+from antipodes.functional.tensors import NotFinite, eager_full_precision, first_order
 
 BLOCK = 1024
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from antipodes.arguments import check_numbers, check_vectors, describe
-from antipodes.functional._compiling import eager_full_precision
+from antipodes.functional.tensors import eager_full_precision
 from antipodes.losses.base import LossModule
 from antipodes.losses.inputs import check_weights, share_of_training
 from antipodes.losses.observation import RefinedLabels

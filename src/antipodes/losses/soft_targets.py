@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from antipodes.arguments import checked
-from antipodes.functional.sums import Sums
+from antipodes.functional.contrast import Sums
 from antipodes.losses.step import Step
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from antipodes.functional.batch_softmax import Views
+from antipodes.functional.dense import Views
 from antipodes.negatives import collapse
 from antipodes.negatives.policy import Numbers
 from antipodes.pairs import Pairs, Rule

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from antipodes.arguments import checked
 from antipodes.distributed import world_size
-from antipodes.functional._compiling import first_order
+from antipodes.functional.tensors import first_order
 from antipodes.schedules import Schedule
 from antipodes.state import ByRow, check_ids, sample_count
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from antipodes.arguments import describe
 from antipodes.candidates.cross import make_block
 from antipodes.distributed import world_size
-from antipodes.functional._compiling import eager_full_precision
 from antipodes.functional.same_sample import SameSample
+from antipodes.functional.tensors import eager_full_precision
 from antipodes.losses.base import LossModule
 from antipodes.losses.inputs import Ids, call_temperature, check_embeddings, check_weights
 from antipodes.losses.loss import Loss

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from antipodes.functional._arguments import Extent
-from antipodes.functional._reading import on_host, span_on_host, spans
-from antipodes.functional.errors import NotFinite
+from antipodes.functional.checks import Extent
 from antipodes.functional.normalise import Measured
+from antipodes.functional.tensors import NotFinite, on_host, span_on_host, spans
 
 NOT_FINITE = "z1 or z2 hold NaN or infinite numbers: check the encoder's output before the loss"
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from antipodes.candidates.bank import MemoryBank
 from antipodes.distributed import rank, world_size
-from antipodes.functional.sums import Sums
+from antipodes.functional.contrast import Sums
 from antipodes.losses import Loss
 from antipodes.methods.batch import Batch
 from antipodes.methods.draws import drawn_sums, expected_sums

@@ -17,14 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antipodes.functional._arguments import Guide, checked_guide
-from antipodes.functional.contrast import contrast
-from antipodes.functional.judge import judge_block
-from antipodes.functional.ranks import checked
-from antipodes.functional.row_blocks import RowBlocks
+from antipodes.functional.checks import Guide, checked_guide
+from antipodes.functional.contrast import Sums, contrast
+from antipodes.functional.masks import judge_block
 from antipodes.functional.rule import Rule
-from antipodes.functional.select import within
-from antipodes.functional.sums import Sums
+from antipodes.functional.select import RowBlocks, checked, within
 
 
 def drawn_sums(

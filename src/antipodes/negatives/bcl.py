@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from antipodes.functional.sums import Sums
+from antipodes.functional.contrast import Sums
 from antipodes.negatives.policy import Needs, Policy
 from antipodes.pairs import Pairs, Ranks, Rule
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from antipodes.functional.sums import Sums
+from antipodes.functional.contrast import Sums
 from antipodes.negatives.debias import debias, harden
 from antipodes.negatives.policy import Needs, Numbers, Policy
 from antipodes.pairs import Pairs, Rule

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from antipodes.functional.judge import flagged_block
+from antipodes.functional.masks import flagged_block
 from antipodes.pairs import Pairs, Rule
 
 _BLOCK = 512  # anchors whose similarities are in memory at once

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from antipodes.distributed import gather
-from antipodes.functional._reading import on_host
 from antipodes.functional.select import top_share
+from antipodes.functional.tensors import on_host
 from antipodes.negatives.policy import Alpha, Needs, Numbers, Policy, check_shares
 from antipodes.negatives.quantile_step import Moments, adam_step, quantile_gradient
 from antipodes.pairs import Pairs, Rule

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from torch import Tensor, nn
 
 from antipodes.arguments import checked
-from antipodes.functional.sums import Sums
+from antipodes.functional.contrast import Sums
 from antipodes.negatives.flags import Flags, find_flags
 from antipodes.pairs import Block, Pairs, Rule
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from antipodes import schedules
-from antipodes.functional.shares import whole_below
+from antipodes.functional.select import whole_below
 from antipodes.negatives.collapse import NARROW, negative_similarity
 from antipodes.negatives.policy import Needs, Numbers, Policy, Receives
 from antipodes.pairs import Pairs, Ranks, Rule

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from antipodes.functional.errors import NotFinite
+from antipodes.functional.tensors import NotFinite
 from antipodes.studies.code import changed, runner_digests
 from antipodes.studies.definition import Options, Study, Trial
 from antipodes.studies.grid import refuse_change, write_content

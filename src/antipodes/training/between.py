@@ -9,8 +9,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from antipodes.data import Samples, subset
-from antipodes.functional.knn import knn
-from antipodes.functional.retrieval import recall_both_ways
+from antipodes.functional.feature_quality import knn, recall_both_ways
 from antipodes.guides import RunGuide
 from antipodes.methods import Method
 from antipodes.negatives import Policy

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from antipodes.data.loader import Loaded
 from antipodes.distributed import gather
-from antipodes.functional.errors import NotFinite
+from antipodes.functional.tensors import NotFinite
 from antipodes.guides import RunGuide
 from antipodes.methods import Batch
 from antipodes.negatives.judging import summarise_flags

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from antipodes.evaluation.accuracy import accuracy
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.subject import Subject
-from antipodes.functional.checks import check_pair, number_classes
-from antipodes.functional.knn import neighbours, votes
+from antipodes.functional.feature_quality import check_pair, neighbours, number_classes, votes
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from antipodes.data.augment import Augmentation
 from antipodes.evaluation.measures import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.subject import Subject
-from antipodes.functional.retrieval import first_ranks, recalls
+from antipodes.functional.feature_quality import first_ranks, recalls
 from antipodes.runs.views import build_augmentation
 from antipodes.seeding import generator
 

@@ -14,7 +14,7 @@ from antipodes.evaluation.accuracy import Accuracy, accuracy
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.splits import stratified_split
 from antipodes.evaluation.subject import Subject
-from antipodes.functional.checks import number_classes
+from antipodes.functional.feature_quality import number_classes
 from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.towers import tower_network
 from antipodes.seeding import generator

@@ -9,7 +9,7 @@ from statistics import fmean
 from antipodes.data import Samples
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.subject import Subject
-from antipodes.functional.retrieval import first_ranks_of_pairs, recall_both_ways, recalls
+from antipodes.functional.feature_quality import first_ranks_of_pairs, recall_both_ways, recalls
 from antipodes.runs.towers import PairedFeatures, paired_features, text_pairs
 
 

@@ -10,7 +10,7 @@ from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.protocols.linear import probe_all
 from antipodes.evaluation.splits import class_balanced_subset, used_share
 from antipodes.evaluation.subject import Subject
-from antipodes.functional.checks import check_pair
+from antipodes.functional.feature_quality import check_pair
 
 
 @dataclass(frozen=True)

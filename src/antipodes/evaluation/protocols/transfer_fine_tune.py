@@ -9,7 +9,7 @@ from antipodes.evaluation.protocols.fine_tune import FineTune, LabelledSplits
 from antipodes.evaluation.protocols.transfer import custom_metric, labelled_splits
 from antipodes.evaluation.splits import class_balanced_subset, used_share
 from antipodes.evaluation.subject import Subject
-from antipodes.functional.checks import number_classes
+from antipodes.functional.feature_quality import number_classes
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,8 @@
-"""Kernels in other people's steps: outside compiled graphs, in full precision, and with first derivatives only."""
+"""What all functions here share: few reads from devices, full precision, first derivatives only, and `NotFinite`.
+
+On a GPU every reading of a number makes the program wait, so numbers are read in one go, and seldom. Losses and kernels
+run outside of compiled graphs and with autocast off.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,53 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+
+
+class NotFinite(ValueError):
+    """Embeddings hold NaN or infinite numbers: in a training run, the sign that it has diverged."""
+
+
+def on_host(tensor: Tensor) -> bool:
+    """Return True if reading values from the tensor needs no device synchronisation."""
+    return tensor.device.type == "cpu"
+
+
+def read(*numbers: Tensor) -> list[float]:
+    """Return the numbers of tensors that hold one each, in one go."""
+    if len(numbers) < 2 or on_host(numbers[0]):
+        return [number.item() for number in numbers]
+    every: list[float] = torch.stack([number.detach().double() for number in numbers]).tolist()
+    return every
+
+
+def has_zero(numbers: Tensor) -> bool:
+    """Whether one of the numbers is 0."""
+    return not bool(numbers.numpy().all() if on_host(numbers) else numbers.all())
+
+
+class Span(NamedTuple):
+    """The smallest and the largest number of a tensor, NaN if it holds one, and whether they are known to differ."""
+
+    lowest: float
+    highest: float
+    distinct: bool = False
+
+
+def spans(*tensors: Tensor) -> list[Span]:
+    """Return the smallest and the largest number of each tensor, in one go."""
+    numbers = read(*(end for tensor in tensors for end in torch.aminmax(tensor)))
+    return [Span(lowest, highest) for lowest, highest in zip(numbers[::2], numbers[1::2], strict=True)]
+
+
+def span_on_host(ids: Tensor) -> Span:
+    """Return the smallest and the largest of whole numbers (B,) on the host, and whether no number comes twice."""
+    numbers = ids.numpy().tolist()  # of a batch: arrays take longer to look at
+    return Span(min(numbers), max(numbers), len(set(numbers)) == len(numbers))
+
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

@@ -1,8 +1,10 @@
-"""Masks: what a rule says about a block of pairs. This is the one place where a rule gets its meaning.
+"""Masks: what a rule says about a tile of pairs. This is the one place where a rule gets its meaning.
 
-1. `compile_rule` turns a rule into factors: comparisons of a similarity with a bound, or of two group numbers.
-2. A pair passes a mask when it passes every factor of it and is not listed. `keep_mask` writes 1 where a pair stays in
+1. The (A, C) matrix of pairs is cut into tiles, small enough that a few of them fit into a processor's cache.
+2. `compile_rule` turns a rule into factors: comparisons of a similarity with a bound, or of two group numbers.
+3. A pair passes a mask when it passes every factor of it and is not listed. `keep_mask` writes 1 where a pair stays in
    the denominator (W of the rule) and 0 elsewhere; `pull_mask` writes how much a kept pair is pulled (Y of the rule).
+4. `judge_block` answers the same for a block of similarities, for those who look at pairs one by one.
 
 Masks are floating-point blocks in the dtype of the similarities: on a CPU a comparison or a product of those costs a
 tenth of a nanosecond per pair, boolean blocks cost five to thirty times as much.
@@ -10,15 +12,125 @@ tenth of a nanosecond per pair, boolean blocks cost five to thirty times as much
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from antipodes.functional._reading import on_host
-from antipodes.functional._tiles import Buffers, Listing, Tile
 from antipodes.functional.rule import Bounds, Group, Rule, binding
+from antipodes.functional.tensors import on_host
+
+CPU_EDGE, DEVICE_EDGE = 448, 4096
+"""The largest edge of a tile on a CPU, where a few tiles then fit into a core's cache, and on other devices."""
+
+
+class Tile(NamedTuple):
+    """A block of pairs: some anchors with some candidates.
+
+    Attributes:
+        number: its number among the tiles.
+        rows: the anchors.
+        columns: the candidates.
+        shape: (h, w), how many of both.
+        mirrored: whether the tile also stands for its mirror image below the diagonal.
+        excluded: flat positions in the tile of pairs that never count, or None.
+    """
+
+    number: int
+    rows: slice
+    columns: slice
+    shape: tuple[int, int]
+    mirrored: bool
+    excluded: Tensor | None
+
+
+class Listing:
+    """A list of single pairs, sorted by row, from which every tile takes its own.
+
+    Args:
+        rows: (L,) the anchors of the pairs.
+        columns: (L,) their candidates.
+    """
+
+    def __init__(self, rows: Tensor, columns: Tensor) -> None:
+        self.order = np.argsort(rows.cpu().numpy(), kind="stable")
+        self.rows, self.columns = rows.cpu().numpy()[self.order], columns.cpu().numpy()[self.order]
+        self.device = rows.device
+
+    def places(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor] | None:
+        """Return the flat positions in a tile of the pairs that lie in it, and their places in the list; or None."""
+        start, stop = np.searchsorted(self.rows, (rows.start, rows.stop))
+        column = self.columns[start:stop]
+        inside = (column >= columns.start) & (column < columns.stop)
+        if not inside.any():
+            return None
+        row = self.rows[start:stop][inside] - rows.start
+        flat = row * (columns.stop - columns.start) + column[inside] - columns.start
+        return torch.from_numpy(flat).to(self.device), torch.from_numpy(self.order[start:stop][inside]).to(self.device)
+
+
+def whole(anchors: int, candidates: int) -> Tile:
+    """Return one tile of all pairs."""
+    return Tile(0, slice(0, anchors), slice(0, candidates), (anchors, candidates), False, None)
+
+
+def cut(
+    anchors: int, candidates: int, height: int, width: int, halved: bool, excluded: Listing | None
+) -> tuple[Tile, ...]:
+    """Cut all pairs into tiles.
+
+    Args:
+        anchors: the number of anchors.
+        candidates: the number of candidates.
+        height: how many anchors are in a tile.
+        width: how many candidates are in a tile.
+        halved: whether the anchors are the candidates and tiles below the diagonal are left out.
+        excluded: pairs that never count.
+    """
+    tiles: list[Tile] = []
+    for start in range(0, anchors, height):
+        rows = slice(start, min(start + height, anchors))
+        first, edges = 0, []
+        if halved:
+            edges, first = [(start, rows.stop)], rows.stop
+        edges += [(left, min(left + width, candidates)) for left in range(first, candidates, width)]
+        for left, right in edges:
+            columns = slice(left, right)
+            inside = None if excluded is None else excluded.places(rows, columns)
+            positions = None if inside is None else inside[0]
+            shape = (rows.stop - start, right - left)
+            tiles.append(Tile(len(tiles), rows, columns, shape, halved and left != start, positions))
+    return tuple(tiles)
+
+
+def edges(anchors: int, candidates: int, most: int) -> tuple[int, int]:
+    """Return the height and width of tiles of at most that edge, such that none of them is a narrow rest."""
+    height, width = (
+        8 * math.ceil(count / math.ceil(count / most) / 8) if count else 1 for count in (anchors, candidates)
+    )
+    return height, width
+
+
+class Buffers:
+    """Matrices by name that tiles use one after the other: fresh memory for each tile costs more than its sums."""
+
+    def __init__(self, cells: int, like: Tensor) -> None:
+        self.cells = cells
+        self.like = like
+        self.pool: dict[str, Tensor] = {}
+        self.views: dict[tuple[str, tuple[int, int]], Tensor] = {}
+
+    def __call__(self, name: str, shape: tuple[int, int]) -> Tensor:
+        """Return the buffer of that name in that shape; what it holds is left over from the tile before."""
+        view = self.views.get((name, shape))
+        if view is None:
+            if name not in self.pool:
+                self.pool[name] = self.like.new_empty(self.cells)
+            view = self.views[name, shape] = self.pool[name][: shape[0] * shape[1]].view(shape)
+        return view
 
 
 class Factor(NamedTuple):
@@ -215,3 +327,68 @@ def _passes(factors: tuple[Factor, ...], block: Block, mirror: bool, name: str, 
         if number:
             out.mul_(target)
     return out
+
+
+class Judged(NamedTuple):
+    """What a rule does with a block of pairs, (b, C) of booleans each.
+
+    Attributes:
+        kept: pairs that stay in the denominator: neither ignored nor dropped.
+        pulled: kept pairs that are positives as well.
+    """
+
+    kept: Tensor
+    pulled: Tensor
+
+
+def judge_block(
+    rule: Rule, similarities: Tensor, rows: slice | None = None, *, guide_similarities: Tensor | None = None
+) -> Judged:
+    """Say which pairs of a block a rule keeps and pulls, exactly as the kernel does it, tile by tile.
+
+    The rule knows nothing of samples: whoever asks takes out the anchors' own and empty slots. Its ranks must have
+    become bounds (`bounded`), since a block need not show all candidates.
+
+    Args:
+        rule: of A anchors and C candidates.
+        similarities: (b, C) of some anchors with all candidates.
+        rows: which anchors, a slice of b of them with a start and a stop. None: all.
+        guide_similarities: (b, C) in the guide's space, for a rule that looks at it.
+
+    Raises:
+        ValueError: if the rule has ranks, or looks at a guide that is not given.
+
+    Example:
+        >>> rule = Rule(ceiling=torch.tensor([0.5, 0.9]))
+        >>> judge_block(rule, torch.tensor([[0.1, 0.8], [0.1, 0.8]])).kept
+        tensor([[ True, False],
+                [ True,  True]])
+    """
+    if rule.ranks:
+        raise ValueError("ranks mean nothing in a block: turn them into bounds first, with `bounded`")
+    if rule.needs_guide and guide_similarities is None:
+        raise ValueError("the rule looks at the guide's space: give guide_similarities")
+    rule = rule if rows is None else rule.of_anchors(rows)
+    height, width = similarities.shape
+    tile = whole(height, width)
+    mask = compile_rule(rule, lambda bound: bound, (tile,), similarities.dtype)
+    buffers = Buffers(height * width, similarities)
+    block = Block(tile, similarities.detach(), None if guide_similarities is None else guide_similarities.detach())
+    keep = keep_mask(mask, block, False, buffers)
+    if not mask.pulls:
+        return Judged(keep > 0, torch.zeros_like(keep, dtype=torch.bool))
+    return Judged(keep > 0, pull_mask(mask, block, False, keep, buffers) > 0)
+
+
+def flagged_block(
+    rule: Rule, similarities: Tensor, rows: slice | None = None, *, guide_similarities: Tensor | None = None
+) -> Tensor:
+    """Say which pairs of a block a rule calls false negatives, whether it drops or pulls them, (b, C) of booleans.
+
+    The arguments are those of `judge_block`; what the rule ignores makes no difference.
+
+    Example:
+        >>> flagged_block(Rule(ceiling=torch.tensor([0.5])), torch.tensor([[0.1, 0.8]]))
+        tensor([[False,  True]])
+    """
+    return judge_block(rule.flags().attract(), similarities, rows, guide_similarities=guide_similarities).pulled

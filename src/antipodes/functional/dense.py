@@ -5,7 +5,7 @@ Forward, for each direction and rule:
 1. s = anchors candidates^T and z = s / tau, (A, C); the second of two directions takes the transpose.
 2. The masks W (kept) and Y (pulled), (A, C).
 3. log_sum_i = log sum_k W_ik e^{z_ik}, kept_i = sum_k W_ik, pulled_sum_i = sum_k Y_ik s_ik, pulled_i = sum_k Y_ik; or
-   another function of the pair in the place of e^z and s, see `_pair_functions`.
+   another function of the pair in the place of e^z and s, see `PairFunction`.
 
 Backward, from the gradients of these sums:
 
@@ -13,29 +13,94 @@ Backward, from the gradients of these sums:
 2. Anchors receive G candidates and candidates G^T anchors; the temperature receives -sum_ik G_ik s_ik / tau.
 
 Memory is O(A x C), so it is chosen for few pairs, where a step pays by the operation and not by the pair.
+
+`batch_softmax` makes normalising, these sums, the similarity of the positives and a softplus one operation of autograd,
+for a small batch with itself: as one the loss of 64 samples takes 1.4 times as long as an unchecked dense formula, as
+four 1.8 times. (That is 0.7 % of a training step of resnet8-slim.)
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from antipodes.functional._masks import Block, Mask, keep_mask, pull_mask
-from antipodes.functional._pair_functions import (
-    FAINT,
-    FAR,
-    LOWEST,
-    NOTHING,
-    TINY,
-    VANISHED,
-    largest,
-    pair_slopes,
-    pair_values,
-)
-from antipodes.functional._plan import Direction, Plan
-from antipodes.functional._tiles import Buffers, whole
+from antipodes.functional.masks import Block, Buffers, Mask, keep_mask, pull_mask, whole
+from antipodes.functional.normalise import Measured, link, unlinked
+from antipodes.functional.plan import Direction, PairFunction, Plan, few_pairs, plan_batch
+from antipodes.functional.rule import Rule
+from antipodes.functional.same_sample import SameSample
+from antipodes.functional.tensors import first_order
+
+
+def pair_values(
+    function: PairFunction, logits: Tensor, added: Tensor | None, pulls: bool, out: Tensor, buffers: Buffers
+) -> tuple[Tensor | None, Tensor]:
+    """Return what is summed over kept pairs, or None for nothing, and over pulled pairs, (h, w) each.
+
+    For `softmax` and `none` the second matrix is the logits themselves: a sum of s is tau times a sum of logits.
+
+    Args:
+        function: the function of a pair.
+        logits: (h, w) similarities divided by the temperature.
+        added: what is added to the logits: the bias, (), or the offsets of the candidates, (w,).
+        pulls: whether the second matrix is needed.
+        out: (h, w) where the first matrix is written; it may be the logits, if these are not needed any more.
+        buffers: where the others are written.
+    """
+    if function == "none":
+        return None, logits
+    shape = (logits.shape[0], logits.shape[1])
+    z = logits if added is None else torch.add(logits, added, out=out)
+    if function == "softmax":
+        return torch.exp(z, out=out), logits
+    # softplus(z) = max(z, 0) + log(1 + e^-|z|), and softplus(-z) has the same second term: nothing overflows
+    rest = torch.abs(z, out=buffers("rest", shape)).neg_().exp_().log1p_()
+    opposite = logits
+    if pulls and function == "sigmoid":
+        opposite = torch.neg(z, out=buffers("opposite", shape)).clamp_(min=0.0).add_(rest)
+    return torch.clamp(z, min=0.0, out=out).add_(rest), opposite
+
+
+def pair_slopes(
+    function: PairFunction, logits: Tensor, added: Tensor | None, pulls: bool, out: Tensor, buffers: Buffers
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the derivatives of both values by the logit, (h, w) each; None stands for 1. Arguments: `pair_values`."""
+    if function == "none":
+        return None, None
+    z = logits if added is None else torch.add(logits, added, out=out)
+    if function == "softmax":
+        return torch.exp(z, out=out), None
+    slope = torch.sigmoid(z, out=out)
+    return slope, torch.sub(slope, 1.0, out=buffers("opposite", (z.shape[0], z.shape[1]))) if pulls else None
+
+
+FAR = 1e30
+"""So far below all others are the logits of pairs that do not count: e^-FAR is 0, and 0 times FAR is still 0."""
+
+LOWEST = -1e29
+"""The peak of an anchor that keeps nothing: below all logits, and above those that are FAR below."""
+
+VANISHED, TINY = -60.0, 1e-26
+"""No logit counts as further below its anchor's peak than e^VANISHED < TINY: exponentials that underflow are slow."""
+
+NOTHING = {torch.float32: 1e-26, torch.float64: 1e-270}
+"""Below every sum of exponentials of something, and so far from 0 that dividing by it does not overflow."""
+
+FAINT = 1e-11
+"""Gradients so much smaller than the largest count as zero: times exponentials they would underflow."""
+
+
+def largest(grads: Sequence[Tensor | None]) -> Tensor:
+    """Return the largest absolute value of these gradients, (), or 1 if all are zero.
+
+    Gradients of pairs are computed relative to it: those of a loss near zero would underflow as products.
+    """
+    top = torch.stack([each.abs().max() for each in grads if each is not None and each.numel()]).max()
+    return torch.where(top > 0, top, 1.0)
+
 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 """Of the anchors, the candidates, the temperature and the bias; None where there is none."""
@@ -262,3 +327,105 @@ def _join(total: Tensor | None, part: Tensor | None, turned: bool) -> Tensor | N
         return total
     part = part.T if turned else part
     return part if total is None else total + part
+
+
+class Views(NamedTuple):
+    """Both views of a small batch, as they were given and at length 1.
+
+    Attributes:
+        first: (b, D) with gradient, of any length.
+        second: (b, D) likewise.
+        measured: Both at length 1, first views before second ones, with their lengths.
+    """
+
+    first: Tensor
+    second: Tensor
+    measured: Measured
+
+    def linked(self) -> Tensor:
+        """The views at length 1 with their gradient, (2b, D)."""
+        return link(torch.cat((self.first, self.second)), self.measured)
+
+
+class BatchLosses(NamedTuple):
+    """The loss of every view, and how many pairs it was made of.
+
+    Attributes:
+        losses: (2b,) softplus(log_sum - positive / temperature).
+        kept: (2b,) the number of pairs; None where all views of other samples are kept, of samples known to differ.
+    """
+
+    losses: Tensor
+    kept: Tensor | None
+
+
+def fits_batch_softmax(views: Tensor, temperature: float) -> bool:
+    """Return True if the views (2b, D) are few enough for the dense kernel."""
+    return temperature > 0 and few_pairs(views.shape[0], views.shape[0])
+
+
+def batch_softmax(
+    views: Views, product: Tensor, same_sample: SameSample, temperature: float, rule: Rule
+) -> BatchLosses:
+    """Return the softmax loss of every view against the other views of the batch.
+
+    1. Sum e^{s / temperature} over what the rule keeps, as `contrast` does.
+    2. The loss is softplus(log_sum - positive / temperature), with the other view of the sample as the positive.
+    3. In the backward pass the gradient of the views at length 1 is turned into that of the views as they were given.
+
+    Args:
+        views: Those of a batch for which `fits_batch_softmax` holds.
+        product: (2b, 2b) their similarities without gradient.
+        same_sample: Which of them are of one sample.
+        temperature: A positive number.
+        rule: Which pairs are kept, by similarity or by group.
+
+    Example:
+        >>> from antipodes.functional.normalise import measure
+        >>> first, ids = torch.eye(2), torch.arange(2).repeat(2)
+        >>> views = Views(first, first, measure(first.repeat(2, 1)))
+        >>> batch_softmax(views, torch.eye(2).repeat(2, 2), SameSample(ids), 1.0, Rule()).losses
+        tensor([0.5514, 0.5514, 0.5514, 0.5514])
+    """
+    unit, _, divisor, _ = views.measured
+    plan = plan_batch(product, same_sample, temperature, rule)
+    known = (unit, divisor, temperature, plan)
+    losses, kept = _BatchSoftmax.apply(views.first, views.second, *known)  # type: ignore[no-untyped-call]
+    everyone = same_sample.halves and plan.directions[0].masks[0].keeps_all
+    return BatchLosses(losses, None if everyone else kept)
+
+
+class _BatchSoftmax(torch.autograd.Function):
+    """The losses (2b,) and numbers kept (2b,) of views (b, D) each, by the dense kernel."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, first: Tensor, second: Tensor, unit: Tensor, divisor: Tensor, temperature: float, plan: Plan
+    ) -> tuple[Tensor, Tensor]:
+        tau = unit.new_tensor(temperature)
+        (log_sum, kept, _, _), ctx.saved = forward(plan, unit, unit, tau, None)
+        positive = ctx.saved.similarities.diagonal(first.shape[0])
+        margins = torch.sub(log_sum[0], torch.cat((positive, positive)), alpha=1.0 / temperature)
+        ctx.plan = plan
+        ctx.save_for_backward(unit, divisor, tau, margins)
+        ctx.set_materialize_grads(False)
+        kept = kept[0]
+        ctx.mark_non_differentiable(kept)
+        return torch.nn.functional.softplus(margins), kept
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, on_losses: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+        if on_losses is None:
+            return (None,) * 6
+        unit, divisor, tau, margins = ctx.saved_tensors
+        half = unit.shape[0] // 2
+        pushed = margins.sigmoid().mul_(on_losses)  # of each loss by its log sum, and the opposite by its positive
+        grads, wanted = (pushed[None], None, None, None), (True, False, False, False)
+        on_views = backward(ctx.plan, ctx.saved, unit, unit, tau, None, grads, wanted)[0]
+        assert on_views is not None  # the anchors want one
+        both = (pushed[:half] + pushed[half:]).div_(tau)[:, None]  # each view is the other's positive
+        on_views[:half].addcmul_(both, unit[half:], value=-1)
+        on_views[half:].addcmul_(both, unit[:half], value=-1)
+        raw = unlinked(on_views, unit, divisor)
+        return raw[:half], raw[half:], None, None, None, None

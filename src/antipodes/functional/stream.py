@@ -7,31 +7,93 @@ second of two directions, or above the diagonal when the candidates are the anch
 Where |s| / tau is small (`Plan.shift`), sums of e^z simply add up. Otherwise every anchor has a peak, the largest logit
 that it has kept so far; exponentials are relative to it, and what was added up before is scaled when it rises.
 
-Backward. The tiles are computed again rather than stored. A tile's gradient G (h, w), see `_dense`, is added up over
+Backward. The tiles are computed again rather than stored. A tile's gradient G (h, w), see `dense`, is added up over
 all rules and both directions before its two products, with the candidates and with the anchors. Where the candidates (a
 queue, a bank) take no gradient, sums of e^z candidate, (A, D), are collected in the forward pass, and no second pass is
 needed.
 
 The gradient of the temperature needs no pass: sum_k G_ik s_ik is the product of anchor i and its gradient.
 
-Tiles are shared out among threads (`_workers`), each with sums of its own.
+Tiles are shared out among threads, each with sums of its own. torch would share out every operation of every tile, and
+all threads would wait for each other after each; next to other programs some thread is always late. Here every thread
+does its tiles alone, and is waited for once. Which tiles it has is fixed, so sums come out the same every time.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Self
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from antipodes.functional._dense import Gradients
-from antipodes.functional._masks import Block, Mask, keep_mask, pull_mask
-from antipodes.functional._pair_functions import FAINT, FAR, LOWEST, VANISHED, largest, pair_slopes, pair_values
-from antipodes.functional._plan import Direction, Plan
-from antipodes.functional._tiles import Buffers, Tile
-from antipodes.functional._workers import share_out
+from antipodes.functional.dense import FAINT, FAR, LOWEST, VANISHED, Gradients, largest, pair_slopes, pair_values
+from antipodes.functional.masks import Block, Buffers, Mask, Tile, keep_mask, pull_mask
+from antipodes.functional.plan import Direction, Plan
+
+Result = TypeVar("Result")
+
+MOST = 8  # each has sums and gradients of its own: more of them would take memory, so they get more threads instead
+
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+
+
+def workers(device: torch.device) -> int:
+    """How many share the tiles of a pass: as many as torch has threads here."""
+    return min(torch.get_num_threads(), MOST) if device.type == "cpu" else 1
+
+
+def share_out(tiles: Sequence[Tile], device: torch.device, part: Callable[[Sequence[Tile]], Result]) -> list[Result]:
+    """Do the tiles in parts, one for every worker, and return what the parts came to, in a fixed order.
+
+    Args:
+        tiles: All of them.
+        device: Where the numbers are.
+        part: Does some of the tiles, without gradient; it must not change anything that another part looks at.
+    """
+    count = max(1, min(workers(device), len(tiles)))
+    if count == 1:
+        return [part(tiles)]
+    threads, pool = torch.get_num_threads(), _pool(count - 1)
+    each = max(1, threads // count)
+    own, *rest = _even(tiles, count)
+    others = [pool.submit(_alone, part, theirs, each) for theirs in rest]
+    torch.set_num_threads(each)
+    try:
+        first = part(own)
+    finally:
+        wait(others)
+        torch.set_num_threads(threads)  # also for threads that do not exist yet, which the workers have spoken for
+    return [first, *(other.result() for other in others)]
+
+
+def _even(tiles: Sequence[Tile], count: int) -> list[list[Tile]]:
+    """Deal the tiles out so that everybody has about as many pairs: the largest first, to who has least."""
+    shares: list[list[Tile]] = [[] for _ in range(count)]
+    pairs = [0] * count
+    for tile in sorted(tiles, key=lambda tile: tile.shape[0] * tile.shape[1], reverse=True):
+        least = pairs.index(min(pairs))
+        shares[least].append(tile)
+        pairs[least] += tile.shape[0] * tile.shape[1]
+    return shares
+
+
+def _alone(part: Callable[[Sequence[Tile]], Result], tiles: Sequence[Tile], threads: int) -> Result:
+    """Do a part in a worker: threads are counted, and gradients switched off, for each by itself."""
+    torch.set_num_threads(threads)
+    with torch.no_grad():
+        return part(tiles)
+
+
+def _pool(count: int) -> ThreadPoolExecutor:
+    """So many workers; a forked process has none of its parent's."""
+    key = os.getpid(), count
+    if key not in _pools:
+        _pools[key] = ThreadPoolExecutor(count, "antipodes")
+    return _pools[key]
 
 
 class Reading(NamedTuple):

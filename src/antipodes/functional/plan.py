@@ -9,13 +9,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from antipodes.functional._arguments import (
+from antipodes.functional.checks import (
     Extent,
     Guide,
     Questions,
@@ -27,17 +27,66 @@ from antipodes.functional._arguments import (
     checked_temperature,
     not_finite,
 )
-from antipodes.functional._masks import Factor, Mask, compile_rule
-from antipodes.functional._pair_functions import PairFunction
-from antipodes.functional._reading import on_host
-from antipodes.functional._teacher import Teacher
-from antipodes.functional._tiles import CPU_EDGE, DEVICE_EDGE, Listing, Tile, cut, edges, whole
-from antipodes.functional.ranks import bounded
+from antipodes.functional.masks import (
+    CPU_EDGE,
+    DEVICE_EDGE,
+    Factor,
+    Listing,
+    Mask,
+    Tile,
+    compile_rule,
+    cut,
+    edges,
+    whole,
+)
 from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import FEW_PAIRS, SameSample
+from antipodes.functional.select import bounded
+from antipodes.functional.tensors import on_host
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """The weights w_ik = exp(t_i . k_k / T - reference_i) of pulled pairs, at most 1, as constants.
+
+    Attributes:
+        vectors: (A, G) the teacher's vector t of every anchor, divided by the teacher's temperature T.
+        candidates: (C, G) the candidates k as the teacher sees them; a zero vector is unknown and weighs 0.
+        reference: (R, A) what weights are relative to, by rule; infinite for an anchor whose weights are all 0.
+    """
+
+    vectors: Tensor
+    candidates: Tensor
+    reference: Tensor
+
+    def of_candidates(self, positions: Tensor) -> Teacher:
+        """Return the teacher for the candidates at these positions."""
+        return replace(self, candidates=self.candidates[positions])
+
+    def logits(self, rows: slice, columns: slice, out: Tensor) -> Tensor:
+        """Return t_i . k_k / T (h, w) of some anchors and candidates."""
+        return torch.mm(self.vectors[rows], self.candidates[columns].T, out=out)
+
+    def weights(self, rule: int, rows: slice, columns: slice, out: Tensor) -> Tensor:
+        """Return the weights (h, w) of some anchors and candidates under a rule."""
+        said = self.logits(rows, columns, out).sub_(self.reference[rule, rows, None])
+        known = self.candidates[columns].any(1).to(said.dtype)
+        return said.clamp_(max=0.0).exp_().mul_(known)
+
 
 Kernel = Literal["auto", "dense", "stream"]
 """How pairs are summed: all at once as a matrix, tile by tile, or whichever is faster for their number."""
+
+PairFunction = Literal["softmax", "sigmoid", "soft sigmoid", "none"]
+"""What is summed over pairs: functions of a pair's logit z = s / tau.
+
+| function | summed over kept pairs | summed over pulled pairs |
+|---|---|---|
+| `softmax` | e^z, and then the logarithm is taken | s |
+| `sigmoid` | softplus(z) of kept pairs that are not pulled | softplus(-z) |
+| `soft sigmoid` | softplus(z) of all kept pairs | nothing |
+| `none` | nothing | s |
+"""
 
 Shift = Literal["none", "peak"]
 """What is subtracted from an anchor's logits before their exponentials: nothing, or the largest of those it keeps.
