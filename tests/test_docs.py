@@ -19,7 +19,7 @@ from PIL import Image
 
 import antipodes
 from antipodes.__main__ import COMMANDS
-from antipodes.evaluation.names import PROTOCOLS
+from antipodes.evaluation.protocol import PROTOCOLS
 from antipodes.losses import TreatmentName
 from antipodes.registry import NAMES
 from tests.test_rooms import ALLOWED

@@ -167,7 +167,7 @@ def map_figure(gains: Sequence[Gain]) -> Figure:
         ValueError: if matplotlib is missing.
     """
     from antipodes.evaluation import figures
-    from antipodes.evaluation.map_figures import MARKERS
+    from antipodes.evaluation.maps import MARKERS
 
     figure = figures.new_figure(5.4, "What policies add, over the precision of flags and the quality of features")
     panels: Any = figure.subplots(1, 2, sharey=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from antipodes.evaluation.figures import COLOURS, finish, new_figure, shared_legend
-from antipodes.evaluation.map_figures import MARKERS
+from antipodes.evaluation.maps import MARKERS
 from antipodes.studies.definition import Study
 from antipodes.studies.statistics import Line
 

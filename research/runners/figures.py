@@ -16,7 +16,7 @@ from antipodes.evaluation.figures import (
     new_figure,
     shared_legend,
 )
-from antipodes.evaluation.map_figures import MARKERS
+from antipodes.evaluation.maps import MARKERS
 from antipodes.studies.definition import Study
 from antipodes.studies.statistics import Line
 

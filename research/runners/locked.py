@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from antipodes.evaluation.features import stratified_split
 from antipodes.evaluation.linear import linear_probe
-from antipodes.evaluation.splits import stratified_split
 from antipodes.functional.feature_quality import knn
 from antipodes.runs.build import build_data
 from antipodes.studies.definition import Study

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from antipodes.evaluation.accuracy import accuracy, average_precision
-from antipodes.evaluation.clusters import pair_rates
+from antipodes.evaluation.protocols.false_negatives import pair_rates
 from antipodes.functional.feature_quality import first_ranks, recalls
 
 

@@ -16,19 +16,17 @@ from torch import nn
 from antipodes.cli.train import parse
 from antipodes.data import HuggingFaceCaptions, TensorImages
 from antipodes.evaluation.compared import AnchorCounts, compared_embeddings, count_by_anchor, judge_frozen
+from antipodes.evaluation.pictures import caption_lines, tile
 from antipodes.evaluation.protocol import run_protocols
 from antipodes.evaluation.protocols import fine_tune, linear_sgd
 from antipodes.evaluation.protocols.false_negatives import FalseNegatives, cluster_rates, flag_scores
-from antipodes.evaluation.protocols.fine_tune import FineTune
+from antipodes.evaluation.protocols.fine_tune import FineTune, TransferFineTune
 from antipodes.evaluation.protocols.label_free import LabelFree
-from antipodes.evaluation.protocols.linear_sgd import LinearSGD, maps_before_pooling
+from antipodes.evaluation.protocols.linear_sgd import LinearSGD, TransferLinearSGD, maps_before_pooling
 from antipodes.evaluation.protocols.retrieval import Retrieval
 from antipodes.evaluation.protocols.transfer import Transfer, custom_metric, labelled_splits
-from antipodes.evaluation.protocols.transfer_fine_tune import TransferFineTune
-from antipodes.evaluation.protocols.transfer_linear_sgd import TransferLinearSGD
 from antipodes.evaluation.protocols.zero_shot import ZeroShot, class_vectors
 from antipodes.evaluation.subject import Subject
-from antipodes.evaluation.tiles import caption_lines, tile
 from antipodes.losses import InfoNCE
 from antipodes.methods import CLIP, Tower, TowerPlan, Towers
 from antipodes.negatives import FNC, IFND, GloFND

@@ -13,12 +13,11 @@ import torch
 from PIL import Image
 
 from antipodes.data.shapes import Shapes
-from antipodes.evaluation import figures, map_figures, maps, pictures
-from antipodes.evaluation.compared import judge_frozen
+from antipodes.evaluation import figures, maps, pictures
+from antipodes.evaluation.compared import dataset_quantiles, judge_frozen
 from antipodes.evaluation.maps import planar, turned
 from antipodes.evaluation.pictures import PicturedRun, strongest_flags
-from antipodes.evaluation.run import score
-from antipodes.evaluation.thresholds import dataset_quantiles
+from antipodes.evaluation.protocol import score
 from antipodes.negatives import IFND, GloFND
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
@@ -411,8 +410,8 @@ def test_flags_of_an_image_text_run_show_captions(tmp_path: Path) -> None:
 def test_a_few_far_points_do_not_shrink_a_map() -> None:
     points = torch.randn(500, 2, generator=torch.Generator().manual_seed(0))
     points[0] = 1000.0
-    panel = map_figures.Panel("all", torch.zeros(500, dtype=torch.int64), {})
-    axes = map_figures.coloured_map_figure(points, "far", [panel]).axes[0]
+    panel = maps.Panel("all", torch.zeros(500, dtype=torch.int64), {})
+    axes = maps.coloured_map_figure(points, "far", [panel]).axes[0]
     assert axes.get_xlim()[1] < 10
 
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import dataclass, is_dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-import antipodes.evaluation.names
 from antipodes.evaluation.features import FeatureSet
 from antipodes.evaluation.linear import linear_probe
-from antipodes.evaluation.names import PROTOCOLS, is_setting
-from antipodes.evaluation.protocol import Protocol, find_protocol, make_protocols, run_protocols
+from antipodes.evaluation.protocol import PROTOCOLS, Protocol, find_protocol, is_setting, make_protocols, run_protocols
 from antipodes.evaluation.subject import Subject
 from antipodes.functional.feature_quality import knn
 
@@ -44,18 +39,6 @@ def test_a_protocol_is_a_dataclass_that_says_what_it_needs(name: str) -> None:
     assert found.summary[0].islower()
     assert not found.summary.endswith(".")
     assert isinstance(found().options(), dict)
-
-
-def test_names_import_no_torch() -> None:
-    # The top package is left out, as what it imports is not this room's matter.
-    code = (
-        "import sys, types; top = types.ModuleType('antipodes'); top.__path__ = [sys.argv[1]]; "
-        "sys.modules['antipodes'] = top; "
-        "from antipodes.evaluation.names import PROTOCOLS; "
-        "assert 'linear' in PROTOCOLS and 'torch' not in sys.modules"
-    )
-    top = Path(antipodes.evaluation.names.__file__).parents[1]
-    subprocess.run([sys.executable, "-c", code, str(top)], check=True)
 
 
 def test_a_protocol_of_ones_own_is_a_file_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@ import json
 import pytest
 from rich.console import Console
 
-from antipodes.evaluation.report import Row, results_dictionary, results_table
+from antipodes.evaluation.scores import Row, results_dictionary, results_table
 
 ROWS: list[Row] = [
     {"encoder": "random", "linear top-1": 41.04, "linear strength": 0.01},

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from antipodes.evaluation.splits import class_balanced_subset, stratified_split
+from antipodes.evaluation.features import class_balanced_subset, stratified_split
 
 LABELS = torch.tensor([2, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0])  # ten of 0, four of 1, one of 2
 

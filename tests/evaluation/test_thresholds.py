@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from antipodes.evaluation.thresholds import batch_quantiles, dataset_quantiles, errors
+from antipodes.evaluation.compared import batch_quantiles, dataset_quantiles, errors
 from antipodes.pairs import normalise
 from tests.cli.command import here, refused
 

@@ -13,10 +13,10 @@ from torch.nn.functional import interpolate
 
 from antipodes.data import ImageDataset, TensorImages
 from antipodes.data.augment import augmentation
+from antipodes.evaluation.features import stratified_split
 from antipodes.evaluation.linear import linear_probe
+from antipodes.evaluation.protocol import score
 from antipodes.evaluation.protocols.transfer import open_others
-from antipodes.evaluation.run import score
-from antipodes.evaluation.splits import stratified_split
 from tests.methods.tiny import SIZE, build
 
 

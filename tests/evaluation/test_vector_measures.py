@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from antipodes.evaluation.measures import alignment, duplicate_recall, effective_rank, uniformity
+from antipodes.evaluation.protocols.label_free import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.pairs import normalise
 
 
@@ -67,7 +67,7 @@ def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     groups = torch.arange(40) // 3
     whole = duplicate_recall(vectors, groups)
-    monkeypatch.setattr("antipodes.evaluation.measures.BLOCK_ELEMENTS", 90)
+    monkeypatch.setattr("antipodes.evaluation.protocols.label_free.BLOCK_ELEMENTS", 90)
     assert duplicate_recall(vectors, groups) == whole
 
 

@@ -68,7 +68,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("methods/simclr.py", {}, True),
         ("data/cifar.py", {}, True),
         ("encoders/resnet.py", {}, True),
-        ("evaluation/protocols/linear.py", {}, True),
+        ("evaluation/protocols/frozen.py", {}, True),
         ("negatives/ifnd.py", {"negatives": {"name": "ring+ifnd"}}, True),
         ("clustering.py", {"negatives": {"name": "ifnd"}}, True),
         ("negatives/cave.py", {"loss": {"name": "local-aggregation"}}, True),  # it builds one itself

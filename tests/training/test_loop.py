@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from antipodes.cli.train import parse
 from antipodes.encoders import patches
 from antipodes.encoders.export import load_backbone
-from antipodes.evaluation.clusters import pair_rates
-from antipodes.evaluation.protocols.false_negatives import cluster_rates
+from antipodes.evaluation.protocols.false_negatives import cluster_rates, pair_rates
 from antipodes.negatives import FNC, IFND, Both, GloFND
 from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.runs.opening import open_method

@@ -20,7 +20,7 @@ from antipodes.auditing.vectors import PATCHES, PRETRAINED, Encode, embed_photos
 from antipodes.auditing.views import second_view
 from antipodes.cli.tables import cell
 from antipodes.cli.train import parse
-from antipodes.evaluation.measures import alignment, duplicate_recall, effective_rank, uniformity
+from antipodes.evaluation.protocols.label_free import alignment, duplicate_recall, effective_rank, uniformity
 from antipodes.files import refuse_foreign
 from antipodes.functional.feature_quality import first_ranks, knn, recalls
 from antipodes.parsing import FORCE, ArgumentParser

@@ -13,8 +13,8 @@ from antipodes.cli.train import parse
 from antipodes.data import DataError
 from antipodes.encoders.efficientnet import WEIGHTS
 from antipodes.encoders.packages import find_packaged
-from antipodes.evaluation.report import Row, results_table
-from antipodes.evaluation.run import score
+from antipodes.evaluation.protocol import score
+from antipodes.evaluation.scores import Row, results_table
 from antipodes.parsing import ArgumentParser
 from antipodes.progress import progress_bar
 from antipodes.runs.build import build_data, build_method

@@ -10,9 +10,8 @@ from typing import Any, Literal
 from jsonargparse import DefaultHelpFormatter, Namespace
 from rich.console import Console
 
-from antipodes.evaluation.names import DEFAULT, DEFAULT_WITHOUT_LABELS, PROTOCOLS
-from antipodes.evaluation.protocol import find_protocol
-from antipodes.evaluation.report import results_dictionary, scores_table
+from antipodes.evaluation.protocol import DEFAULT, DEFAULT_WITHOUT_LABELS, PROTOCOLS, find_protocol
+from antipodes.evaluation.scores import results_dictionary, scores_table
 from antipodes.evaluation.scoring import evaluate
 from antipodes.parsing import ArgumentParser
 

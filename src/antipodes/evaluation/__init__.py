@@ -1,13 +1,13 @@
 """Evaluation of what a run has learned: features, protocols on them, scores and pictures.
 
-names.py       the registry of protocols: name -> class (imports no torch)
-protocol.py    the base class of protocols: needs, options, `run`
-protocols/     one file for each protocol
+scoring.py     `antipodes.evaluate`: the scores of a run, of a model of open_clip, or of features in files
 subject.py     `Subject`: a run, or given features, with everything that protocols need; features are embedded once
-compared.py    the embeddings that a policy compares over a whole dataset, and its decisions on them
+features.py    features with labels, from files or embedded, and their split class by class
+protocol.py    the registry of protocols, their base class (needs, options, `run`), and `score`
+protocols/     the protocols
 linear.py      the linear probe
-accuracy.py, clusters.py, thresholds.py: measures
-scores.py      the scores that a run folder keeps
-report.py      scores as tables and JSON
-pictures.py, figures.py, maps.py, map_figures.py, tiles.py: pictures of a run
+accuracy.py    accuracies and average precision
+compared.py    the embeddings that a policy compares over a whole dataset, its decisions and thresholds on them
+scores.py      scores as a table, as JSON, and as the file that a run folder keeps
+pictures.py    pictures of a run, drawn by figures.py and maps.py
 """

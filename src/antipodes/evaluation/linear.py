@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from antipodes.evaluation.accuracy import Accuracy, accuracy
-from antipodes.evaluation.splits import stratified_split
+from antipodes.evaluation.features import stratified_split
 from antipodes.functional.feature_quality import check_features, check_pair, number_classes
 
 # Half decades from 10 to 10^-6, wide on both sides of the optima of features tried so far (0.01 to 0.3).

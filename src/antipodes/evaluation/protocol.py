@@ -1,15 +1,57 @@
-"""`Protocol`: the base class of evaluation protocols, with their needs and options; `evaluate` runs several."""
+"""`Protocol`: the base class of evaluation protocols; their registry, needs and options; `score` runs several."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from typing import Any, ClassVar
 
-from antipodes.evaluation.names import LABELS_ARE_NEEDED, PROTOCOLS
+from antipodes.data import Samples
+from antipodes.data.augment import Augmentation
 from antipodes.evaluation.subject import Subject
+from antipodes.methods import Method
+from antipodes.runs.towers import Progress
+
+_HOME = "antipodes.evaluation.protocols"
+
+PROTOCOLS: dict[str, str] = {
+    "linear": f"{_HOME}.frozen.Linear",
+    "semi": f"{_HOME}.frozen.Semi",
+    "knn": f"{_HOME}.frozen.KNN",
+    "false-negatives": f"{_HOME}.false_negatives.FalseNegatives",
+    "transfer": f"{_HOME}.transfer.Transfer",
+    "fine-tune": f"{_HOME}.fine_tune.FineTune",
+    "transfer-fine-tune": f"{_HOME}.fine_tune.TransferFineTune",
+    "linear-sgd": f"{_HOME}.linear_sgd.LinearSGD",
+    "transfer-linear-sgd": f"{_HOME}.linear_sgd.TransferLinearSGD",
+    "label-free": f"{_HOME}.label_free.LabelFree",
+    "retrieval": f"{_HOME}.retrieval.Retrieval",
+    "zero-shot": f"{_HOME}.zero_shot.ZeroShot",
+}
+
+DEFAULT = ("linear", "knn")
+"""The default protocols, and those for data without labels:"""
+DEFAULT_WITHOUT_LABELS = ("label-free",)
+
+LABELS_ARE_NEEDED = (
+    "the {protocol} protocol needs labels and the {part} data has none: "
+    "put the images of each class into a folder of its own, the folder names become the labels"
+)
+
+SETTINGS = ("linear strength", "linear-sgd rate", "fine-tune rate")
+"""Prefixes of settings that a protocol reports besides scores: they are in the JSON, not in the table."""
+
+
+def is_setting(score: str) -> bool:
+    """Return True if a reported number is a setting that a protocol chose, not a score.
+
+    Example:
+        >>> is_setting("linear strength"), is_setting("linear top-1")
+        (True, False)
+    """
+    return score.startswith(SETTINGS)
 
 
 class Protocol(ABC):
@@ -142,3 +184,43 @@ _LACKS: dict[str, Callable[[Subject], str | None]] = {
     "pairs": _lacks_pairs,
     "classes": _lacks_classes,
 }
+
+
+def score(
+    method: Method,
+    data: Samples,
+    protocols: Sequence[str | Protocol],
+    test_limit: int | None = None,
+    batch_size: int = 256,
+    recipe: Augmentation | None = None,
+    progress: Progress | None = None,
+    others: Sequence[Samples] = (),
+    seed: int = 0,
+) -> dict[str, float]:
+    """Return scores of a method's encoder: fitted on the training images, measured on the test split.
+
+    Args:
+        method: The method with the encoder.
+        data: The training split.
+        protocols: Names, such as linear and knn, or protocols with their options.
+        test_limit: Number of test images that are used, at most.
+        batch_size: The batch size of training, for protocols on batches.
+        recipe: The augmentation of training, for protocols on its views; None takes plain images.
+        progress: Called with (images done, all images), separately for each dataset.
+        others: Datasets to transfer to, with labels; the protocol `transfer` is then added if it is missing.
+        seed: Seed of every random draw.
+    """
+    chosen = [one if isinstance(one, Protocol) else make_protocols([one])[0] for one in protocols]
+    if others and not any(one.takes_others for one in chosen):
+        chosen += make_protocols(["transfer"])
+    subject = Subject(
+        method,
+        data,
+        others=others,
+        test_limit=test_limit,
+        batch_size=batch_size,
+        recipe=recipe,
+        seed=seed,
+        progress=progress,
+    )
+    return run_protocols(chosen, subject)

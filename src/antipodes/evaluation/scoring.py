@@ -18,12 +18,17 @@ import torch
 
 from antipodes.data import Samples
 from antipodes.encoders.loading import is_open_clip
-from antipodes.evaluation.feature_files import read_classified, read_pairs
-from antipodes.evaluation.names import DEFAULT, DEFAULT_WITHOUT_LABELS
-from antipodes.evaluation.protocol import Protocol, find_protocol, make_protocols, run_protocols
+from antipodes.evaluation.features import read_classified, read_pairs
+from antipodes.evaluation.protocol import (
+    DEFAULT,
+    DEFAULT_WITHOUT_LABELS,
+    Protocol,
+    find_protocol,
+    make_protocols,
+    run_protocols,
+)
 from antipodes.evaluation.protocols.transfer import open_at_size, open_others
-from antipodes.evaluation.report import results_dictionary
-from antipodes.evaluation.scores import keep_scores
+from antipodes.evaluation.scores import keep_scores, results_dictionary
 from antipodes.evaluation.subject import Subject
 from antipodes.files import replacing
 from antipodes.methods import Method

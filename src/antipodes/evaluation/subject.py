@@ -12,23 +12,13 @@ from torch import Tensor
 
 from antipodes.data import Raw, Samples, subset
 from antipodes.data.augment import Augmentation
-from antipodes.evaluation.features import FeatureSet, split_features
-from antipodes.evaluation.splits import stratified_split
+from antipodes.evaluation.features import ClassifiedFeatures, FeatureSet, split_features, stratified_split
 from antipodes.methods import Method
 from antipodes.negatives import Policy
 from antipodes.runs.towers import PairedFeatures, Progress, Space, paired_towers, text_tower, tower_features
 from antipodes.runs.views import build_augmentation
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class ClassifiedFeatures:
-    """Features of images (n, D) and of the texts of classes (K, D) in one space, and the images' classes (n,)."""
-
-    images: Tensor
-    classes: Tensor
-    labels: Tensor
 
 
 @dataclass(frozen=True)

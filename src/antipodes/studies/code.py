@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from antipodes.evaluation.names import PROTOCOLS
+from antipodes.evaluation.protocol import PROTOCOLS
 from antipodes.registry import NAMES, Kind, find
 
 PACKAGE = Path(__file__).parents[1]
@@ -36,7 +36,7 @@ ROOMS = (
 )
 """Rooms that numbers come from; commands, reports and studies only pass them on."""
 TOP = "top"  # modules of the package outside of its rooms, such as pairs and state
-CORE = ("training/loop.py", "runs/build.py", "evaluation/run.py")
+CORE = ("training/loop.py", "runs/build.py", "evaluation/protocol.py")
 """Where every run passes through."""
 PASSED_ON = ("registry.py",)
 """What a run takes from here is in its configuration."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antipodes.evaluation.names import is_setting
+from antipodes.evaluation.protocol import is_setting
 from antipodes.evaluation.scores import are_outdated, read_measured, read_scores
 from antipodes.runs.configuration import MAY_CHANGE
 from antipodes.runs.folder import Run

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from antipodes.evaluation.names import is_setting
+from antipodes.evaluation.protocol import is_setting
 from antipodes.files import replacing
 from antipodes.studies.definition import FULL, Options, Study, Trial, load
 from antipodes.studies.extending import keep_reported, read_report

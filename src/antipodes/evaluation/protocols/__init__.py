@@ -1,1 +1,1 @@
-"""The evaluation protocols, a file each; `antipodes.evaluation.names` is their registry."""
+"""The evaluation protocols, a file each; `antipodes.evaluation.protocol` is their registry."""

@@ -1,4 +1,4 @@
-"""`fine-tune`: the whole network trained on a share of the labels."""
+"""`fine-tune` and `transfer-fine-tune`: the whole network trained on labels of its own data or of other datasets."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,9 @@ from torch.nn.functional import cross_entropy
 from antipodes.data import Samples, subset
 from antipodes.encoders.layers import decayed_rates
 from antipodes.evaluation.accuracy import Accuracy, accuracy
+from antipodes.evaluation.features import class_balanced_subset, stratified_split, used_share
 from antipodes.evaluation.protocol import Protocol
-from antipodes.evaluation.splits import class_balanced_subset, stratified_split, used_share
+from antipodes.evaluation.protocols.transfer import custom_metric, labelled_splits
 from antipodes.evaluation.subject import Subject
 from antipodes.functional.feature_quality import number_classes
 from antipodes.methods.towers import JoinedEncoders
@@ -191,3 +193,53 @@ def _batches(count: int, batch: int, steps: int, draws: torch.Generator) -> Iter
             order = torch.cat((order, torch.randperm(count, generator=draws)))
         yield order[:batch]
         order = order[batch:]
+
+
+@dataclass(frozen=True)
+class TransferFineTune(FineTune):
+    """Train a copy of the encoder and a linear layer on top on other datasets, as `fine-tune` does on the run's own.
+
+    The learning rate is chosen on a held-out fifth of each dataset's training images; its test images have no
+    influence. Images are normalised as those of the run were, or by the dataset's own statistics where the subject says
+    so. Datasets with several labels an image are refused.
+
+    Args:
+        fractions: Shares of the labels; every class keeps at least one.
+    """
+
+    name = "transfer-fine-tune"
+    summary = "the whole network trained on other datasets: name them by --transfer"
+    needs = frozenset({"network", "others"})
+    takes_others = True
+
+    fractions: tuple[float, ...] = (1.0,)
+
+    def run(self, subject: Subject) -> dict[str, float]:
+        """Return top-1, top-5, mean per class and the rate for every dataset and share, and the mean of usual scores.
+
+        Raises:
+            ValueError: if a dataset has no labels, or several an image.
+        """
+        assert subject.method is not None
+        scores: dict[str, float] = {}
+        customs = []
+        for other in subject.others:
+            train, test = labelled_splits(other, subject, self.name)
+            assert train.labels is not None
+            assert test.labels is not None
+            labels, test_labels, _ = number_classes(train.labels, test.labels)
+            own = subject.other_pixels(train)
+            task = LabelledSplits(train, labels, test, test_labels, subject.method.pixels if own is None else own)
+            for fraction in self.fractions:
+                ids = class_balanced_subset(labels, fraction, subject.seed)
+                rate = self.choose(subject, task, ids)
+                share = "" if fraction == 1 else f", {100 * fraction:g} % labels"
+                prefix = f"fine-tune on {other.name}{share}"
+                named = self.accuracy_of(subject, task, ids, rate).named(prefix)
+                scores |= named | used_share(prefix, len(ids), len(labels), fraction)
+                scores[f"fine-tune rate, {other.name}{share}"] = rate
+                if fraction == self.fractions[-1]:
+                    customs.append(named[f"{prefix} {custom_metric(other)}"])
+        if len(customs) > 1:
+            scores["fine-tune on others, mean"] = fmean(customs)
+        return scores

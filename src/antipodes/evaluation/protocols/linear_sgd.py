@@ -1,9 +1,10 @@
-"""`linear-sgd`: a linear classifier by SGD on the feature map before pooling, as Ring's authors evaluate."""
+"""`linear-sgd` and `transfer-linear-sgd`: a linear classifier by SGD on the feature map before pooling (Ring)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +12,9 @@ from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
 from antipodes.data import Raw, Samples
 from antipodes.evaluation.accuracy import Accuracy, accuracy
+from antipodes.evaluation.features import stratified_split
 from antipodes.evaluation.protocol import Protocol
-from antipodes.evaluation.splits import stratified_split
+from antipodes.evaluation.protocols.transfer import custom_metric, labelled_splits
 from antipodes.evaluation.subject import Subject
 from antipodes.functional.feature_quality import number_classes
 from antipodes.runs.embedding import embed_dataset
@@ -151,3 +153,36 @@ class _BeforePool(nn.Module):
             hook.remove()
         found = seen[-1] if self.side is None else adaptive_avg_pool2d(seen[-1], self.side)
         return found.flatten(1)
+
+
+@dataclass(frozen=True)
+class TransferLinearSGD(LinearSGD):
+    """Train a linear layer on feature maps of other datasets, as `linear-sgd` does on the run's own.
+
+    Images are normalised as those of the run were, or by the dataset's own statistics where the subject says so.
+    Datasets with several labels an image are refused.
+    """
+
+    name = "transfer-linear-sgd"
+    summary = "a linear classifier by SGD on maps before pooling, on other datasets: name them by --transfer"
+    needs = frozenset({"network", "others"})
+    takes_others = True
+
+    def run(self, subject: Subject) -> dict[str, float]:
+        """Return top-1, top-5, mean per class and the rate for every dataset, and the mean of their usual metrics.
+
+        Raises:
+            ValueError: if a dataset has no labels, or several an image.
+        """
+        scores: dict[str, float] = {}
+        customs = []
+        for other in subject.others:
+            train, test = labelled_splits(other, subject, self.name)
+            found, rate = self.accuracy_and_rate(subject, train, test, subject.other_view(train))
+            prefix = f"linear-sgd on {other.name}"
+            named = found.named(prefix)
+            scores |= named | {f"linear-sgd rate, {other.name}": rate}
+            customs.append(named[f"{prefix} {custom_metric(other)}"])
+        if len(customs) > 1:
+            scores["linear-sgd on others, mean"] = fmean(customs)
+        return scores

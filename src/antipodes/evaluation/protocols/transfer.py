@@ -14,11 +14,9 @@ from antipodes.data.captioned import CaptionedImages
 from antipodes.data.hub import HubCaptions
 from antipodes.data.listed import ListedImages
 from antipodes.evaluation.accuracy import average_precision
-from antipodes.evaluation.features import FeatureSet
+from antipodes.evaluation.features import FeatureSet, stratified_split
 from antipodes.evaluation.linear import STRENGTHS, fit_logistic, linear_probe
-from antipodes.evaluation.names import LABELS_ARE_NEEDED
-from antipodes.evaluation.protocol import Protocol
-from antipodes.evaluation.splits import stratified_split
+from antipodes.evaluation.protocol import LABELS_ARE_NEEDED, Protocol
 from antipodes.evaluation.subject import Subject
 from antipodes.registry import find
 from antipodes.runs.build import build_data

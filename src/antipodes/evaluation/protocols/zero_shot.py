@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from antipodes.data import Samples
 from antipodes.evaluation.accuracy import Accuracy, accuracy
-from antipodes.evaluation.names import LABELS_ARE_NEEDED
-from antipodes.evaluation.protocol import Protocol
+from antipodes.evaluation.protocol import LABELS_ARE_NEEDED, Protocol
 from antipodes.evaluation.subject import Subject
 from antipodes.pairs import normalise
 from antipodes.runs.embedding import embed_texts

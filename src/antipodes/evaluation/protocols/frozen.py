@@ -1,16 +1,37 @@
-"""`semi`: the linear probe on a share of the labels."""
+"""`linear`, `semi` and `knn`: classifiers of the frozen features of a run's own data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import fmean
 
+from antipodes.evaluation.accuracy import accuracy
+from antipodes.evaluation.features import class_balanced_subset, used_share
 from antipodes.evaluation.linear import STRENGTHS, LinearResult, linear_probe
 from antipodes.evaluation.protocol import Protocol
-from antipodes.evaluation.protocols.linear import probe_all
-from antipodes.evaluation.splits import class_balanced_subset, used_share
 from antipodes.evaluation.subject import Subject
-from antipodes.functional.feature_quality import check_pair
+from antipodes.functional.feature_quality import check_pair, neighbours, number_classes, votes
+
+
+@dataclass(frozen=True)
+class Linear(Protocol):
+    """The linear probe by L-BFGS on pooled features, without options."""
+
+    name = "linear"
+    summary = "logistic regression on frozen features, its strength chosen on a held-out part of train"
+    needs = frozenset({"features", "labels"})
+
+    def run(self, subject: Subject) -> dict[str, float]:
+        """Return top-1, top-5 (of more than five classes) and mean per class, and the strength that was chosen."""
+        result = probe_all(subject)
+        return result.accuracy.named("linear") | {"linear strength": result.strength}
+
+
+def probe_all(subject: Subject) -> LinearResult:
+    """Fit the linear probe on all training labels, once for all protocols that need it."""
+    train_labels, test_labels = subject.labels()
+    train, test = subject.train.features, subject.test.features
+    return subject.once("linear probe", lambda: linear_probe(train, train_labels, test, test_labels, seed=subject.seed))
 
 
 @dataclass(frozen=True)
@@ -75,3 +96,31 @@ class Semi(Protocol):
                 )
             )
         return results
+
+
+@dataclass(frozen=True)
+class KNN(Protocol):
+    """Weighted vote of the nearest training samples, as in instance discrimination, without training.
+
+    Args:
+        k: Number of neighbours that vote.
+        temperature: Temperature of the votes; a low one gives near neighbours more weight.
+    """
+
+    name = "knn"
+    summary = "weighted vote of the nearest training samples by cosine, and the single nearest one"
+    needs = frozenset({"features", "labels"})
+
+    k: int = 50
+    temperature: float = 0.05
+
+    def run(self, subject: Subject) -> dict[str, float]:
+        """Return top-1 and top-5 of the vote, and top-1 of the nearest neighbour, from one search."""
+        train_labels, test_labels = subject.labels()
+        check_pair(subject.train.features, train_labels, subject.test.features, test_labels)
+        train_labels, test_labels, classes = number_classes(train_labels, test_labels)
+        similarity, index = neighbours(subject.train.features, subject.test.features, self.k)
+        labels = train_labels[index]
+        every = accuracy(votes(similarity, labels, classes, self.temperature), test_labels)
+        nearest = float((labels[:, 0] == test_labels).double().mean())
+        return every.named("knn", per_class=False) | {"1-nn top-1": 100 * nearest}
