@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from antipodes import InfoNCE, Known, OneWay
-from antipodes.data.tables import read_table
+from antipodes.tables import read_table, records
 
 
 def main(path: str | None = None, epochs: int = 30, batch_size: int = 512) -> float:
     """Train two towers, print recall@20 and nDCG@20 next to those of popularity, and return the recall."""
     torch.manual_seed(0)
     made_up = [{"user": u, "item": u % 8 * 25 + u * i % 25} for u in range(200) for i in range(15)]
-    rows = read_table(Path(path)) if path else made_up
+    rows = records(read_table(Path(path))) if path else made_up
     users, items = (number([row[name] for row in rows]) for name in ("user", "item"))
     split = torch.tensor([row.get("split", "train") != "train" for row in rows])
     test = split if split.any() else torch.rand(len(rows)) < 0.2

@@ -12,7 +12,7 @@ import antipodes
 
 PACKAGE = Path(__file__).parents[1] / "src" / "antipodes"
 # small modules without knowledge of any room, which every room but `functional` may import
-TOOLS = {"arguments", "distributed", "files", "identity", "parquet", "plain_text", "processes", "registry"}
+TOOLS = {"arguments", "distributed", "files", "identity", "plain_text", "processes", "registry"}
 TOOLS |= {"parsing", "progress", "schedules", "seeding", "tables", "threads"}
 FACE = {"__init__", "__main__"}  # what users import, and the command line: they name every room
 
@@ -38,7 +38,7 @@ ALLOWED["reporting"] = ALLOWED["runs"] | {"pages", "evaluation", "auditing", "re
 ALLOWED["studies"] = ALLOWED["runs"] | {"evaluation", "studies"}
 ALLOWED["cli"] = ALLOWED["studies"] | {"training", "pages", "reporting", "auditing"}
 ALLOWED["integrations"] = {"public face", "candidates", "functional", "pairs"}
-ALLOWED |= {tool: set() for tool in TOOLS} | {"tables": {"files", "parquet", "plain_text"}}
+ALLOWED |= {tool: set() for tool in TOOLS} | {"tables": {"files", "plain_text"}}
 
 
 def room_of(path: Path) -> str:

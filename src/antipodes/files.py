@@ -21,6 +21,10 @@ _NEAR = 1 << 16  # bytes from either end of a file in which the mark lies
 _TRAILER = b"\nsha256 "
 
 
+class DataError(ValueError):
+    """Data that is missing, unreachable or unreadable, in one sentence that says what to do."""
+
+
 @contextmanager
 def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
     """Yield a temporary file in the folder of `path`, which replaces `path` when the block ends without an error.

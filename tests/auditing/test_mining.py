@@ -15,7 +15,7 @@ from antipodes import mine
 from antipodes.auditing import nearest
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.mined_files import Format
-from antipodes.parquet import read_parquet
+from antipodes.tables import read_table, records
 from tests.cli.command import antipodes
 
 
@@ -254,7 +254,7 @@ def test_files_of_every_format(tmp_path: Path, suffix: str) -> None:
         mined.save(path, format=format)  # over an earlier result
         if suffix == ".jsonl":
             return [json.loads(line) for line in path.read_text().splitlines()]
-        rows: list[dict[str, Any]] = read_parquet(path).to_pylist()
+        rows: list[dict[str, Any]] = records(read_table(path))
         return rows
 
     texts = [*TEXTS[:3], f"FAQ {TEXTS[3]}", *TEXTS[4:]]
@@ -359,7 +359,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     assert (facts["queries"], facts["documents"], facts["negatives"], facts["search"]) == (2, 6, 4, "exact")
-    assert [row["anchor"] for row in read_parquet(out).to_pylist()] == ["q0", "q0", "q4", "q4"]
+    assert [row["anchor"] for row in records(read_table(out))] == ["q0", "q0", "q4", "q4"]
     for options, sentence in (
         (["--out", tmp_path / "a.csv"], "should end in"),
         (["--out", out, "--ranks", "5"], "--ranks must be two whole numbers"),

@@ -265,7 +265,7 @@ def test_refusals(tmp_path: Path) -> None:
         ({"groups": torch.zeros(3)}, "groups must be whole numbers"),
         ({"pairs": torch.zeros(3, 3, dtype=torch.int64)}, r"pairs must be \(L, 2\)"),
         ({"groups": torch.zeros(9, dtype=torch.int64), "num_samples": 5}, "the dataset has only 5 rows"),
-        ({"groups": tmp_path / "none.csv"}, "do not exist"),
+        ({"groups": tmp_path / "none.csv"}, "does not exist"),
         ({"groups": tmp_path / "bad.csv"}, "must have columns row and group"),
         ({"groups": tmp_path / "half.csv"}, "must be whole numbers"),
     ):

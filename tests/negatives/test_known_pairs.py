@@ -198,7 +198,7 @@ def test_refusals_of_files(tmp_path: Path) -> None:
             "all of one kind",
         ),
         (write(tmp_path / "k.xml", "x"), "are read from .*k.xml"),
-        (tmp_path / "none.tsv", "none.tsv do not exist"),
+        (tmp_path / "none.tsv", "none.tsv does not exist"),
     ):
         with pytest.raises(ValueError, match=sentence):
             Known.read(path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antipodes.files import replacing
+from antipodes.files import DataError, replacing
 from antipodes.plain_text import from_csv_cell
-from antipodes.tables import escaped, is_table_of, require_out, require_pyarrow, write_table
+from antipodes.tables import escaped, is_table_of, read_names, read_table, require_out, require_pyarrow, write_table
 
 FORMATS = (".npz", ".npy", ".parquet")
 _NAMES = ("embeddings", "features", "vectors", "embedding")
+_COLUMNS = (*_NAMES, "paths", "path", "labels", "label", "classes")
 
 
 @dataclass(frozen=True)
@@ -88,15 +87,15 @@ def read_embeddings(path: str | Path) -> Vectors:
     if path.suffix not in FORMATS:
         raise ValueError(f"{path} is not a file of embeddings: it should end in {', '.join(FORMATS)}")
     try:
-        columns = {".npz": _read_npz, ".npy": _read_npy, ".parquet": _read_parquet}[path.suffix](path)
-    except (OSError, EOFError, zipfile.BadZipFile, KeyError) as error:
+        columns = _read_npy(path) if path.suffix == ".npy" else read_table(path, _COLUMNS)
+    except DataError:
+        raise
+    except (OSError, EOFError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as embeddings: {' '.join(str(error).split())}") from error
-    except ValueError as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
     name = next((name for name in _NAMES if name in columns), None)
     if name is None:
         raise ValueError(
-            f"{path} has no embeddings: it holds {', '.join(sorted(columns)) or 'nothing'}, "
+            f"{path} has no embeddings: it holds {', '.join(sorted(read_names(path))) or 'nothing'}, "
             "one of them should be called embeddings"
         )
     vectors = checked(columns[name], str(path))
@@ -163,7 +162,10 @@ def checked(vectors: Any, source: str) -> NDArray[np.float32]:
     Raises:
         ValueError: if they are not a matrix of at least one finite number.
     """
-    array = np.asarray(vectors)
+    try:
+        array = np.asarray(vectors)
+    except ValueError as error:
+        raise ValueError(f"{source}: the vectors differ in length, and embeddings have one length") from error
     if array.dtype.kind not in "fiu" or array.ndim != 2 or array.size == 0:
         raise ValueError(f"{source}: embeddings must be (n, F) numbers, got {array.shape} of type {array.dtype}")
     array = np.require(array, np.float32, ["C", "W"])  # what parquet gives may not be written to, of which torch warns
@@ -176,45 +178,16 @@ def checked(vectors: Any, source: str) -> NDArray[np.float32]:
     return array
 
 
-def _read_npz(path: Path) -> dict[str, Any]:
-    with np.load(path, allow_pickle=False) as archive:
-        if not hasattr(archive, "files"):
-            raise ValueError("this is a single array, not an .npz archive: call it .npy")
-        return {name: archive[name] for name in archive.files}
-
-
 def _read_npy(path: Path) -> dict[str, Any]:
     loaded = np.load(path, allow_pickle=False)
     if not isinstance(loaded, np.ndarray):
         raise ValueError("this is an archive of arrays: call it .npz")
     table = paths_table(path)
     if table.is_file():
-        with table.open(newline="", encoding="utf-8") as file:
-            paths = [from_csv_cell(line.get("path") or "") for line in csv.DictReader(file)]
+        paths = [from_csv_cell(name or "") for name in read_table(table, ("path",)).get("path", ())]
         if len(paths) == len(loaded):
             return {"embeddings": loaded, "paths": paths}
     return {"embeddings": loaded}
-
-
-def _read_parquet(path: Path) -> dict[str, Any]:
-    pyarrow, parquet = require_pyarrow()
-    try:
-        table = parquet.read_table(path)
-    except pyarrow.ArrowException as error:
-        raise ValueError(f"this is not a readable parquet file ({error})") from error
-    columns: dict[str, Any] = {}
-    for name in table.column_names:
-        column = table[name].combine_chunks()
-        if name in _NAMES:
-            lengths = {len(value) for value in column}
-            if len(lengths) != 1:
-                raise ValueError(f"the lists of column {name} differ in length: vectors have one length")
-            columns[name] = np.asarray(column.flatten()).reshape(len(column), lengths.pop())
-        elif name in ("path", "paths", "label", "labels"):
-            columns[name] = column.to_pylist()
-    if not any(name in columns for name in _NAMES):
-        return dict.fromkeys(table.column_names)  # for the sentence that refuses the file
-    return columns
 
 
 def _numbered(

@@ -18,11 +18,11 @@ from torch import Tensor
 from antipodes.auditing.embedding import embed
 from antipodes.auditing.embeddings import Vectors, checked, read_embeddings
 from antipodes.auditing.vectors import Patches, open_encoder
-from antipodes.data.tables import TABLES, Row, read_table
 from antipodes.encoders.loading import LoadedEncoder, load
 from antipodes.identity import content_ids
 from antipodes.negatives.known_columns import DOCUMENTS, QUERIES, read_columns
 from antipodes.negatives.known_file import listed_columns, read_knowledge
+from antipodes.tables import TABLES, Columns, column_values, count_rows, read_table
 
 TEXT_ENCODER = "minilm"
 """The encoder of texts if none is given."""
@@ -108,8 +108,7 @@ def open_collection(given: Any, name: str, opener: Opener) -> Collection:
         lengths = {len(column) for column in given.values()}
         if len(lengths) != 1:
             raise ValueError(f"the columns of {name} must be of one length, got {sorted(lengths)}")
-        rows = [dict(zip(given, values, strict=True)) for values in zip(*given.values(), strict=True)]
-        return _of_table(rows, name, opener)
+        return _of_table(given, name, opener)
     if isinstance(given, (str, Path)):
         path = Path(given)
         if path.suffix in (".npy", ".npz"):
@@ -155,7 +154,7 @@ def read_positives(given: Any, queries: Collection, corpus: Collection) -> NDArr
 
 
 def _of_file(path: Path, queries: Collection, corpus: Collection) -> NDArray[np.int64]:
-    columns, _ = read_columns(path)
+    columns = read_columns(path)
     if "row" not in columns and "group" not in columns:
         listed = listed_columns(columns, path)
         if listed is not None:
@@ -259,32 +258,29 @@ def _of_texts(texts: list[str], ids: Sequence[str] | None, opener: Opener, name:
     return _collection(names, opener.texts(texts), texts, content_ids(texts), name, texts=True)
 
 
-def _of_table(rows: Sequence[Row], name: str, opener: Opener) -> Collection:
+def _of_table(table: Columns, name: str, opener: Opener) -> Collection:
     """The texts or vectors of a table, with their names; a title goes in front of its text, as in BEIR."""
-    if not rows:
+    if not count_rows(table):
         raise ValueError(f"{name} is empty: it needs a row for each of them")
-    ids = _column(rows, IDS)
-    names = tuple(str(row) for row in range(len(rows))) if ids is None else tuple(str(row[ids]) for row in rows)
+    ids, text, vector = (next((each for each in wanted if each in table), None) for wanted in (IDS, TEXTS, VECTORS))
+    names = [str(each) for each in (range(count_rows(table)) if ids is None else column_values(table, ids))]
     if len(set(names)) < len(names):
         twice = Counter(names).most_common(1)[0][0]
         raise ValueError(f"{name} has {twice!r} twice in the column {ids}: give every row a name of its own")
-    text, vector = _column(rows, TEXTS), _column(rows, VECTORS)
     if text is not None:
-        missing = next((place for place, row in enumerate(rows) if not isinstance(row.get(text), str)), None)
+        texts = column_values(table, text)
+        missing = next((place for place, each in enumerate(texts) if not isinstance(each, str)), None)
         if missing is not None:
             raise ValueError(f"{name} has no text in the column {text} of row {missing + 1}")
-        titled = [" ".join(filter(None, (row.get("title"), row[text]))).strip() for row in rows]
+        titles = column_values(table, "title") if "title" in table else [None] * len(texts)
+        titled = [" ".join(filter(None, both)).strip() for both in zip(titles, texts, strict=True)]
         return _of_texts(titled, names, opener, name)
     if vector is not None:
-        array = checked(np.array([row[vector] for row in rows], dtype=np.float32), name)
+        array = checked(np.array(table[vector], dtype=np.float32), name)
         return _collection(names, array, array, None, name)
     raise ValueError(
-        f"{name} must have a column of texts ({', '.join(TEXTS)}) or of vectors (embedding), got {', '.join(rows[0])}"
+        f"{name} must have a column of texts ({', '.join(TEXTS)}) or of vectors (embedding), got {', '.join(table)}"
     )
-
-
-def _column(rows: Sequence[Row], names: Iterable[str]) -> str | None:
-    return next((name for name in names if name in rows[0]), None)
 
 
 def _collection(

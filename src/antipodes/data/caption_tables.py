@@ -11,13 +11,24 @@ Splits come from the layout itself, from a column ``split``, or from train.txt, 
 name a line. Nothing of torch is imported, so that looking at a folder costs nothing.
 """
 
+import posixpath
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from antipodes.data.problems import DataError
-from antipodes.data.tables import MORE, Row, find_column, has_column, plain_name, read_json, read_table, unused_columns
+from antipodes.files import DataError
+from antipodes.tables import (
+    MORE,
+    Columns,
+    column_values,
+    count_rows,
+    find_column,
+    has_column,
+    read_json,
+    read_table,
+    unused_columns,
+)
 
 CaptionSplit = Literal["train", "val", "test"]
 
@@ -120,40 +131,46 @@ def _read(table: Path, root: Path, skipped: list[tuple[str, str]], unused: dict[
         content = read_json(table)
         if isinstance(content, dict):
             return _from_object(content, table, root)
-    return _from_rows(read_table(table), table, root, skipped, unused)
+    columns = read_table(table, delimiter="," if table.suffix == ".txt" else None)
+    return _from_columns(columns, table, root, skipped, unused)
 
 
-def _from_rows(
-    rows: list[Row], table: Path, root: Path, skipped: list[tuple[str, str]], unused: dict[str, None]
+def _from_columns(
+    columns: Columns, table: Path, root: Path, skipped: list[tuple[str, str]], unused: dict[str, None]
 ) -> list[Caption]:
-    if not rows:
+    if not count_rows(columns):
         return []
-    if rows[0].keys() >= {"filename", "sentences"}:  # Karpathy's
-        return _karpathy(rows, table, root)
-    image = find_column(rows, IMAGE_COLUMNS, table, "images")
-    text = find_column(rows, TEXT_COLUMNS, table, "captions")
-    split = find_column(rows, ("split",), table, "splits") if has_column(rows, ("split",)) else None
-    unused |= dict.fromkeys(unused_columns(rows, (image, text, split)))
-    whole = _whole_rows(rows, image, text, skipped)
-    splits = _known_splits([row.get(split) for row in whole] if split else [None] * len(whole), table)
+    if columns.keys() >= {"filename", "sentences"}:  # Karpathy's
+        rows = zip(*(column_values(columns, name) for name in columns), strict=True)
+        return _karpathy([dict(zip(columns, row, strict=True)) for row in rows], table, root)
+    image = find_column(columns, IMAGE_COLUMNS, table, "images")
+    text = find_column(columns, TEXT_COLUMNS, table, "captions")
+    split = find_column(columns, ("split",), table, "splits") if has_column(columns, ("split",)) else None
+    unused |= dict.fromkeys(unused_columns(columns, (image, text, split)))
+    images = ["" if name is None else str(name) for name in column_values(columns, image)]
+    texts = _whole_texts(columns, text, images, skipped)
+    chosen = list(texts)
+    written = column_values(columns, split) if split else [None] * len(images)
+    splits = _known_splits([written[row] for row in chosen], table)
     return [
-        Caption(str(row.get(image) or ""), each, own)
-        for row, own in zip(whole, splits, strict=True)
-        for each in _texts(row.get(text))
+        Caption(images[row], each, own) for row, own in zip(chosen, splits, strict=True) for each in _texts(texts[row])
     ]
 
 
-def _whole_rows(rows: list[Row], image: str, text: str, skipped: list[tuple[str, str]]) -> list[Row]:
-    """Put what a comma without quotes has cut off back to the caption; where other columns follow it, note the row."""
-    last = [column for column in rows[0] if column != MORE][-1]
-    whole = []
-    for row in rows:
-        if row.get(MORE) and last != text:
-            name = str(row.get(image) or "(no name)")
-            skipped.append((name, "more columns than the header has: put the caption in quotes"))
-        else:
-            whole.append({**row, text: ",".join([row[text], *row[MORE]])} if row.get(MORE) else row)
-    return whole
+def _whole_texts(columns: Columns, text: str, images: list[str], skipped: list[tuple[str, str]]) -> dict[int, Any]:
+    """Return the captions by row, with what a comma without quotes has cut off put back.
+
+    Where other columns follow the caption that is impossible: the row is left out and noted.
+    """
+    texts = dict(enumerate(column_values(columns, text)))
+    last = [column for column in columns if column != MORE][-1] == text
+    for row, beyond in enumerate(columns.get(MORE, ())):
+        if beyond and last:
+            texts[row] = ",".join([texts[row], *beyond])
+        elif beyond:
+            skipped.append((images[row] or "(no name)", "more columns than the header has: put the caption in quotes"))
+            del texts[row]
+    return texts
 
 
 def _known_splits(values: list[Any], table: Path) -> list[CaptionSplit | None]:
@@ -185,7 +202,7 @@ def _from_object(content: dict[str, Any], table: Path, root: Path) -> list[Capti
         raise _unreadable(table, error) from error
 
 
-def _karpathy(images: list[Row], table: Path, root: Path) -> list[Caption]:
+def _karpathy(images: list[dict[str, Any]], table: Path, root: Path) -> list[Caption]:
     """Read Karpathy's objects; folders that are not there are left away, since file names are unique without them."""
     splits = _known_splits([image.get("split") for image in images], table)
     try:
@@ -264,3 +281,8 @@ def _by_folders(captions: list[Caption]) -> list[Caption]:
     if not all(splits) or not all("/" in image for image in images):
         return captions
     return [caption._replace(split=split) for caption, split in zip(captions, splits, strict=True)]
+
+
+def plain_name(name: str) -> str:
+    """Return a path as tables write it with slashes, and without what leads nowhere: ./a//b is a/b."""
+    return posixpath.normpath(name.strip().replace("\\", "/")) if name.strip() else ""

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 from antipodes.data.classes import Classes, choose_classes
 from antipodes.data.describe import Described
-from antipodes.data.problems import DataError as DataError
+from antipodes.files import DataError as DataError
 
 Split = Literal["train", "test"]
 Modality = Literal["image", "text", "vector"]

@@ -12,7 +12,8 @@ from antipodes.data.dataset import DataError, ImageDataset, Split, check_split
 from antipodes.data.describe import printable
 from antipodes.data.listed import Listed, ListedImages
 from antipodes.data.listing import NamedFiles, list_images, natural
-from antipodes.data.tables import LABEL_COLUMNS, LABEL_TABLES, find_column, has_column, read_table, unused_columns
+from antipodes.data.on_disk import LABEL_COLUMNS, LABEL_TABLES
+from antipodes.tables import column_values, find_column, has_column, read_table, unused_columns
 
 _SPLITS: dict[str, Split] = {"train": "train", "trainval": "train", "test": "test", "val": "test", "validation": "test"}
 
@@ -57,22 +58,23 @@ class LabelTable(ListedImages):
         self.path, self.split = path, split
         self.name = printable(Path(path).expanduser().resolve().name)
         table = _find(path)
-        rows = read_table(table)
-        image = find_column(rows, IMAGE_COLUMNS, table, "images")
-        label = find_column(rows, LABEL_COLUMNS, table, "labels")
-        part = find_column(rows, ("split",), table, "splits") if has_column(rows, ("split",)) else None
-        self.unused_columns = unused_columns(rows, (image, label, part))
-        splits = ["train" if part is None else _SPLITS.get(str(row.get(part)).strip().lower(), "") for row in rows]
+        columns = read_table(table)
+        image = find_column(columns, IMAGE_COLUMNS, table, "images")
+        label = find_column(columns, LABEL_COLUMNS, table, "labels")
+        part = find_column(columns, ("split",), table, "splits") if has_column(columns, ("split",)) else None
+        self.unused_columns = unused_columns(columns, (image, label, part))
+        images = [str(name or "") for name in column_values(columns, image)]
+        written = column_values(columns, part) if part else ["train"] * len(images)
+        splits = [_SPLITS.get(str(each).strip().lower(), "") for each in written]
         self._splits = set(splits)
-        everything = [_names(row.get(label)) for row in rows]
+        everything = [_names(value) for value in column_values(columns, label)]
         names = sorted({name for several in everything for name in several}, key=natural)
         number = {name: i for i, name in enumerate(names)}
         files = NamedFiles(list_images(table.parent).files, table.parent)
         missing: list[tuple[str, str]] = []
         chosen: list[tuple[Path, list[int]]] = []
-        for row, several, its_split in zip(rows, everything, splits, strict=True):
+        for wanted, several, its_split in zip(images, everything, splits, strict=True):
             if its_split == split:
-                wanted = str(row.get(image) or "")
                 found = files.find(wanted)
                 if found is None or not several:
                     missing.append((wanted or "(no name)", "no label" if found else "missing image"))

@@ -6,8 +6,8 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
+from antipodes.data.caption_tables import plain_name
 from antipodes.data.decode import EXTENSIONS
-from antipodes.data.tables import plain_name
 
 
 class Listing(NamedTuple):

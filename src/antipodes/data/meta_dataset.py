@@ -4,13 +4,12 @@ Aircraft, DTD and flowers are in ``transfer_sets``, MNIST and Fashion-MNIST in `
 that its instructions name, looked for in ``root`` and in a folder of the dataset's name inside it.
 """
 
-import csv
 from typing import ClassVar
 
 from antipodes.data.dataset import Split, limited
 from antipodes.data.listed import Listed
-from antipodes.data.tables import read_json
 from antipodes.data.transfer_set import TransferSet
+from antipodes.tables import read_json, read_table
 
 
 class CUB(TransferSet):
@@ -48,11 +47,10 @@ class TrafficSigns(TransferSet):
             classes = sorted({file.parent.name for file in files})
             return Listed(files, [classes.index(file.parent.name) for file in files], classes)
         base = self.find("GTSRB/Final_Test/Images", "GTSRB_Final_Test_Images.zip")
-        with self.find("GT-final_test.csv", "GTSRB_Final_Test_GT.zip").open(newline="") as file:
-            rows = list(csv.DictReader(file, delimiter=";"))
-        labels = [int(row["ClassId"]) for row in rows]
+        table = read_table(self.find("GT-final_test.csv", "GTSRB_Final_Test_GT.zip"), delimiter=";")
+        labels = [int(label) for label in table["ClassId"]]
         classes = [f"{number:05d}" for number in range(max(labels) + 1)]
-        return Listed([base / row["Filename"] for row in rows], labels, classes)
+        return Listed([base / name for name in table["Filename"]], labels, classes)
 
 
 class Fungi(TransferSet):

@@ -1,14 +1,19 @@
 """Which dataset reads what lies at a path. Nothing of torch is imported to find out, unless an archive is unpacked."""
 
-import json
 import os
 import re
 import tarfile
 from pathlib import Path
 
 from antipodes.data.caption_tables import IMAGE_COLUMNS, TEXT_COLUMNS, find_tables
-from antipodes.data.problems import DataError
-from antipodes.data.tables import LABEL_COLUMNS, LABEL_TABLES, TABLES
+from antipodes.files import DataError
+from antipodes.tables import TABLES, read_names
+
+LABEL_COLUMNS = ("label", "labels", "class", "category", "target", "tags")
+"""What a column of labels is called."""
+
+LABEL_TABLES = tuple(f"labels{suffix}" for suffix in TABLES)
+"""What a table of labels is called when it is found by itself."""
 
 _FOLDER = "antipodes.data.folder.Folder"
 _CAPTIONS = "antipodes.data.captions.Captions"
@@ -75,33 +80,12 @@ def _of_archive(path: Path) -> str | None:
 
 def _of_table(table: Path) -> str:
     """A table of images has captions or labels; an object, as COCO's, has captions; all others have texts."""
-    columns = {column.strip().lower() for column in _columns(table)}
+    columns = {column.strip().lower() for column in read_names(table)}
     if table.suffix == ".json" and not columns:
         return _CAPTIONS
     if columns & set(IMAGE_COLUMNS) and columns & {*TEXT_COLUMNS, "sentences"}:
         return _CAPTIONS
     return _LABELS if columns & set(IMAGE_COLUMNS) and columns & set(LABEL_COLUMNS) else _TEXTS
-
-
-def _columns(table: Path) -> list[str]:
-    """The columns of a table, from its beginning where that is enough; none of a json file that is no list."""
-    from antipodes.data.tables import read_json, read_table
-
-    try:
-        if table.suffix in (".csv", ".tsv"):
-            with table.open(encoding="utf-8-sig") as file:
-                return file.readline().strip().replace('"', "").split("\t" if table.suffix == ".tsv" else ",")
-        if table.suffix == ".jsonl":
-            with table.open(encoding="utf-8-sig") as file:
-                first = json.loads(next((line for line in file if line.strip()), "{}"))
-                return list(first) if isinstance(first, dict) else []
-    except (OSError, ValueError) as error:
-        raise DataError(f"{table} cannot be read as a table ({error}): save it again, in UTF-8") from error
-    if table.suffix == ".json":
-        content = read_json(table)
-        return list(content[0]) if isinstance(content, list) and content and isinstance(content[0], dict) else []
-    rows = read_table(table)
-    return list(rows[0]) if rows else []
 
 
 def _is_shard(path: Path) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from antipodes.data.problems import DataError
+from antipodes.files import DataError
 
 if TYPE_CHECKING:
     from antipodes.data.dataset import Samples

@@ -15,7 +15,17 @@ from antipodes.data.dataset import DataError, Raw, Samples, Split, _check_ids, c
 from antipodes.data.describe import printable
 from antipodes.data.keys import row_keys
 from antipodes.data.listing import natural
-from antipodes.data.tables import LABEL_COLUMNS, TABLES, Row, find_column, has_column, read_table, unused_columns
+from antipodes.data.on_disk import LABEL_COLUMNS
+from antipodes.tables import (
+    TABLES,
+    Columns,
+    column_values,
+    count_rows,
+    find_column,
+    has_column,
+    read_table,
+    unused_columns,
+)
 
 PAIRS = (
     ("query", "document"),
@@ -69,22 +79,22 @@ class Texts(Samples):
         file = _files(path).get(split)
         if file is None:
             raise DataError(f"{path} has no {split} split: give a text file, a table, or a folder with train.* in it")
-        rows = _lines(file) if file.suffix == ".txt" else read_table(file)
-        columns = _columns(rows, file)
+        table = {"text": _lines(file)} if file.suffix == ".txt" else read_table(file)
+        count, inputs = count_rows(table), _inputs(table, file)
         self.name = printable(Path(path).expanduser().resolve().stem)
-        self.modalities = dict.fromkeys(columns, "text")
-        texts = {name: [_text(row.get(column)) for row in rows] for name, column in columns.items()}
+        self.modalities = dict.fromkeys(inputs, "text")
+        texts = {name: [_text(value) for value in column_values(table, column)] for name, column in inputs.items()}
         problems = {
-            i: problem for i in range(len(rows)) if (problem := _problem([texts[name][i] for name in texts], longest))
+            i: problem for i in range(count) if (problem := _problem([texts[name][i] for name in texts], longest))
         }
         self.skipped = [(f"{file.name} row {i + 1}", problem) for i, problem in problems.items()]
-        keep = [i for i in range(len(rows)) if i not in problems]
+        keep = [i for i in range(count) if i not in problems]
         if not keep:
             raise DataError(f"{file} holds no text that can be used: it needs one in every row")
-        labels, names = _labels(rows, keep, file)
-        groups = _groups(rows, file)
-        read = [find_column(rows, names, file, "") for names in (LABEL_COLUMNS, _SAMPLE) if has_column(rows, names)]
-        self.unused_columns = unused_columns(rows, [*columns.values(), *read])
+        labels, names = _labels(table, keep, file)
+        groups = _groups(table, file)
+        read = [find_column(table, each, file, "") for each in (LABEL_COLUMNS, _SAMPLE) if has_column(table, each)]
+        self.unused_columns = unused_columns(table, [*inputs.values(), *read])
         if classes is not None:
             chosen, labels, names = choose_classes(labels, names, classes, path)
             keep = [keep[i] for i in chosen]
@@ -139,22 +149,22 @@ def _files(path: str) -> dict[str, Path]:
     return found
 
 
-def _lines(file: Path) -> list[Row]:
+def _lines(file: Path) -> list[str]:
     try:
-        return [{"text": line} for line in file.read_text(encoding="utf-8-sig").split("\n")]
+        return file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file} cannot be read as text ({error}): save it in UTF-8") from error
 
 
-def _columns(rows: list[Row], file: Path) -> dict[str, str]:
+def _inputs(table: Columns, file: Path) -> dict[str, str]:
     """Return the column of each input."""
     for first, second in PAIRS:
-        if has_column(rows, (first,)) and has_column(rows, (second,)):
+        if has_column(table, (first,)) and has_column(table, (second,)):
             return {
-                "query": find_column(rows, (first,), file, "texts"),
-                "document": find_column(rows, (second,), file, "texts"),
+                "query": find_column(table, (first,), file, "texts"),
+                "document": find_column(table, (second,), file, "texts"),
             }
-    return {"text": find_column(rows, _TEXT, file, "texts, nor two of a pair such as query and document")}
+    return {"text": find_column(table, _TEXT, file, "texts, nor two of a pair such as query and document")}
 
 
 def _text(value: Any) -> str:
@@ -167,20 +177,20 @@ def _problem(texts: list[str], longest: int) -> str | None:
     return f"text of more than {longest:,} characters" if max(map(len, texts)) > longest else None
 
 
-def _labels(rows: list[Row], keep: list[int], file: Path) -> tuple[list[int], list[str]]:
+def _labels(table: Columns, keep: list[int], file: Path) -> tuple[list[int], list[str]]:
     """Return the label of every row that is kept and the names of the labels; nothing when there is no such column."""
-    if not has_column(rows, LABEL_COLUMNS):
+    if not has_column(table, LABEL_COLUMNS):
         return [], []
-    column = find_column(rows, LABEL_COLUMNS, file, "labels")
-    names = sorted({str(row.get(column)) for row in rows}, key=natural)
+    values = [str(value) for value in column_values(table, find_column(table, LABEL_COLUMNS, file, "labels"))]
+    names = sorted(set(values), key=natural)
     number = {name: i for i, name in enumerate(names)}
-    return [number[str(rows[i].get(column))] for i in keep], names
+    return [number[values[i]] for i in keep], names
 
 
-def _groups(rows: list[Row], file: Path) -> Tensor | None:
+def _groups(table: Columns, file: Path) -> Tensor | None:
     """Return the sample that every row shows, numbered in the order of their first rows."""
-    if not has_column(rows, _SAMPLE):
+    if not has_column(table, _SAMPLE):
         return None
-    column = find_column(rows, _SAMPLE, file, "groups")
+    values = column_values(table, find_column(table, _SAMPLE, file, "groups"))
     numbers: dict[str, int] = {}
-    return torch.tensor([numbers.setdefault(str(row.get(column)), len(numbers)) for row in rows])
+    return torch.tensor([numbers.setdefault(str(value), len(numbers)) for value in values])

@@ -15,8 +15,8 @@ from antipodes.data.archives import unpacked
 from antipodes.data.dataset import DataError, Split, limited
 from antipodes.data.listed import Listed
 from antipodes.data.listing import natural
-from antipodes.data.tables import read_json
 from antipodes.data.transfer_set import TransferSet
+from antipodes.tables import read_json
 
 
 class DTD(TransferSet):

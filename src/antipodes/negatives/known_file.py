@@ -19,6 +19,7 @@ from torch import Tensor
 from antipodes.identity import content_ids, identities
 from antipodes.negatives.known_columns import DOCUMENTS, LARGEST, QUERIES, column_array, read_columns
 from antipodes.negatives.known_pairs import PairTable
+from antipodes.tables import read_names
 
 FEW_ROWS = 1_000_000
 """Rows up to which a file may name any; beyond, with the size of the dataset unknown, `SPARSE` rows for every line."""
@@ -52,16 +53,14 @@ def read_knowledge(path: Path, num_samples: int | None = None, closure: bool = F
     Raises:
         ValueError: if it cannot be read, has other columns, or says what cannot be.
     """
-    columns, names = read_columns(path)
+    columns = read_columns(path)
     try:
-        return _knowledge(columns, names, path, num_samples, closure)
+        return _knowledge(columns, path, num_samples, closure)
     except (ValueError, TypeError, OverflowError) as error:
         raise error if str(path) in str(error) else ValueError(f"{path}: {error}") from error
 
 
-def _knowledge(
-    columns: dict[str, np.ndarray], names: Sequence[str], path: Path, num_samples: int | None, closure: bool
-) -> Knowledge:
+def _knowledge(columns: dict[str, np.ndarray], path: Path, num_samples: int | None, closure: bool) -> Knowledge:
     """What the columns of a file say."""
     lengths = {len(values) if values.ndim else 0 for values in columns.values()}
     if len(lengths) > 1:
@@ -77,7 +76,7 @@ def _knowledge(
     listed = listed_columns(columns, path)
     if listed is not None:
         return Knowledge(table=_table(*listed, closure))
-    found = ", ".join(map(str, names)) or "none"
+    found = ", ".join(read_names(path)) or "none"
     raise ValueError(
         f"{path} must have columns row and group, or row, other and perhaps weight, or query and document (also "
         f"query-id, user, corpus-id, item) and perhaps score, got {found}"

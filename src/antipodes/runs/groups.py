@@ -42,7 +42,7 @@ def place_groups(spec: Spec, data: Samples) -> Spec:
         return spec
     if not Path(groups).is_file():
         return spec  # `Known` raises
-    columns, _ = read_columns(Path(groups))
+    columns = read_columns(Path(groups))
     if "path" not in columns or "group" not in columns:
         return spec
     of_rows = Known.read(groups).groups  # raises if the file is invalid
