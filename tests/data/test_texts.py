@@ -68,3 +68,32 @@ def test_fingerprint_follows_the_content(tmp_path):
         (tmp_path / "x.txt").write_text(content)
         seen.add(Texts(str(tmp_path / "x.txt")).fingerprint)
     assert len(seen) == 3
+
+
+def save_to_disk(folder, columns, features):
+    """Write a folder as `Dataset.save_to_disk` does."""
+    pyarrow = pytest.importorskip("pyarrow")
+    folder.mkdir(parents=True)
+    table = pyarrow.table(columns)
+    with pyarrow.ipc.new_stream(str(folder / "data-00000-of-00001.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))
+    (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
+
+
+def test_datasets_saved_by_hugging_face_and_columns_of_other_names(tmp_path):
+    features = {"label": {"names": ["x", "y"], "_type": "ClassLabel"}}
+    save_to_disk(tmp_path / "both" / "train", {"ask": ["a b", "c"], "reply": ["d", "e"], "label": [1, 0]}, features)
+    save_to_disk(tmp_path / "both" / "test", {"ask": ["z"], "reply": ["y"], "label": [1]}, features)
+    (tmp_path / "both" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    data = open_dataset(str(tmp_path / "both"), columns=["ask", "reply"])
+    assert data.inputs(torch.tensor([1])) == {"query": ["c"], "document": ["e"]}
+    assert (data.classes, data.labels.tolist()) == (("x", "y"), [1, 0])
+    assert data.held_out().inputs(torch.tensor([0])) == {"query": ["z"], "document": ["y"]}
+    alone = open_dataset(str(tmp_path / "both" / "train"), columns=["ask"], label="reply")
+    assert (alone.inputs(torch.arange(2))["text"], alone.classes) == (["a b", "c"], ("d", "e"))
+    with pytest.raises(ValueError, match="'ask', 'reply', 'label'"):
+        open_dataset(str(tmp_path / "both" / "train"), columns=["words"])
+    (tmp_path / "both" / "train" / "state.json").write_text('{"_data_files": [{"filename": "../gone.arrow"}]}')
+    with pytest.raises(ValueError, match="cannot be read as a saved dataset"):
+        open_dataset(str(tmp_path / "both"))

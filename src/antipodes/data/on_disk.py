@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 
 from antipodes.data.caption_tables import IMAGE_COLUMNS, TEXT_COLUMNS, find_tables
+from antipodes.data.saved_datasets import is_saved_dataset, is_saved_dataset_dict
 from antipodes.files import DataError
 from antipodes.tables import TABLES, read_names
 
@@ -55,6 +56,8 @@ def dataset_at(name: str) -> str | None:
 
 
 def _of_folder(path: Path) -> str:
+    if is_saved_dataset(path) or is_saved_dataset_dict(path):
+        return _TEXTS
     if find_tables(path):
         return _CAPTIONS
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from antipodes.data.describe import printable
 from antipodes.data.keys import row_keys
 from antipodes.data.listing import natural
 from antipodes.data.on_disk import LABEL_COLUMNS
+from antipodes.data.saved_datasets import is_saved_dataset, is_saved_dataset_dict, read_saved_dataset
 from antipodes.tables import (
     TABLES,
     Columns,
@@ -49,7 +51,8 @@ class Texts(Samples):
       optionally ``label`` and ``group``: rows of one group are never negatives of each other.
     - All other columns are not used, and ``describe`` names them: rows go to no split by a column, and a column of
       negatives is not read.
-    - In a folder, ``train.*`` and ``test.*`` are the splits.
+    - In a folder, ``train.*`` and ``test.*`` are the splits; a folder that ``save_to_disk`` of Hugging Face datasets
+      wrote is read as it is.
 
     Empty texts and those that are too long are left out and listed in ``skipped``.
 
@@ -59,6 +62,8 @@ class Texts(Samples):
         limit: keep only this many rows, as described at ``limited``.
         classes: keep only so many classes, or those with these names, as described at ``choose_classes``.
         longest: characters that a text may have.
+        columns: the column of the texts, or the two of a pair, where they have other names.
+        label: the column of the labels, where it has another name.
 
     Raises:
         ValueError: if the file is missing, cannot be read, has no such column, or no text that can be used.
@@ -73,14 +78,18 @@ class Texts(Samples):
         limit: int | None = None,
         classes: Classes = None,
         longest: int = 100_000,
+        columns: Sequence[str] | None = None,
+        label: str | None = None,
     ) -> None:
         check_split(split)
+        self._named: dict[str, Any] = {"columns": columns, "label": label}
         self.path, self.split, self._classes, self._longest = path, split, classes, longest
         file = _files(path).get(split)
         if file is None:
             raise DataError(f"{path} has no {split} split: give a text file, a table, or a folder with train.* in it")
-        table = {"text": _lines(file)} if file.suffix == ".txt" else read_table(file)
-        count, inputs = count_rows(table), _inputs(table, file)
+        table = {"text": _lines(file)} if file.suffix == ".txt" else _read(file)
+        inputs = _inputs(table, file) if columns is None else _named_inputs(table, file, columns)
+        count = count_rows(table)
         self.name = printable(Path(path).expanduser().resolve().stem)
         self.modalities = dict.fromkeys(inputs, "text")
         texts = {name: [_text(value) for value in column_values(table, column)] for name, column in inputs.items()}
@@ -91,9 +100,10 @@ class Texts(Samples):
         keep = [i for i in range(count) if i not in problems]
         if not keep:
             raise DataError(f"{file} holds no text that can be used: it needs one in every row")
-        labels, names = _labels(table, keep, file)
+        label_columns = LABEL_COLUMNS if label is None else (label,)
+        labels, names = _labels(table, keep, file, label_columns)
         groups = _groups(table, file)
-        read = [find_column(table, each, file, "") for each in (LABEL_COLUMNS, _SAMPLE) if has_column(table, each)]
+        read = [find_column(table, each, file, "") for each in (label_columns, _SAMPLE) if has_column(table, each)]
         self.unused_columns = unused_columns(table, [*inputs.values(), *read])
         if classes is not None:
             chosen, labels, names = choose_classes(labels, names, classes, path)
@@ -133,14 +143,18 @@ class Texts(Samples):
         """Return the test split, None when there is none or this is it."""
         if self.split == "test" or "test" not in _files(self.path):
             return None
-        return Texts(self.path, "test", limit, self._classes, self._longest)
+        return Texts(self.path, "test", limit, self._classes, self._longest, **self._named)
 
 
 def _files(path: str) -> dict[str, Path]:
     """Return the file of each split."""
     place = Path(path).expanduser()
-    if place.is_file():
+    if place.is_file() or is_saved_dataset(place):
         return {"train": place}
+    if is_saved_dataset_dict(place):
+        names = {"train": ("train",), "test": ("test", "validation", "val", "dev")}
+        saved = {split: [place / name for name in some if (place / name).is_dir()] for split, some in names.items()}
+        return {split: folders[0] for split, folders in saved.items() if folders}
     found: dict[str, Path] = {}
     for split, stems in (("train", ("train",)), ("test", ("test", "val", "validation", "dev"))):
         files = [place / f"{stem}{suffix}" for stem in stems for suffix in (*TABLES, ".txt")]
@@ -167,6 +181,19 @@ def _inputs(table: Columns, file: Path) -> dict[str, str]:
     return {"text": find_column(table, _TEXT, file, "texts, nor two of a pair such as query and document")}
 
 
+def _named_inputs(table: Columns, file: Path, columns: Sequence[str]) -> dict[str, str]:
+    """Return the columns that the caller names: one of texts, or two of a pair."""
+    listed = [columns] if isinstance(columns, str) else list(columns)
+    if len(listed) not in (1, 2):
+        raise DataError(f"columns must name one column of texts or two of a pair, got {len(listed)}")
+    names = ("text",) if len(listed) == 1 else ("query", "document")
+    return {name: find_column(table, (column,), file, "texts") for name, column in zip(names, listed, strict=True)}
+
+
+def _read(file: Path) -> Columns:
+    return read_saved_dataset(file) if file.is_dir() else read_table(file)
+
+
 def _text(value: Any) -> str:
     return "" if value is None else str(value).strip()
 
@@ -177,11 +204,11 @@ def _problem(texts: list[str], longest: int) -> str | None:
     return f"text of more than {longest:,} characters" if max(map(len, texts)) > longest else None
 
 
-def _labels(table: Columns, keep: list[int], file: Path) -> tuple[list[int], list[str]]:
+def _labels(table: Columns, keep: list[int], file: Path, columns: Sequence[str]) -> tuple[list[int], list[str]]:
     """Return the label of every row that is kept and the names of the labels; nothing when there is no such column."""
-    if not has_column(table, LABEL_COLUMNS):
+    if columns is LABEL_COLUMNS and not has_column(table, columns):
         return [], []
-    values = [str(value) for value in column_values(table, find_column(table, LABEL_COLUMNS, file, "labels"))]
+    values = [str(value) for value in column_values(table, find_column(table, columns, file, "labels"))]
     names = sorted(set(values), key=natural)
     number = {name: i for i, name in enumerate(names)}
     return [number[values[i]] for i in keep], names
