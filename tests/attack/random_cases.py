@@ -359,12 +359,28 @@ def tolerance(case: Case) -> tuple[float, float]:
     """The largest error of a loss, relative to it or to 1, and of a gradient, relative to the largest entry."""
     if case.dtype == torch.float64 and case.loss != "global" and case.policy != "glofnd":
         return 1e-10 / case.temperature, 1e-9 / case.temperature
-    rounding = {torch.bfloat16: 2**-7, torch.float16: 2**-9}.get(case.dtype, 0.0)  # of the gradient that is returned
+    returned = {torch.bfloat16: 2**-7, torch.float16: 2**-9}.get(case.dtype, 0.0)  # of the gradient that is returned
     single = (1 + 1 / case.temperature) * (10 if case.policy in ("debiased", "hcl") else 1)  # these subtract two sums
-    return 2e-6 * single, 2e-5 * single + rounding
+    return 2e-6 * single, 2e-5 * single + returned
 
 
-def compare(case: Case, name: str, ours: Tensor, theirs: Tensor, bound: float, relative: bool) -> None:
+def rounding(case: Case, leaf: Tensor) -> float:
+    """The error that the gradient of embeddings (n, D) must be allowed even where it is nearly 0.
+
+    1. Pairs of a coefficient of at most 1 add vectors of up to 1 / (tau |z|), each rounded, which may cancel.
+    2. float16 has no numbers between 0 and 2**-24: two values that round to either side of one differ by that.
+    """
+    if leaf.dim() < 2:
+        return 0.0
+    eps = torch.finfo(torch.float64 if case.dtype == torch.float64 else torch.float32).eps
+    shortest = leaf.detach().double().norm(dim=1).min().item()
+    return eps / (case.temperature * shortest) + (1.01 * 2**-24 if leaf.dtype == torch.float16 else 0.0)
+
+
+def compare(
+    case: Case, name: str, ours: Tensor, theirs: Tensor, bound: float, relative: bool, least: float = 0.0
+) -> None:
+    """Refuse numbers that are further apart than the bound, relative to the largest, and than `least`."""
     ours, theirs = ours.detach().double(), theirs.detach().double()
     if not bool(ours.isfinite().all()):
         raise Failure(f"{name} is not finite in {case}")
@@ -372,7 +388,7 @@ def compare(case: Case, name: str, ours: Tensor, theirs: Tensor, bound: float, r
     error = ((ours - theirs).abs() / (theirs.abs().clamp(min=1.0) if not relative else 1.0)).max().item()
     if relative:  # the derivative of a temperature is a difference of large sums; an entry below 1e-6 is rounding
         scale = max(scale, 1.0 if ours.dim() == 0 else 1e-6)
-    if error > bound * scale:
+    if error > max(bound * scale, least):
         raise Failure(f"{name} is off by {error / scale:.2g}, allowed are {bound:.2g}, in {case}")
 
 
@@ -424,7 +440,8 @@ def check(case: Case) -> None:
         for name, leaf, gradient, wanted in zip(names, mine, gradients, expected, strict=True):
             zero = torch.zeros_like(leaf)
             pair = (zero if gradient is None else gradient, zero if wanted is None else wanted)
-            compare(case, name, *pair, of_gradient * (10 if leaf.dim() == 0 else 1), relative=True)
+            bound = of_gradient * (10 if leaf.dim() == 0 else 1)
+            compare(case, name, *pair, bound, relative=True, least=rounding(case, leaf))
 
 
 def check_hard_pairs(case: Case) -> None:
