@@ -46,7 +46,7 @@ def attempt(random: random_.Random, folder: Path) -> Outcome:
         Image.fromarray(pixels).save(place / "photos" / f"{number}.png")
     call = random.choice(CALLS)
     if "run" in call.split()[1:2]:
-        ended = finish(start(CALLS[0].split(), place), "training")
+        ended = finish(start(CALLS[1].split(), place), "training")  # of photos
         if ended[0]:
             raise Failure(f"training failed without any foreign code: {ended[1][-400:]}")
     markers = fresh(folder, "markers")

@@ -11,6 +11,7 @@ Splits come from the layout itself, from a column ``split``, or from train.txt, 
 name a line. Nothing of torch is imported, so that looking at a folder costs nothing.
 """
 
+import os
 import posixpath
 import re
 from collections.abc import Iterable
@@ -78,7 +79,7 @@ class CaptionTables(NamedTuple):
 def find_tables(folder: Path) -> list[Path]:
     """Return the tables of captions that a folder has: one, or one for every split in the layouts that have several."""
     for name in _TABLES:
-        if (folder / name).is_file():
+        if os.path.lexists(folder / name):  # a broken link or a folder of that name is refused when it is read
             return [folder / name]
     for place in (folder, folder / "annotations"):
         if found := sorted(place.glob("dataset_*.json")):

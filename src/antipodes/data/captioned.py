@@ -53,8 +53,9 @@ class CaptionedImages(Samples):
         workers: int | None,
         memory_limit: int,
         skipped: Sequence[tuple[str, str]],
+        tables: str = "",
     ) -> None:
-        """Decode the images, leave out what cannot be used, and number the rows."""
+        """Decode the images, leave out what cannot be used, and number the rows; `tables` is what an error names."""
         if rows not in get_args(Rows):
             raise ValueError(f"rows must be one of {', '.join(get_args(Rows))}, got {rows!r}")
         if longest < 1:
@@ -91,7 +92,7 @@ class CaptionedImages(Samples):
             )
         if not len(pictures):
             why = f", the first is {printable(self.skipped[0][0])} ({self.skipped[0][1]})" if self.skipped else ""
-            raise DataError(f"{self.name} holds no image with a caption that can be used{why}")
+            raise DataError(f"{tables or self.name} holds no image with a caption that can be used{why}")
         self.pictures, self.in_memory = pictures, pictures.in_memory
         kept = [usable[k] for k in pictures.readable]
         self.base, self.files = base, tuple(names[i] for i, _ in kept)

@@ -97,6 +97,7 @@ class Captions(CaptionedImages):
             workers=workers,
             memory_limit=memory_limit,
             skipped=[*((image, "missing image") for image in missing), *tables_say.skipped, *listing.skipped],
+            tables=printable(" and ".join(map(str, tables))),
         )
 
     def held_out(self, limit: int | None = None) -> Captions | None:

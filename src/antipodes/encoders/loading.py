@@ -1,5 +1,6 @@
 """`antipodes.load`: an encoder with its preprocessing, ready for photos or sentences."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -281,7 +282,7 @@ def files_of_run(folder: Path, tower: str | None) -> list[Path]:
         for name in (f"encoder-{tower}", tower):
             if (folder / f"{name}{ENDING}").is_file():
                 return [folder / f"{name}{ENDING}"]
-    elif (only := folder / f"encoder{ENDING}").is_file():
+    elif os.path.lexists(only := folder / f"encoder{ENDING}"):  # what is no file is refused when it is read
         return [only]
     files = [file for file in sorted(folder.glob(f"*{ENDING}")) if not file.stem.startswith(HEAD)]
     found = {file.stem.removeprefix("encoder-"): file for file in files}

@@ -41,6 +41,8 @@ def report(
     """
     if samples < 0 or samples == 1:
         raise ValueError(f"samples must be 0, or at least 2, got {samples}")
+    if shown < 0:
+        raise ValueError(f"shown must be at least 0, got {shown}: it is the number of flagged pairs on the page")
     require_jinja()
     folders = [Path(runs)] if isinstance(runs, str | Path) else [Path(run) for run in runs]
     if not folders:

@@ -13,7 +13,7 @@ from antipodes.encoders import without_pretrained
 from antipodes.losses import Temperature
 from antipodes.methods import Method
 from antipodes.negatives import Known
-from antipodes.runs.build import build_method
+from antipodes.runs.build import UnknownOption, build_method
 from antipodes.runs.folder import CHECKPOINT_KEYS, Run, load_checkpoint
 from antipodes.runs.groups import without_groups
 from antipodes.runs.growth import Growth, grown_model, growth_since, open_data
@@ -44,11 +44,14 @@ def open_method(run: Run, which: Literal["last", "best"] = "last", judged: bool 
             "so use that version, or train it again"
         )
     state = load_checkpoint(run.last if which == "last" else run.best, CHECKPOINT_KEYS)
-    data = open_data(config["data"], state)
-    if not judged:
-        config = {**config, "negatives": without_groups(config["negatives"], len(data))}
-    with torch.random.fork_rng(), without_pretrained():
-        method = build_method(config, data)
+    try:
+        data = open_data(config["data"], state)
+        if not judged:
+            config = {**config, "negatives": without_groups(config["negatives"], len(data))}
+        with torch.random.fork_rng(), without_pretrained():
+            method = build_method(config, data)
+    except UnknownOption as error:
+        raise ValueError(f"{run.config_file} does not fit this version of antipodes: {error}") from error
     if not judged:
         state = {**state, "model": _without_known(method, state["model"])}
     load_model(method, state, run, growth_since(state, data) if has_tables(method) else None)

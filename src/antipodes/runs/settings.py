@@ -11,6 +11,9 @@ from antipodes.seeding import check_seed
 MOST_THREADS = 1024
 """The largest number of threads: more than machines have cores; the system fails on very many without a message."""
 
+MOST_EPOCHS = 1_000_000_000
+"""The largest number of epochs; a number with twenty digits is a slip of the hand and no plan."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -121,6 +124,8 @@ class Settings:
         for name in ("epochs", "knn_every", "checkpoint_steps", "snapshot_every", "workers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.epochs > MOST_EPOCHS:
+            raise ValueError(f"epochs must be at most {MOST_EPOCHS:,}, got {self.epochs}")
         if self.batch_neighbours > self.batch_size:
             raise ValueError(
                 f"batch_neighbours must be at most the batch_size, {self.batch_size}, got {self.batch_neighbours}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -55,6 +56,17 @@ def _check_micro_batch(name: str, method: Method) -> None:
         refuse_batch_statistics(list(method.network.modules()))
     except ValueError as error:
         raise ValueError(f"micro_batch cannot be used here: {error}; for the head, --head.batch_norm false") from error
+
+
+def check_files(run: Run) -> None:
+    """Refuse to continue a run that has something else where a file of records is to be written.
+
+    Raises:
+        ValueError: a link to nothing, a folder or a device stands in the place of a file.
+    """
+    for name in ("metrics.jsonl", "metrics.csv", "skipped.csv"):
+        if os.path.lexists(file := run.folder / name) and not file.is_file():
+            raise ValueError(f"{file} is not a file: move it away, the run writes its records there")
 
 
 def check_checkpoints_exist(run: Run) -> None:

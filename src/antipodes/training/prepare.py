@@ -42,6 +42,7 @@ from antipodes.runs.views import BatchMaker, plain_view, with_statistics
 from antipodes.training.checks import (
     check_checkpoints_exist,
     check_encoders,
+    check_files,
     check_settings,
     check_unchanged,
     warn_of_equal_views,
@@ -97,6 +98,7 @@ def prepare_training(
     run = resume or Run(Path(settings.out))
     if resume is not None:
         check_checkpoints_exist(run)
+        check_files(run)
     saved = load_checkpoint(run.last, CHECKPOINT_KEYS) if resume is not None and run.last.exists() else None
     data = open_data(config["data"], saved)
     config = config if resume is not None else with_statistics(config, data)
