@@ -37,6 +37,11 @@ CALLS: dict[str, list[object]] = {
     "cmc": ["--method", "cmc", *BANK],
     "local-aggregation": ["--method", "local-aggregation"],
     "hnssl": ["--method", "hnssl"],
+    "byol": ["--method", "byol", *HIDDEN],
+    "simsiam": ["--method", "simsiam", *HIDDEN],
+    "pcl": ["--method", "pcl", "--method.queue_size", 100, "--method.clusters", "[5,10]", *HIDDEN],
+    "swav": ["--method", "swav", "--method.prototypes", 10, *HIDDEN],
+    "i-mix": ["--method", "i-mix", "--method.queue_size", 100, *HIDDEN],
 }
 
 

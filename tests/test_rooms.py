@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "losses": {"functional", "pairs", "state", "candidates", "negatives"},
     "encoders": {"functional", "clustering", "data"},  # data only to read photos: nothing there knows encoders
     "data": set(),
-    "methods": {"functional", "pairs", "state", "candidates", "negatives", "losses", "encoders"},
+    "methods": {"functional", "pairs", "state", "clustering", "candidates", "negatives", "losses", "encoders"},
 }
 ALLOWED["runs"] = set(ALLOWED) | {"runs"}
 ALLOWED["training"] = ALLOWED["runs"] | {"training"}

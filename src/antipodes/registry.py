@@ -184,6 +184,11 @@ NAMES: dict[Kind, dict[str, RegistryEntry]] = {
             "antipodes.methods.hnssl.HNSSL",
             run={"optimizer": "adamw", "weight_decay": 0.0, "learning_rate": 0.16, "batch_size": 160, "warmup": 0.0},
         ),
+        "byol": RegistryEntry("antipodes.methods.byol.BYOL"),
+        "simsiam": RegistryEntry("antipodes.methods.simsiam.SimSiam"),
+        "pcl": RegistryEntry("antipodes.methods.pcl.PCL"),
+        "swav": RegistryEntry("antipodes.methods.swav.SwAV"),
+        "i-mix": RegistryEntry("antipodes.methods.imix.IMix"),
         "clip": RegistryEntry("antipodes.methods.clip.CLIP"),
         "siglip": RegistryEntry("antipodes.methods.clip.CLIP", run={"loss": {"name": "sigmoid", "temperature": 0.1}}),
         "fastclip": RegistryEntry(
@@ -229,6 +234,8 @@ NAMES: dict[Kind, dict[str, RegistryEntry]] = {
         "local-aggregation": RegistryEntry("antipodes.losses.local_aggregation.local_aggregation"),
         "hard-pairs": RegistryEntry("antipodes.losses.hard_pairs.HardPairs"),
         "soft-label": RegistryEntry("antipodes.losses.soft_label.SoftLabel"),
+        "regression": RegistryEntry("antipodes.losses.regression.Regression"),
+        "swapped-codes": RegistryEntry("antipodes.methods.swav.SwappedCodes"),
     },
     "negatives": {
         "glofnd": RegistryEntry("antipodes.negatives.glofnd.GloFND"),

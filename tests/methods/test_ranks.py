@@ -81,6 +81,10 @@ def test_everything_that_training_moves_is_in_the_checkpoint(method: str, policy
         "sane-vanilla": momentum | {"steps"},
         "instance": {"bank.table.rows", "bank.draws"},
         "hnssl": {"_target.encoder.layer.weight"},
+        "byol": {"target.encoder.layer.weight"},
+        "pcl": momentum | {"directions.prototypes.steps"},
+        "swav": {f"queues.{view}.{name}" for view in (0, 1) for name in ("keys", "ids")},
+        "i-mix": momentum | {"steps"},
         "instance-expected": {"bank.table.rows"},
         "la": {"bank.table.rows", "directions.image.close.seen"},
         "cmc": {f"banks.{bank}.{name}" for bank in ("l", "ab") for name in ("table.rows", "draws")},
@@ -106,8 +110,14 @@ def test_statistics_are_numbers_of_the_last_step(method: str, policy: str) -> No
         training.step(number)
     numbers = training.method.statistics()
     assert all(isinstance(value, float) for value in numbers.values())
-    if method.startswith("hnssl"):
-        assert {"kept_per_anchor", "positive_term", "negative_term"} <= numbers.keys()
+    own = {
+        "hnssl": {"kept_per_anchor", "positive_term", "negative_term"},
+        "byol": {"positive_similarity", "target_similarity"},
+        "simsiam": {"positive_similarity", "target_similarity"},
+        "swav": {"code_confidence", "prototypes_used"},
+    }
+    if method in own:
+        assert own[method] <= numbers.keys()
         return
     assert {"kept_per_anchor", "positive_similarity"} <= numbers.keys()
     ignores = policy in ("ring", "hardest", "hcl", "cave")  # these do not flag

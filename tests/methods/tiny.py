@@ -13,22 +13,37 @@ from torch.nn.parallel import DistributedDataParallel
 from antipodes import FNC, HCL, IFND, Cave, Debiased, GloFND, Guided, Hardest, HistoryGuide, Oracle, Ring, TableGuide
 from antipodes.encoders.heads import Head
 from antipodes.guides import MomentumKeyGuide, RunGuide
-from antipodes.losses import Distillation, GlobalContrastive, HardPairs, InfoNCE, LocalAggregation, SoftLabel
+from antipodes.losses import (
+    Distillation,
+    GlobalContrastive,
+    HardPairs,
+    InfoNCE,
+    LocalAggregation,
+    Regression,
+    SoftLabel,
+)
 from antipodes.losses.local_aggregation import local_aggregation
 from antipodes.methods import (
+    BYOL,
     CLIP,
     CMC,
     HNSSL,
+    PCL,
     SANE,
     Batch,
+    IMix,
     Inputs,
     InstanceDiscrimination,
     Method,
     MoCo,
     SimCLR,
+    SimSiam,
+    SwAV,
     Tower,
     Towers,
 )
+from antipodes.methods.pcl import PrototypeNCE
+from antipodes.methods.swav import SwappedCodes
 from antipodes.negatives import Clustered
 from antipodes.runs.guides import attach_guide
 
@@ -80,6 +95,22 @@ def aggregation(clusters: tuple[int, ...], neighbours: float, space: str = "seen
     return loss_fn
 
 
+def pcl(**policy: Any) -> PCL:
+    """PCL with prototypes, as if some epochs had gone by; one of its numbers of clusters exceeds the draw."""
+    loss_fn = InfoNCE(0.2, **policy)
+    method = PCL(one(), loss_fn, N, DIM, (3, 6), start=0.0, prototypes=4, momentum=0.9, queue_size=20)
+    fit_prototypes(method)
+    return method
+
+
+def fit_prototypes(method: PCL) -> None:
+    """Cluster random embeddings (N, DIM)."""
+    part = method.directions["prototypes"]
+    assert isinstance(part, PrototypeNCE)
+    part.double()
+    part.prototypes.fit(torch.randn(N, DIM, generator=torch.Generator().manual_seed(1), dtype=torch.float64), 0.5)
+
+
 METHODS: dict[str, Callable[..., Method]] = {
     "simclr": lambda **policy: SimCLR(one(), InfoNCE(0.2, **policy)),
     "sogclr": lambda **policy: SimCLR(one(), GlobalContrastive(N, 0.2, gamma=0.4, **policy)),
@@ -93,6 +124,11 @@ METHODS: dict[str, Callable[..., Method]] = {
     "clip": lambda **policy: CLIP(image_and_vector(), InfoNCE(0.2, **policy)),
     "clip-global": lambda **policy: CLIP(image_and_vector(), GlobalContrastive(N, 0.2, gamma=0.4, **policy)),
     "hnssl": lambda **policy: HNSSL(Towers({"image": Tower(Tiny(), nn.Identity())}), HardPairs(top_k=2)),
+    "byol": lambda **policy: BYOL(one(), Regression(), DIM, momentum=0.9, hidden=6, batch_norm=False),
+    "simsiam": lambda **policy: SimSiam(one(), Regression(), DIM, hidden=3, batch_norm=False),
+    "pcl": pcl,
+    "swav": lambda **policy: SwAV(one(), SwappedCodes(), DIM, prototypes=4, crops=(SIZE,), queue_size=16),
+    "i-mix": lambda **policy: IMix(one(), InfoNCE(0.2, **policy), DIM, momentum=0.9, queue_size=20),
     "instance-once": lambda **policy: InstanceDiscrimination(
         one("linear"), InfoNCE(0.07, **policy), N, DIM, samples=15, draw="once"
     ),
@@ -147,6 +183,7 @@ MEETS = {
     "instance": ("refine", "cave", "supports"),
     "instance-once": ("ring",),
     "instance-expected": ("ring", "refine", "table"),
+    "i-mix": ("glofnd", "supports"),
     "cmc": ("fnc", "history"),
     "clip": ("glofnd", "table"),
     "clip-global": ("glofnd",),

@@ -10,6 +10,7 @@ from antipodes.losses.local_aggregation import LocalAggregation
 from antipodes.losses.loss import Loss, Reduction, Treatment, TreatmentName
 from antipodes.losses.observation import Observation
 from antipodes.losses.one_way import OneWay
+from antipodes.losses.regression import Regression
 from antipodes.losses.sigmoid import Sigmoid
 from antipodes.losses.soft_label import SoftLabel, Targets
 from antipodes.losses.soft_targets import Refine
@@ -29,6 +30,7 @@ __all__ = [
     "OneWay",
     "Reduction",
     "Refine",
+    "Regression",
     "Sigmoid",
     "SoftLabel",
     "Targets",

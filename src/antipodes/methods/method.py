@@ -13,7 +13,7 @@ from antipodes.losses import LossModule
 from antipodes.losses.loss import Loss
 from antipodes.methods.batch import Batch
 from antipodes.methods.towers import JoinedEncoders, Network, Tower, TowerPlan, Towers
-from antipodes.negatives.policy import Policy
+from antipodes.negatives.policy import Policy, Space
 
 
 class Method(nn.Module, ABC):
@@ -115,6 +115,10 @@ class Method(nn.Module, ABC):
         found = [each for each in (self.network.plans[tower].prepare, part.encoder) if each is not None]
         found += [part.head] if head else []
         return found[0] if len(found) == 1 else nn.Sequential(*found)
+
+    def clustered(self, tower: str, space: Space) -> nn.Module:
+        """Return the network from a tower's input to what a policy clusters: `features` or `embeddings`."""
+        return self.evaluated(tower, head=space == "embeddings")
 
     def compared(self, direction: str) -> tuple[nn.Module, nn.Module | Tensor]:
         """Return the modules or tables that a direction compares, to evaluate policies on whole datasets.

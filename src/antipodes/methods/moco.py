@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.candidates.queue import Queue
-from antipodes.losses import Loss
 from antipodes.methods.batch import Batch
 from antipodes.methods.method import Method
 from antipodes.methods.towers import Network, Tower, Towers, embed_supports, follow, frozen_copy
@@ -69,6 +68,14 @@ class MoCo(Method):
 
     def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
         """Return the loss of the first views' queries (b, dim) against the second views' keys and the queue."""
+        return self.compare(network, batch, progress)[0]
+
+    def compare(self, network: Network, batch: Batch, progress: float) -> tuple[Tensor, Tensor]:
+        """Return the loss of queries against keys, and the queries (b, dim) with length 1.
+
+        1. Queries are the network's embeddings of the first views, keys the momentum network's of the second views.
+        2. The positive of query i is key i; the candidates are the queue.
+        """
         (tower,) = self.network.names()
         inputs = batch[self.network.plans[tower].input]
         queries = normalise(network({tower: inputs.views[0]})[tower])
@@ -87,9 +94,8 @@ class MoCo(Method):
             anchor_rows=batch.rows,
             candidate_rows=queue.rows,
         )
-        (loss_fn,) = self.directions.values()
-        assert isinstance(loss_fn, Loss)
-        return loss_fn.evaluate(pairs.with_supports(supports), progress)
+        (loss_fn,) = self.pair_losses().values()
+        return loss_fn.evaluate(pairs.with_supports(supports), progress), queries
 
     def compared(self, direction: str) -> tuple[nn.Module, nn.Module | Tensor]:
         """Return the query tower and the momentum network's key tower."""

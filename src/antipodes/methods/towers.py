@@ -103,6 +103,37 @@ class Towers(nn.Module):
         return [name for name, plan in self.plans.items() if plan.input == input_name]
 
 
+PREDICTION = "prediction"
+"""The name of the predictor's output, next to the embeddings by tower."""
+
+
+class PredictingTowers(Towers):
+    """Towers with one more trained module, the predictor, on the embeddings of the only tower.
+
+    The predictor is inside the network, so that one data-parallel pass runs both and gradients train both. It is not a
+    tower: it is neither evaluated nor exported.
+
+    Args:
+        network: One tower.
+        predictor: A module on the tower's embeddings (B, D): BYOL's and SimSiam's predictor, SwAV's prototypes.
+
+    Example:
+        >>> towers = PredictingTowers(Towers({"image": Tower(nn.Flatten(), nn.Linear(4, 2))}), nn.Linear(2, 5))
+        >>> {name: tuple(output.shape) for name, output in towers({"image": torch.zeros(3, 2, 2)}).items()}
+        {'image': (3, 2), 'prediction': (3, 5)}
+    """
+
+    def __init__(self, network: Towers, predictor: nn.Module) -> None:
+        super().__init__({name: network[name] for name in network.names()}, network.plans)
+        self.predictor = predictor
+
+    def forward(self, inputs: Mapping[str, Tensor | Sequence[Tensor]]) -> dict[str, Tensor]:
+        """Map inputs by tower to embeddings (B, D) by tower, and the predictor's output for them."""
+        embeddings = super().forward(inputs)
+        (only,) = embeddings.values()
+        return {**embeddings, PREDICTION: self.predictor(only)}
+
+
 class JoinedEncoders(nn.Module):
     """Several encoders on the same input, whose features are concatenated."""
 
@@ -140,7 +171,8 @@ class InPieces:
         else:
             pieces = [{name: part} for name, several in parts.items() for part in several]
         outputs = embed_pieces(self.network, pieces)
-        return {name: torch.cat([output[name] for output in outputs if name in output]) for name in inputs}
+        names = dict.fromkeys(name for output in outputs for name in output)
+        return {name: torch.cat([output[name] for output in outputs if name in output]) for name in names}
 
 
 @torch.no_grad()

@@ -93,5 +93,6 @@ def fit_policies(method: Method, data: Samples, epoch: int, progress: float, fab
 def _features(method: Method, data: Samples, tower: str, space: Space, fabric: Fabric) -> Tensor:
     plan = method.network.plans[tower]
     view = plain_view(method, data.image_size, plan.input)
-    network = method.evaluated(tower, head=space == "embeddings")
-    return embed_dataset(network, data, preprocess=view, input_name=plan.input, device=fabric.device)
+    return embed_dataset(
+        method.clustered(tower, space), data, preprocess=view, input_name=plan.input, device=fabric.device
+    )
