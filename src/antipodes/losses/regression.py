@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from antipodes.arguments import check_vectors
-from antipodes.functional._compiling import eager_full_precision
-from antipodes.functional.errors import NotFinite
+from antipodes.functional.tensors import NotFinite, eager_full_precision
 from antipodes.losses.base import LossModule
 from antipodes.pairs import normalise
 

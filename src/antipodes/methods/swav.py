@@ -10,8 +10,7 @@ from torch.nn.functional import log_softmax
 
 from antipodes.candidates.queue import Queue
 from antipodes.distributed import gather, rank
-from antipodes.functional._compiling import eager_full_precision
-from antipodes.functional.errors import NotFinite
+from antipodes.functional.tensors import NotFinite, eager_full_precision
 from antipodes.losses import LossModule
 from antipodes.methods.batch import Batch
 from antipodes.methods.method import Method
