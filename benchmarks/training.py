@@ -23,7 +23,7 @@ from antipodes.data import Loader
 from antipodes.runs.build import build_data, build_method
 from antipodes.runs.records import read_records
 from antipodes.runs.views import BatchMaker
-from antipodes.training.loop import train
+from antipodes.training.loop import run_training
 from antipodes.training.optimizers import optimizer
 
 
@@ -54,7 +54,7 @@ def bare(config: dict[str, Any]) -> tuple[float, float]:
 def loop(config: dict[str, Any]) -> float:
     """Seconds of one epoch of the training loop, without what a run does once."""
     with tempfile.TemporaryDirectory() as folder:
-        run = train(config | {"out": f"{folder}/run", "epochs": 1, "knn_every": 0, "warmup": 0.0})
+        run = run_training(config | {"out": f"{folder}/run", "epochs": 1, "knn_every": 0, "warmup": 0.0})
         rate = next(line["images_per_second"] for line in read_records(run.folder) if line["kind"] == "epoch")
     steps = config["data"]["limit"] // config["batch_size"]
     return steps * config["batch_size"] / rate

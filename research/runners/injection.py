@@ -26,8 +26,7 @@ from antipodes.data.dataset import limited
 from antipodes.data.image_opening import opened_image
 from antipodes.encoders import create
 from antipodes.encoders.minilm import MiniLM
-from antipodes.runs.embedding import embed_dataset
-from antipodes.runs.locked import cached_features
+from antipodes.runs.embedding import cached_features, embed_dataset
 from antipodes.seeding import generator
 
 SIZE = 128

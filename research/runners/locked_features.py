@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from antipodes import encoders
 from antipodes.data import Raw, Samples
 from antipodes.runs.build import build_data
-from antipodes.runs.embedding import embed_dataset
-from antipodes.runs.locked import cached_features
+from antipodes.runs.embedding import cached_features, embed_dataset
 from antipodes.runs.views import build_augmentation
 from antipodes.seeding import generator
 

@@ -55,11 +55,11 @@ if TYPE_CHECKING:
     )
     from antipodes.pairs import Bounds, Group, Guide, Listed, Pairs, Ranks, Rule
     from antipodes.reporting.report import report
-    from antipodes.runs.formats import export
+    from antipodes.runs.exporting import export
     from antipodes.state import SampleTable
     from antipodes.studies.comparison import compare
     from antipodes.studies.run import study
-    from antipodes.training.run import train
+    from antipodes.training.loop import train
 
 _HOMES = {
     "BCL": "negatives",
@@ -108,13 +108,13 @@ _HOMES = {
     "embed": "auditing.embedding",
     "estimate_alpha": "negatives",
     "evaluate": "evaluation.scoring",
-    "export": "runs.formats",
+    "export": "runs.exporting",
     "load": "encoders.loading",
     "mine": "auditing.mining",
     "neighbours": "auditing.neighbourhood",
     "report": "reporting.report",
     "study": "studies.run",
-    "train": "training.run",
+    "train": "training.loop",
 }
 
 _RENAMED = {"DCL": "Debiased", "GuideView": "Distillation", "Neighbours": "DatasetNeighbours"}

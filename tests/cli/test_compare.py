@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from antipodes.cli.train import parse
-from antipodes.runs.fingerprint import fingerprint
-from antipodes.runs.folder import Run, save_checkpoint
+from antipodes.runs.folder import Run, fingerprint, save_checkpoint
 from tests.cli.command import here, refused
 
 SCORES = {f"score-{number}": 50.0 + number for number in range(8)}

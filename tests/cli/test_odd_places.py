@@ -9,7 +9,20 @@ import pytest
 
 from tests.cli.command import here, refused
 
-TRAIN = "train --data shapes --data.count 32 --encoder resnet8-slim --batch_size 16 --epochs 1 --out".split()
+TRAIN = [
+    "train",
+    "--data",
+    "shapes",
+    "--data.count",
+    "32",
+    "--encoder",
+    "resnet8-slim",
+    "--batch_size",
+    "16",
+    "--epochs",
+    "1",
+    "--out",
+]
 
 
 @pytest.fixture(scope="module")

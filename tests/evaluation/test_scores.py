@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from antipodes.evaluation.scores import FILE, keep_scores, read_scores
-from antipodes.runs.fingerprint import fingerprint
+from antipodes.runs.folder import fingerprint
 
 SETTINGS = {"weights": "a1", "test_limit": 10, "fractions": (0.1, 0.01)}
 

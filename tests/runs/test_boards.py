@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antipodes.runs.boards import require_boards
-from antipodes.runs.records import Records
+from antipodes.runs.records import Records, require_boards
 from tests.cli.command import here, refused
 
 RUN = [

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from antipodes.data import open_dataset
-from antipodes.runs.groups import match_paths, place_groups, without_groups
+from antipodes.runs.rows import match_paths, place_groups, without_groups
 
 ORDER = ("b.png", "a.png", "sub/c.png")
 

@@ -17,7 +17,7 @@ from antipodes.evaluation.compared import compared_embeddings
 from antipodes.losses import SoftLabel
 from antipodes.methods import CLIP, SANE, Method, Tower, Towers
 from antipodes.pairs import normalise
-from antipodes.runs.locked import digest, use_cached_features
+from antipodes.runs.embedding import digest, use_cached_features
 from antipodes.runs.views import BatchMaker, FrozenFeatures
 from tests.training.paired import FEATURES, Dense, Paired, Pixels
 

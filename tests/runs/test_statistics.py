@@ -15,7 +15,7 @@ from antipodes.runs.build import build_data, build_method
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.views import BatchMaker, plain_view, with_statistics
-from antipodes.training.loop import train
+from antipodes.training.loop import run_training
 from tests.methods.calls import SHAPES
 
 DATASET = ["--augmentation.statistics", "dataset"]
@@ -63,7 +63,7 @@ def test_smaller_crops_and_the_second_view_have_the_same_pixels() -> None:
 def test_a_run_writes_them_down_and_evaluation_uses_them(tmp_path: Path) -> None:
     quick = ["--epochs", "1", "--batch_size", "8", "--knn_every", "0", "--out", str(tmp_path / "run")]
     config, _ = parse([*SHAPES, *DATASET, *quick])
-    run = train(config)
+    run = run_training(config)
     mean, std = build_data(config["data"]).statistics()
     saved = Run.open(str(run.folder)).config["augmentation"]
     assert (tuple(saved["mean"]), tuple(saved["std"])) == (mean, std)

@@ -13,10 +13,10 @@ from PIL import Image
 
 from antipodes.data import open_dataset
 from antipodes.methods import Method
-from antipodes.runs.calendar import Calendar
 from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint
-from antipodes.runs.growth import growth_since
 from antipodes.runs.opening import open_method
+from antipodes.runs.rows import growth_since
+from antipodes.runs.settings import Calendar
 from antipodes.state import ByRow
 from tests.cli.command import here, refused
 from tests.training.test_in_hands import done

@@ -24,7 +24,7 @@ from antipodes.runs.build import build_data, build_method
 from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.runs.opening import open_method
 from antipodes.training import loop
-from antipodes.training.loop import train
+from antipodes.training.loop import run_training
 from antipodes.training.starting import start_from
 from tests.cli.command import COMMAND, ENVIRONMENT, here, refused
 
@@ -264,7 +264,7 @@ def test_stopped_by_hand_while_it_starts(after: float, tmp_path: Path) -> None:
 def test_a_caller_keeps_its_generator(tmp_path: Path) -> None:
     config, _ = parse([*map(str, SHAPES), "--out", str(tmp_path / "run")])
     before = torch.get_rng_state()
-    train(config)
+    run_training(config)
     assert torch.equal(before, torch.get_rng_state())
 
 

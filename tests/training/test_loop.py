@@ -20,7 +20,7 @@ from antipodes.runs.records import read_records
 from antipodes.runs.snapshots import SAMPLES, load_snapshots, sample
 from antipodes.runs.towers import tower_features
 from antipodes.runs.views import plain_view
-from antipodes.training.loop import TrainingFailed, train
+from antipodes.training.loop import TrainingFailed, run_training
 from tests.cli.command import ENVIRONMENT, antipodes
 
 SMALL = ["--data", "shapes", "--encoder", "resnet8-slim", "--head.hidden", "16", "--data.count", "128"]
@@ -29,7 +29,7 @@ SMALL += ["--batch_size", "32", "--log_every", "2"]
 
 def run(out: Path, *options: object) -> Run:
     config, _ = parse([*SMALL, "--out", str(out), *map(str, options)])
-    return train(config)
+    return run_training(config)
 
 
 def weights(folder: Run) -> dict[str, Tensor]:
@@ -57,7 +57,7 @@ def test_without_epochs_a_run_is_its_encoder_as_it_starts(tmp_path: Path) -> Non
     answer = antipodes("evaluate", made.folder, "--protocol", "knn", "--json")
     assert answer.returncode == 0, answer.stderr
     config, resume = parse(["--resume", str(made.folder), "--epochs", "1"])
-    later, direct = weights(train(config, resume)), weights(run(tmp_path / "one", "--epochs", 1))
+    later, direct = weights(run_training(config, resume)), weights(run(tmp_path / "one", "--epochs", 1))
     assert all(torch.equal(later[name], direct[name]) for name in direct)
 
 
@@ -74,7 +74,7 @@ def test_eyes_for_patches_are_fitted_to_the_data_and_stay(
     assert float(vectors.std(0).min()) > 0.01  # they tell images apart
     torch.testing.assert_close(vectors[:, :8].norm(dim=1), torch.ones(128))
     config, resume = parse(["--resume", str(fitted.folder), "--epochs", "1"])
-    method_now, _ = open_method(train(config, resume))
+    method_now, _ = open_method(run_training(config, resume))
     torch.testing.assert_close(tower_features(method_now, data), vectors)
     for name in method_now.network.names():
         for tower in method_now.copies(name):
@@ -122,7 +122,7 @@ def test_every_method_trains(method: str, tmp_path: Path) -> None:
     options = ["--encoder", "resnet8-slim", "--data.count", "128", "--batch_size", "32", "--epochs", "2"]
     queue = ["--method.queue_size", "96"] if method.startswith(("moco", "sane")) else []
     config, _ = parse([*options, *queue, "--method", method, "--out", str(tmp_path / "a")])
-    folder = train(config)
+    folder = run_training(config)
     losses = [line["loss"] for line in read_records(folder.folder) if line["kind"] == "epoch"]
     assert len(losses) == 2
     opened, data = open_method(folder, "best")

@@ -21,7 +21,7 @@ from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.runs.opening import open_method
 from antipodes.runs.records import read_records
 from antipodes.training import prepare
-from antipodes.training.loop import train
+from antipodes.training.loop import run_training
 from tests.cli.command import COMMAND, ENVIRONMENT, antipodes
 from tests.training.paired import Paired
 from tests.training.test_resume import equal
@@ -44,7 +44,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(out: Path, *options: object) -> Run:
     config, _ = parse(list(map(str, [*PAIRED, "--out", out, *options])))
-    return train(config)
+    return run_training(config)
 
 
 def weights(folder: Run) -> dict[str, Tensor]:

@@ -29,7 +29,7 @@ from antipodes.progress import Progress, progress_bar
 from antipodes.runs.folder import Run, absolute
 from antipodes.seeding import check_seed
 from antipodes.tables import is_table_of, require_out, write_table
-from antipodes.training.loop import train
+from antipodes.training.loop import run_training
 
 RANDOM = "random weights"
 ENCODER, BATCH = "resnet18-slim", 256
@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> None:
     if simclr:
         batch = [] if "--resume" in simclr else ["--batch_size", str(min(BATCH, len(photos.parts[0])))]
         config, resume = parse([*simclr, *batch])
-        run = train(config, resume, say=lambda line: print(printable(line), file=sys.stderr, flush=True))
+        run = run_training(config, resume, say=lambda line: print(printable(line), file=sys.stderr, flush=True))
         encoders[f"simclr, {config['epochs']} epochs"] = open_encoder(str(run.folder))[1]
     encoders |= runs
     rows = {}

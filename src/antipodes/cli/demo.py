@@ -21,7 +21,7 @@ from antipodes.runs.build import build_data, build_method
 from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.records import read_epochs
-from antipodes.training.loop import train
+from antipodes.training.loop import run_training
 
 DESCRIPTION = """Train SimCLR on 10,000 real images (CIFAR-10 when it can be had, else rendered shapes) without labels:
 as it is; with GloFND, which finds false negatives by the similarities of the encoder in training and drops them; and
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> None:
     for part in asked:
         title = titles[part]
         console.print(f"training {title}, {call.epochs} epochs", highlight=False)
-        runs[part] = train(configurations[part])
+        runs[part] = run_training(configurations[part])
         rows.append(_row(f"{title}, {call.epochs} epochs", _scores(runs[part])))
     console.print(results_table(rows, title=f"{call.encoder} on {data.name}, accuracy in %"))
     for part, name in (("glofnd", "GloFND"), ("guided", "The guide")):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from antipodes.parsing import FORCE, ArgumentParser
-from antipodes.runs.formats import Exported, write_formats
+from antipodes.runs.exporting import Exported, write_formats
 
 DESCRIPTION = """Write the encoder of a run for other programs, with the preprocessing of its images. RUN may also be an
 exported .safetensors file, or the name of an encoder that comes with weights, such as efficientnet-lite0."""

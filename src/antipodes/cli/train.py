@@ -14,7 +14,7 @@ from antipodes.registry import PRESETS, Kind
 from antipodes.runs.configuration import RENAMED, TABLES, Configuration, Options, checked_options, refuse_differences
 from antipodes.runs.folder import Run
 from antipodes.runs.yaml_files import read_options
-from antipodes.training.loop import train
+from antipodes.training.loop import run_training
 
 USAGE = """antipodes train [--method NAME] [--negatives NAME] [--data NAME] [--encoder NAME] [--out FOLDER] [options]
        antipodes train --resume RUN [--epochs MORE] [--data WHERE_IT_IS_NOW]
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
             "which data? --data path/to/photos trains on a folder, --data cifar10 on a dataset by its name (shapes "
             "needs no download), antipodes train --help all lists them, and antipodes demo shows it in a few minutes"
         )
-    run = train(configuration, resumed, say=lambda line: print(line, file=sys.stderr, flush=True))
+    run = run_training(configuration, resumed, say=lambda line: print(line, file=sys.stderr, flush=True))
     import torch.distributed as dist
 
     if not dist.is_initialized() or dist.get_rank() == 0:

@@ -11,8 +11,7 @@ from rich.table import Table
 
 from antipodes.evaluation.protocol import is_setting
 from antipodes.files import replacing
-from antipodes.runs.fingerprint import fingerprint
-from antipodes.runs.folder import Run, load_checkpoint
+from antipodes.runs.folder import Run, fingerprint, load_checkpoint
 
 Row = Mapping[str, str | float]
 NO_PERCENT = ("MAE", "RMSE", "alignment", "uniformity")

@@ -33,11 +33,9 @@ from antipodes.evaluation.subject import Subject
 from antipodes.files import replacing
 from antipodes.methods import Method
 from antipodes.progress import progress_bar
-from antipodes.runs.calendar import Calendar
-from antipodes.runs.fingerprint import fingerprint
-from antipodes.runs.folder import CHECKPOINT_KEYS, Run, load_checkpoint
-from antipodes.runs.open_clip import open_clip_method
-from antipodes.runs.opening import open_method
+from antipodes.runs.folder import CHECKPOINT_KEYS, Run, fingerprint, load_checkpoint
+from antipodes.runs.opening import open_clip_method, open_method
+from antipodes.runs.settings import Calendar
 from antipodes.runs.views import build_augmentation
 from antipodes.seeding import check_seed
 from antipodes.threads import check_workers

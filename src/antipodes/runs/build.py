@@ -20,8 +20,8 @@ from antipodes.losses import Distillation, Loss, Refine, Temperature
 from antipodes.methods import Method, Tower, TowerPlan, Towers
 from antipodes.negatives import Policy
 from antipodes.registry import Kind, find
-from antipodes.runs.groups import place_groups
 from antipodes.runs.guides import attach_guide
+from antipodes.runs.rows import place_groups
 
 Spec = Mapping[str, Any]
 """A component in a configuration: its name and its constructor arguments."""

@@ -214,7 +214,9 @@ def refuse_differences(run: Run, asked: Configuration, before: Configuration) ->
         )
 
 
-def resume(folder: str | Path, options: Mapping[str, Any], data: str | None = None) -> tuple[Configuration, Run]:
+def resolve_resumed(
+    folder: str | Path, options: Mapping[str, Any], data: str | None = None
+) -> tuple[Configuration, Run]:
     """Return the configuration of a run that is continued, and the run; options may only repeat its own.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import sys
@@ -15,11 +16,10 @@ from typing import Any, NamedTuple, TextIO, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from antipodes.files import append_digest, check_digest, remove_temporaries, replacing
 from antipodes.registry import NAMES
-from antipodes.runs.fingerprint import fingerprint
 from antipodes.runs.yaml_files import configuration_text, read_configuration, read_options
 
 if sys.platform != "win32":
@@ -337,3 +337,21 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
+
+
+def fingerprint(weights: nn.Module | Mapping[str, Tensor]) -> str:
+    """Return a short hex digest of the weights and tables of a module, or of a state dict.
+
+    Example:
+        >>> layer = nn.Linear(2, 2)
+        >>> before = fingerprint(layer)
+        >>> layer.bias.data[1] += 1
+        >>> before == fingerprint(layer)
+        False
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    state = weights.state_dict() if isinstance(weights, nn.Module) else weights
+    for name, tensor in state.items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -28,7 +28,7 @@ from antipodes.losses import Loss
 from antipodes.methods import Method
 from antipodes.negatives import Guided, Policy, PositiveAware
 from antipodes.pairs import normalise
-from antipodes.runs.locked import cached_features
+from antipodes.runs.embedding import cached_features
 
 BATCH = 256
 _BLOCK = 2**16  # rows of a table that are checked at a time

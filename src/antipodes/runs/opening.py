@@ -1,22 +1,29 @@
-"""`open_method`: a run's method with the weights and tables of a checkpoint, and its training data."""
+"""The methods of finished runs: `open_method` opens a checkpoint with its training data, `open_clip_method` a model in
+open_clip's format, and `open_data` the data that a run was trained on.
+"""
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from antipodes.data import Samples
 from antipodes.encoders import without_pretrained
-from antipodes.losses import Temperature
-from antipodes.methods import Method
+from antipodes.encoders.encoder import Preprocessing
+from antipodes.encoders.open_clip import load_open_clip
+from antipodes.losses import InfoNCE, Temperature
+from antipodes.methods import CLIP, Method, Tower, TowerPlan, Towers
 from antipodes.negatives import Known
-from antipodes.runs.build import UnknownOption, build_method
+from antipodes.registry import find
+from antipodes.runs.build import UnknownOption, build_data, build_method
 from antipodes.runs.folder import CHECKPOINT_KEYS, Run, load_checkpoint
-from antipodes.runs.groups import without_groups
-from antipodes.runs.growth import Growth, grown_model, growth_since, open_data
+from antipodes.runs.rows import Growth, Spec, grown_model, growth_since, without_groups
 from antipodes.state import SampleTable
 
 PARTS = ("method", "loss", "head", "data", "encoder", "negatives", "augmentation")
@@ -91,3 +98,33 @@ def load_model(method: Method, state: dict[str, Any], run: Run, growth: Growth |
     except RuntimeError as error:
         first = str(error).strip().splitlines()[-1].strip()
         raise ValueError(f"the checkpoint of {run.folder} does not fit its config.yaml: {first}") from error
+
+
+def open_clip_method(path: str | Path) -> tuple[Method, Preprocessing]:
+    """Build a method from a folder in open_clip's format, or its file of weights; return it with its preprocessing.
+
+    Raises:
+        ValueError: if a file is missing or damaged, or a tower is not one of ours.
+    """
+    model = load_open_clip(path)
+    heads = (nn.Sequential(model.image_projection), nn.Sequential(model.text_projection))
+    towers = {"image": Tower(model.image, heads[0]), "text": Tower(model.text, heads[1])}
+    plans = {name: TowerPlan(name, name) for name in towers}
+    method = CLIP(Towers(towers, plans), InfoNCE(math.exp(-float(model.logit_scale))))
+    preprocessing = model.image.preprocessing
+    assert preprocessing is not None  # reading a model sets it
+    method.pixels = {"mean": preprocessing.mean, "std": preprocessing.std}
+    return method.eval(), preprocessing
+
+
+def open_data(spec: Spec, saved: Mapping[str, Any] | None) -> Samples:
+    """Open the training split, with images as large as when the checkpoint was written.
+
+    Args:
+        spec: The data in the configuration.
+        saved: The checkpoint; None for a new run.
+    """
+    sizes = {} if saved is None else saved.get("data", {}).get("sizes", {})
+    takes = inspect.signature(find("data", spec["name"]).target).parameters
+    wanted = {name: side for name, side in sizes.items() if side and name in takes and spec.get(name) is None}
+    return build_data({**spec, **wanted})

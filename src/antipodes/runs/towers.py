@@ -15,8 +15,15 @@ from torch import Tensor, nn
 from antipodes.data import Raw, Samples
 from antipodes.methods import Method
 from antipodes.methods.towers import JoinedEncoders
-from antipodes.runs.embedding import embed_dataset, embed_distinct, embed_texts, evaluation_mode
-from antipodes.runs.locked import cached_features, inputs_key, texts_key
+from antipodes.runs.embedding import (
+    cached_features,
+    embed_dataset,
+    embed_distinct,
+    embed_texts,
+    evaluation_mode,
+    inputs_key,
+    texts_key,
+)
 from antipodes.runs.views import plain_view
 
 Space = Literal["features", "embeddings"]

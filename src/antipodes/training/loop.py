@@ -1,4 +1,4 @@
-"""The training loop: `train` runs it from a configuration, `_loop` is the loop itself.
+"""The training loop: `train` runs it from keywords, `run_training` from a configuration, `_loop` is the loop itself.
 
 A run is a function of its configuration: the order of samples, their augmentation and every random draw follow from the
 seed and the step's number. A checkpoint therefore stores no generator of ours, and a run that was stopped and resumed
@@ -24,7 +24,7 @@ from antipodes.functional.tensors import NotFinite
 from antipodes.guides import RunGuide
 from antipodes.methods import Batch
 from antipodes.negatives.judging import summarise_flags
-from antipodes.runs.configuration import Configuration
+from antipodes.runs.configuration import Configuration, resolve, resolve_resumed
 from antipodes.runs.exporting import card_facts, export_encoders
 from antipodes.runs.folder import Run
 from antipodes.runs.records import RunningMeans
@@ -40,7 +40,52 @@ class TrainingFailed(RuntimeError):
     """The run cannot continue; the message says why in one sentence."""
 
 
-def train(configuration: Mapping[str, Any], resume: Run | None = None, say: Callable[[str], None] | None = None) -> Run:
+def train(
+    *,
+    data: str | Path | Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    resume_from: str | Path | None = None,
+    **options: Any,
+) -> Run:
+    """Pretrain an encoder by contrastive learning, or continue a run.
+
+    Args:
+        data: what to train on: the path of a folder of photos, an archive or a table; the name of a dataset; or a
+            mapping with a `name` and the dataset's arguments. With `resume_from`, where the data is now.
+        out: folder of the run; it must not hold one yet.
+        resume_from: folder of a run to continue, for more `epochs` if given.
+        **options: the options of `antipodes train`, with dots or nested: `method="moco"`, `epochs=30`,
+            `negatives={"name": "glofnd", "alpha": 0.1}`, `**{"data.limit": 10_000}`.
+
+    Returns:
+        The run: `run.path`, `run.config` (all options), `run.metrics` (one line per epoch, by column).
+
+    Raises:
+        ValueError: for options that do not fit; nothing is written then.
+        TrainingFailed: when the loss stops being a number.
+
+    Example:
+        >>> run = train(data="path/to/photos", out="runs/a", method="simclr", epochs=30)  # doctest: +SKIP
+        >>> run.metrics["loss"][-1]  # doctest: +SKIP
+        4.2
+    """
+    if resume_from is not None:
+        if isinstance(data, Mapping):
+            raise ValueError("data must be the path of the run's data, where it is now, when resume_from is given")
+        given = options if out is None else {**options, "out": str(out)}
+        configuration, run = resolve_resumed(resume_from, given, None if data is None else str(data))
+        return run_training(configuration, run)
+    if data is None:
+        raise ValueError("which data? Give data, the path of a folder of photos or the name of a dataset")
+    if out is None:
+        raise ValueError("out is missing: name the folder of the run")
+    named = dict(data) if isinstance(data, Mapping) else str(data)
+    return run_training(resolve({**options, "data": named, "out": str(out)}))
+
+
+def run_training(
+    configuration: Mapping[str, Any], resume: Run | None = None, say: Callable[[str], None] | None = None
+) -> Run:
     """Train as a configuration says, or continue a run.
 
     Args:

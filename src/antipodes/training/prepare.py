@@ -27,15 +27,13 @@ from antipodes.methods import Method
 from antipodes.negatives import DatasetNeighbours
 from antipodes.processes import end_with_parent
 from antipodes.progress import TrainingProgress
-from antipodes.runs.boards import BOARDS, require_boards
 from antipodes.runs.build import build_method
-from antipodes.runs.calendar import Calendar
+from antipodes.runs.embedding import use_cached_features
 from antipodes.runs.folder import CHECKPOINT_KEYS, Run, load_checkpoint
-from antipodes.runs.growth import Growth, grown_optimizer, growth_since, open_data
-from antipodes.runs.locked import use_cached_features
-from antipodes.runs.opening import load_model
-from antipodes.runs.records import Records, RunningMeans
-from antipodes.runs.settings import Settings
+from antipodes.runs.opening import load_model, open_data
+from antipodes.runs.records import BOARDS, Records, RunningMeans, require_boards
+from antipodes.runs.rows import Growth, grown_optimizer, growth_since
+from antipodes.runs.settings import Calendar, Settings
 from antipodes.runs.snapshots import discard_snapshots
 from antipodes.runs.towers import text_tower
 from antipodes.runs.views import BatchMaker, plain_view, with_statistics
@@ -47,10 +45,9 @@ from antipodes.training.checks import (
     check_unchanged,
     warn_of_equal_views,
 )
-from antipodes.training.observer import LabelObserver
 from antipodes.training.optimizers import optimizer as build_optimizer
 from antipodes.training.starting import start_from
-from antipodes.training.state import Training, rate_of
+from antipodes.training.state import LabelObserver, Training, rate_of
 
 NEAREST = 10  # nearest neighbours of a sample from which some join its batch
 FITTED_AT_ONCE = 256  # images in a batch while patch encoders are fitted

@@ -1,4 +1,4 @@
-"""`Training`: the state of a run in memory; `rate_of`: the learning rate of a step."""
+"""`Training`: a run in memory; `LabelObserver`: scores of flags by labels; `rate_of`: the rate of a step."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from antipodes.data import Loader, Samples
-from antipodes.losses import Temperature
+from antipodes.losses import LossModule, Observation, Temperature
 from antipodes.methods import Method
 from antipodes.methods.towers import InPieces, Network
 from antipodes.progress import TrainingProgress
-from antipodes.runs.calendar import Calendar
 from antipodes.runs.folder import FrozenWeights, Run, save_checkpoint, save_frozen
-from antipodes.runs.growth import describe_rows
 from antipodes.runs.records import Records, RunningMeans
-from antipodes.runs.settings import Settings
+from antipodes.runs.rows import describe_rows
+from antipodes.runs.settings import Calendar, Settings
 from antipodes.runs.views import BatchMaker
 from antipodes.schedules import learning_rate
-from antipodes.training.observer import LabelObserver
 
 
 @dataclass
@@ -158,3 +156,25 @@ def rate_of(settings: Settings, step: int, calendar: Calendar) -> float:
 def _weights(module: nn.Module) -> dict[str, Tensor]:
     """Return the weights and tables of a module by name, as the same tensors."""
     return dict(module.state_dict(keep_vars=True))
+
+
+class LabelObserver:
+    """Scores the decisions of policies and refined labels by the true labels, on the steps for which it is active."""
+
+    def __init__(self, method: Method, data: Samples) -> None:
+        self.active = False
+        self._labels = {"": data.labels, "coarse_": data.coarse_labels}
+        self._seen = RunningMeans()
+        for module in method.modules():
+            if isinstance(module, LossModule):
+                module.observer = self._score
+
+    def _score(self, observation: Observation) -> None:
+        for prefix, labels in self._labels.items():
+            if self.active and labels is not None:
+                self._seen.add(observation.score(labels, prefix))
+
+    def pop_means(self) -> dict[str, float]:
+        """Return the means since the last call, over the directions and parts of one step."""
+        seen, self._seen = self._seen, RunningMeans()
+        return seen.means()
