@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from antipodes.studies.claims import Verdict, decide
 from antipodes.studies.statistics import Results, detectable, one_sided, paired_p
+from research.ledger.orderings import Verdict, decide
 from research.ledger.reports import FROM_DOCS, command, studies
 
 CATALOGUE = Path(__file__).parent / "claims.yaml"

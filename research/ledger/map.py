@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from antipodes.files import replacing
-from antipodes.studies.claims import LEVEL
-from antipodes.studies.places import Places
+from antipodes.studies.reports import Places
 from antipodes.studies.statistics import standard_error, student_p
+from research.ledger.orderings import LEVEL
 from research.ledger.reports import PLACES, read_results
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from antipodes.files import replacing
-from antipodes.studies.places import Places
+from antipodes.studies.reports import Places
 from research.ledger.map import Gain, gain_of
 from research.ledger.reports import DOCS, PLACES, PROJECT, read_results
 from research.tables import paired_p, probability, scores_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from antipodes.studies.places import Places
+from antipodes.studies.reports import Places
 
 RESEARCH = Path(__file__).resolve().parents[1]
 STUDIES = RESEARCH / "studies"

@@ -9,11 +9,11 @@ from statistics import stdev
 
 import pytest
 
-from antipodes.studies.claims import decide
 from antipodes.studies.definition import load
 from antipodes.studies.statistics import critical_t, detectable
 from research.ledger import __main__ as command
 from research.ledger.claims import CANNOT, NOT_RUN, UNKNOWN, ledger_page, ledger_rows, read_catalogue
+from research.ledger.orderings import decide
 from research.ledger.reports import DOCS, RESULTS, study_file
 
 

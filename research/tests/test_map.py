@@ -11,7 +11,7 @@ import yaml
 
 from antipodes.registry import PRESETS
 from antipodes.studies.definition import load
-from antipodes.studies.places import Places
+from antipodes.studies.reports import Places
 from research.ledger.map import CATALOGUE, Gain, map_figure, map_page, preset_sentences, read_gains, write_map
 from research.ledger.prose import CATALOGUE as TABLES
 from research.ledger.prose import FIRST, LAST, filled, write_readme

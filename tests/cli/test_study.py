@@ -298,7 +298,7 @@ def test_another_study_takes_over_what_was_trained_alike(finished: Any, tmp_path
 
 def test_the_report_of_a_projects_own_grid_goes_to_the_project(tmp_path: Path) -> None:
     from antipodes.studies.definition import load
-    from antipodes.studies.places import Places
+    from antipodes.studies.reports import Places
     from antipodes.studies.run import places_of
 
     for name in ("studies", "results", "pages"):

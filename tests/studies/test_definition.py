@@ -9,7 +9,6 @@ import pytest
 import yaml
 from PIL import Image
 
-from antipodes.studies.claims import judge_claims
 from antipodes.studies.definition import load, merge
 
 
@@ -59,10 +58,9 @@ def test_a_budget_replaces_what_it_names(write: Any) -> None:
     assert study.variants["fnc"]["data"] == {"name": "shapes", "count": 32}
     assert study.variants["fnc"]["epochs"] == 2
     assert load(write()).variants["plain"]["data"]["count"] == 64
-    claims = {"transfer mean": ["plain < fnc"]}
-    path = write(claims={"transfer one top-1": ["plain < fnc"]}, budgets={"paper": {"claims": claims}})
-    assert [claim.score for claim in load(path, "paper").claims] == ["transfer mean"]
-    assert [claim.score for claim in load(path).claims] == ["transfer one top-1"]
+    counted = {"by": f"{__name__}.Counted"}
+    path = write(appendix=counted | {"word": "a"}, budgets={"paper": {"appendix": counted | {"word": "b"}}})
+    assert (load(path, "paper").appendix["word"], load(path).appendix["word"]) == ("b", "a")
 
 
 def test_components_are_merged_by_name() -> None:
@@ -186,19 +184,27 @@ def test_other_data_keeps_the_options_of_the_studys_own_that_it_takes(write: Any
     assert sizes == {"plain": 32, "sharp": 128}
 
 
-def test_claims_are_judged_over_seeds(write: Any) -> None:
-    study = load(write(claims={"a": ["plain < fnc"], "b": ["fnc < plain", "plain < fnc"], "c": ["plain < fnc"]}))
-    results = {
-        "plain": {0: {"a": 1.0, "b": 1.0}, 1: {"a": 2.0, "b": 1.0}, 2: {"a": 3.0}},
-        "fnc": {0: {"a": 2.0, "b": 2.0}, 1: {"a": 3.1, "b": 2.2}, 2: {"a": 4.05}},
-    }
-    held, against, other, untested = judge_claims(study.claims, results)
-    assert (held.verdict, held.seeds) == ("held", 3)
-    assert held.difference == pytest.approx(1.05)
-    assert (against.verdict, str(against.claim)) == ("not held", "fnc < plain")
-    assert against.p == pytest.approx(1 - (other.p or 0))
-    assert untested.verdict == "not tested"
-    (crossed,) = judge_claims(load(write(claims={"b < a": ["plain < fnc"]})).claims, results)
-    assert (crossed.seeds, crossed.difference) == (2, pytest.approx(1.55))  # fnc's a over plain's b, of two seeds
-    with pytest.raises(ValueError, match="should read WORSE < BETTER"):
-        load(write(claims={"a": ["plain > fnc"]}))
+def test_an_appendix_writes_a_section_from_the_results(write: Any) -> None:
+    study = load(write(appendix={"by": f"{__name__}.Counted", "word": "runs"}))
+    assert study.appended({"plain": {0: {"a": 1.0}, 1: {"a": 2.0}}}) == "plain 2, fnc 0 runs"
+    assert load(write()).appended({"plain": {}}) == ""
+    for wrong, words in (
+        ({"word": "runs"}, "lacks 'by'"),
+        ({"by": "no.such.Class"}, "unknown appendix"),
+        ({"by": f"{__name__}.Counted", "letter": "x"}, "cannot write a section"),
+        ({"by": f"{__name__}.Counted", "word": ""}, "word is empty"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            load(write(appendix=wrong))
+
+
+class Counted:
+    """An appendix that counts the runs of every variant."""
+
+    def __init__(self, word: str) -> None:
+        if not word:
+            raise ValueError("word is empty")
+        self.word = word
+
+    def section(self, results: Any) -> str:
+        return f"{', '.join(f'{variant} {len(seeds)}' for variant, seeds in results.items())} {self.word}"

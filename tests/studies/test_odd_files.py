@@ -32,7 +32,7 @@ OPTIONAL: dict[str, Any] = {
     "records": ["loss"],
     "curves": ["loss"],
     "paper": [{"source": "s", "measured": "m", "scores": {"plain": {"knn": 1.0}}}],
-    "claims": {"knn": ["plain < other"]},
+    "appendix": {"by": "tests.studies.test_definition.Counted", "word": "runs"},
     "budgets": {"quick": {"seeds": [0]}},
 }
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(

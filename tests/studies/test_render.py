@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from antipodes.studies.definition import Study, load
-from antipodes.studies.places import Places
-from antipodes.studies.render import render
 from antipodes.studies.report import study_report
+from antipodes.studies.reports import Places, render
 from antipodes.studies.statistics import summarise
+from tests.studies.test_definition import Counted
 
 RESULTS = {"plain": {0: {"a": 1.0}, 1: {"a": 2.0}}, "fnc": {0: {"a": 3.0}, 1: {"a": 4.5}}, "own": {0: {"a": 9.0}}}
 PUBLISHED = {"source": "Table 7", "measured": "photos", "scores": {"fnc": {"a": 81.25}}}
@@ -46,13 +46,13 @@ def test_what_papers_say_is_that_of_the_definition_today(tmp_path: Path) -> None
     page = written(tmp_path, study(tmp_path, paper=[PUBLISHED]))
     assert "81.25 (1)" in page
     assert "(1) Table 7: photos" in page
-    today = study(tmp_path, claims={"a": ["plain < fnc"]})
+    today = study(tmp_path, appendix={"by": f"{Counted.__module__}.Counted", "word": "runs"})
     page = render(Places.of(tmp_path), today).read_text()
     assert "81.25" not in page
     assert "Table 7" not in page
-    assert "| plain < fnc | a | held | +2.25 | 2 |" in page
+    assert "\n\nplain 2, fnc 2, own 1 runs\n\n" in page
     report = json.loads((tmp_path / "tiny.json").read_text())
-    assert (report["paper"], [claim["verdict"] for claim in report["claims"]]) == ([], ["held"])
+    assert (report["paper"], report["appendix"]) == ([], "plain 2, fnc 2, own 1 runs")
     assert report["results"]["fnc"]["1"] == {"a": 4.5}  # what was measured stays
 
 

@@ -11,9 +11,8 @@ import yaml
 from rich.console import Console
 
 from antipodes.studies.definition import Paper, Study, load
-from antipodes.studies.places import Places
-from antipodes.studies.render import render
 from antipodes.studies.report import differences, markdown, shown, study_report, tables
+from antipodes.studies.reports import Places, render
 from antipodes.studies.resolving import described
 from antipodes.studies.statistics import summarise
 from tests.studies.test_definition import content

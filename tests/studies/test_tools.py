@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from antipodes.runs.folder import Run
-from antipodes.studies import code
+from antipodes.studies import reuse as code
 from antipodes.studies.definition import Trial
-from antipodes.studies.progress import StudyProgress
-from antipodes.studies.sharing import find_twin, link_run
-from antipodes.studies.status import State, at_work, describe, read_state, write_state
+from antipodes.studies.progress import State, StudyProgress, at_work, describe, read_state, write_state
+from antipodes.studies.reuse import find_twin, link_run
 
 CONFIG = {"epochs": 3, "seed": 0, "out": "a", "data": {"name": "shapes"}, "threads": None, "method": {"dims": [1, 2]}}
 
@@ -42,54 +40,6 @@ SIMCLR = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package, to be edited."""
-    copy = tmp_path_factory.mktemp("package") / "antipodes"
-    shutil.copytree(code.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "studies"))
-    return copy
-
-
-@pytest.mark.parametrize(
-    ("file", "changes", "stale"),
-    [
-        ("negatives/ifnd.py", {}, False),
-        ("methods/moco.py", {}, False),
-        ("losses/global_contrastive.py", {}, False),
-        ("encoders/minilm.py", {}, False),
-        ("data/captioned.py", {}, False),
-        ("evaluation/protocols/semi.py", {}, False),
-        ("registry.py", {}, False),
-        ("cli/train.py", {}, False),
-        ("functional/contrast.py", {}, True),
-        ("losses/loss.py", {}, True),
-        ("training/loop.py", {}, True),
-        ("pairs.py", {}, True),
-        ("methods/simclr.py", {}, True),
-        ("data/cifar.py", {}, True),
-        ("encoders/resnet.py", {}, True),
-        ("evaluation/protocols/frozen.py", {}, True),
-        ("negatives/ifnd.py", {"negatives": {"name": "ring+ifnd"}}, True),
-        ("clustering.py", {"negatives": {"name": "ifnd"}}, True),
-        ("negatives/cave.py", {"loss": {"name": "local-aggregation"}}, True),  # it builds one itself
-        ("encoders/minilm.py", {"encoders": {"text": {"name": "minilm"}}}, True),
-        ("data/stl10.py", {"transfer": ["stl10"]}, True),
-        ("data/captioned.py", {"data": {"name": "moved/away"}}, True),  # nobody knows what it was
-    ],
-)
-def test_a_run_is_stale_when_what_it_names_or_the_core_changes(
-    file: str, changes: dict, stale: bool, package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(code, "PACKAGE", package)
-    options = SIMCLR | changes
-    transfer = options.pop("transfer", [])
-    before = code.run_digests(options, ["linear"], transfer)
-    with (package / file).open("a") as edited:
-        edited.write("\n# another line\n")
-    reason = f"{file} changed since" if stale else None
-    assert code.changed(before, code.run_digests(options, ["linear"], transfer)) == reason
-
-
 def test_a_class_of_ones_own_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "my_policy.py").write_text("from antipodes import FNC\n\n\nclass Mine(FNC):\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -100,10 +50,9 @@ def test_a_class_of_ones_own_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert code.changed(found, now) == "my_policy changed since"
 
 
-def test_records_of_earlier_versions_are_compared_by_rooms() -> None:
-    rooms, now = code.code_digests(), code.run_digests(SIMCLR)
-    assert code.changed(rooms, now) is None
-    assert code.changed(rooms | {"negatives": "other"}, now) == "negatives changed since"
+def test_a_run_depends_on_rooms_that_numbers_come_from() -> None:
+    now = code.run_digests(SIMCLR)
+    assert set(now) == {*code.ROOMS, "top"}
     many = dict.fromkeys(list(now)[:5], "other")
     assert code.changed(now | many, now) == f"{', '.join(list(many)[:3])} and 2 more changed since"
 
@@ -178,7 +127,7 @@ def test_time_left_counts_what_waiting_runs_have_behind_them(monkeypatch: pytest
         def scores(self, trial: Trial) -> dict[str, float] | None:
             return self.done.get(trial)
 
-        def share_done(self, trial: Trial, _: object) -> float:
+        def fraction_done(self, trial: Trial, _: object) -> float:
             return shares[trial]
 
     clock = [0.0]

@@ -118,7 +118,7 @@ def _status(call: Namespace) -> None:
 
 
 def _render(call: Namespace) -> None:
-    from antipodes.studies.render import render
+    from antipodes.studies.reports import render
     from antipodes.studies.run import folder_of, places_of
 
     found = load(call.file, call.budget, call.seeds)

@@ -34,9 +34,9 @@ Everything that a file may hold:
     curves: [knn, loss]          # optional: numbers of metrics.jsonl that are drawn over epochs
     paper:                       # optional: published figures
       - {source: "Table 1 of ...", measured: "ImageNet, ResNet-50", scores: {glofnd: {linear top-1: 77.1}}}
-    claims:                      # optional: orderings that a paper claims, by score
-      linear top-1: [plain < glofnd]
-      threshold MAE < batch MAE: [glofnd < fnc]   # of two scores, the left one that of the variant on the left
+    appendix:                    # optional: a further section of the page by a class of yours, which is built with the
+      by: my_module.Appendix     # other keys as arguments; its method `section(results)` gets variant -> seed -> score
+      threshold: 0.5             # -> number, and returns Markdown
     budgets:                     # optional: what replaces the above for antipodes study FILE --budget quick
       quick: {seeds: [0], test_limit: 1000, common: {epochs: 3, data: {limit: 2000}}}
       paper: {common: {epochs: 200}, variants: {glofnd: {negatives: {alpha: 0.01}}}}   # variants: of single ones
@@ -54,6 +54,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ from typing import Any
 import yaml
 
 from antipodes.files import replacing
+from antipodes.registry import load_class
 from antipodes.runs.yaml_files import read_options
 from antipodes.studies.checks import (
     Options,
@@ -74,16 +76,15 @@ from antipodes.studies.checks import (
     read_papers,
     read_seeds,
 )
-from antipodes.studies.claims import Claim, read_claims
 
 __all__ = ["FULL", "Options", "Paper", "Study", "Trial", "flatten", "load", "merge"]
 
 FULL = "full"
 REQUIRED = ("variants",)
-OPTIONAL = ("title", "question", "common", "seeds", "baseline", "scores", "paper", "claims", "budgets")
+OPTIONAL = ("title", "question", "common", "seeds", "baseline", "scores", "paper", "appendix", "budgets")
 SEEDS = (0, 1, 2)
 PROTOCOLS = ("linear", "knn")
-BUDGETED = ("common", "variants", "seeds", "claims")
+BUDGETED = ("common", "variants", "seeds", "appendix")
 # where trials are training runs
 TRAINED = ("protocols", "test_limit", "transfer", "transfer_limit", "transfer_normalise")
 
@@ -160,7 +161,7 @@ class Study:
     records: list[str]
     curves: list[str]
     paper: list[Paper]
-    claims: list[Claim]
+    appendix: Options
     runner: str | None
     is_own: bool
 
@@ -168,6 +169,10 @@ class Study:
     def label(self) -> str:
         """The name of its folder and files: a budget other than the full one is part of it."""
         return self.name if self.budget == FULL else f"{self.name}-{self.budget}"
+
+    def appended(self, results: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:
+        """Return the further section of the page, from the results of all variants; empty if there is none."""
+        return write_appendix(self.appendix, {**{variant: {} for variant in self.against}, **results})
 
     def trials(self, out: Path) -> list[Trial]:
         """Every run, seed by seed, so that a study which is stopped early has compared all variants."""
@@ -272,10 +277,36 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
         records=read_names(content.get("records", []), "records"),
         curves=read_names(content.get("curves", []), "curves"),
         paper=read_papers(content.get("paper", []), variants),
-        claims=read_claims(content.get("claims", {}), list(variants)),
+        appendix=_appendix(content.get("appendix"), variants),
         runner=read_name(content["runner"], "runner") if "runner" in content else None,
         is_own=budget == FULL and chosen is None and data is None,
     )
+
+
+def write_appendix(appendix: Options, results: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:
+    """Return the further section of a study's page, Markdown; empty if the study names no class that writes one.
+
+    Raises:
+        ValueError: if the class cannot be imported, or refuses its arguments.
+    """
+    if not appendix:
+        return ""
+    arguments = {name: value for name, value in appendix.items() if name != "by"}
+    try:
+        return str(load_class(appendix["by"], "appendix")(**arguments).section(results))
+    except TypeError as error:
+        raise ValueError(f"appendix {appendix['by']} cannot write a section: {error}") from error
+
+
+def _appendix(value: Any, variants: Mapping[str, Any]) -> Options:
+    """Read the appendix, and refuse what its class refuses before anything is run."""
+    if value is None:
+        return {}
+    appendix = read_mapping(value, "appendix")
+    if not isinstance(appendix.get("by"), str):
+        raise ValueError("appendix lacks 'by', the dotted path of a class")
+    write_appendix(appendix, {variant: {} for variant in variants})
+    return appendix
 
 
 def merge(below: Options, above: Options) -> Options:

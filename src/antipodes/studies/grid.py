@@ -25,9 +25,8 @@ from antipodes.files import replacing
 from antipodes.processes import end_with_parent
 from antipodes.runs.folder import Run
 from antipodes.runs.records import read_epochs
-from antipodes.studies.code import changed, run_digests
 from antipodes.studies.definition import Options, Study, Trial, flatten
-from antipodes.studies.sharing import find_twin, link_run
+from antipodes.studies.reuse import MEASURING, changed, find_twin, link_run, run_digests
 from antipodes.studies.statistics import Histories
 
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -45,7 +44,7 @@ class Grid:
     def __init__(self, study: Study, out: Path, configurations: Mapping[Trial, Options]) -> None:
         self.study, self.out = study, out
         self.trials = study.trials(out)
-        self._digests = {trial: self._code(trial, configurations[trial]) for trial in self.trials}
+        self._digests = {trial: run_digests(configurations[trial]) for trial in self.trials}
 
     def refuse_changes(self, configurations: dict[Trial, Options]) -> None:
         """Check the folders that exist: their runs were started with the options that the study now asks for.
@@ -80,7 +79,7 @@ class Grid:
                     found[str(trial)] = reason
         return found
 
-    def share(self, configurations: dict[Trial, Options]) -> dict[str, Path]:
+    def reuse(self, configurations: dict[Trial, Options]) -> dict[str, Path]:
         """Take over runs of studies in neighbouring folders: same configuration, seed and code.
 
         The files of such a run are linked, not copied; its scores are measured again.
@@ -88,16 +87,17 @@ class Grid:
         Returns:
             Trial -> the folder of the run that it was taken from.
         """
-        shared = {}
+        reused = {}
         for trial, configuration in configurations.items():
             if trial.folder.exists():
                 continue
-            source = find_twin(self.out, configuration, run_digests(configuration))
+            trained_by = {name: digest for name, digest in self._digests[trial].items() if name != MEASURING}
+            source = find_twin(self.out, configuration, trained_by)
             if source is not None:
                 link_run(source, trial.folder)
                 write_content(trial.code_file, {"code": self._digests[trial], "shared": str(source)})
-                shared[str(trial)] = source
-        return shared
+                reused[str(trial)] = source
+        return reused
 
     def keep(self, trial: Trial, scores: Mapping[str, float], configuration: Options) -> None:
         """Count a trial as finished with scores that an earlier report has; the code that made them is not known."""
@@ -115,7 +115,7 @@ class Grid:
             found.setdefault(trial.variant, {})[trial.seed] = epochs
         return found
 
-    def share_done(self, trial: Trial, configuration: Options) -> float:
+    def fraction_done(self, trial: Trial, configuration: Options) -> float:
         """How much a trial has behind it, in whole epochs; its evaluation counts as one more."""
         epoch: int = max((line["epoch"] for line in read_epochs(trial.folder)), default=0)
         return epoch / (int(configuration["epochs"]) + 1)
@@ -170,11 +170,6 @@ class Grid:
         if "transfer" in evaluation:
             evaluate += ["--transfer", *evaluation["transfer"]]
         return [train, evaluate]
-
-    def _code(self, trial: Trial, configuration: Options) -> dict[str, str]:
-        """The digests of what a trial is trained and scored by."""
-        evaluation = self._evaluation(trial)
-        return run_digests(configuration, evaluation["protocols"], evaluation.get("transfer", ()))
 
     def _evaluation(self, trial: Trial) -> dict[str, Any]:
         """How a trial is scored: protocols that look at a policy are left out where there is none."""

@@ -10,7 +10,6 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from antipodes.studies.claims import judge_claims
 from antipodes.studies.definition import Options, Paper, Study, flatten
 from antipodes.studies.statistics import Line, Results
 
@@ -51,8 +50,7 @@ def markdown(
     blocks += pictures[:1]
     short, _, rest = report["notes"].partition(MORE)
     blocks += [f"## What it shows\n\n{short.strip()}"] if short.strip() else []
-    if report.get("claims"):
-        blocks += ["## What the paper claims", _markdown_table(_claims(report["claims"])), CLAIMS_LEGEND]
+    blocks += [report["appendix"]] if report.get("appendix") else []
     if report["failed"]:
         blocks.append(_list("Runs that failed:", (f"{run}: {why}" for run, why in report["failed"].items())))
     stale = report.get("stale") or {}
@@ -72,20 +70,6 @@ def markdown(
     rows = [[name, _options(options)] for name, options in report["variants"].items()]
     blocks += ["## Variants", _markdown_table((["variant", "options that differ"], rows)), "</details>"]
     return "\n\n".join(blocks) + "\n"
-
-
-def _claims(claims: Sequence[Mapping[str, Any]]) -> Cells:
-    rows = []
-    for judged in claims:
-        claim, number = judged["claim"], judged["difference"]
-        ordering = f"{claim['worse']} < {claim['better']}"
-        cells = [_number(number, "+.2f"), str(judged["seeds"]), _p(judged["p"])]
-        rows.append([ordering, claim["score"], judged["verdict"], *cells])
-    return ["claim", "score", "here", "difference", "seeds", "p >"], rows
-
-
-CLAIMS_LEGEND = """*held* and *not held*: by a one-sided paired t-test over the seeds at 5 %; *undecided*: neither, or a
-single seed."""
 
 
 def _in_short(facts: Mapping[str, str]) -> list[str]:
@@ -159,7 +143,7 @@ def study_report(
         "transfer_limit": study.transfer_limit,
         "transfer_normalise": study.transfer_normalise,
         "records": study.records,
-        "claims": [asdict(judged) for judged in judge_claims(study.claims, results)],
+        "appendix": study.appended(results),
         "paper": [asdict(entry) for entry in study.paper],
         "summary": [asdict(line) for line in lines],
         "results": {variant: dict(seeds) for variant, seeds in results.items()},

@@ -15,15 +15,13 @@ from typing import Any
 from antipodes.evaluation.protocol import is_setting
 from antipodes.files import replacing
 from antipodes.studies.definition import FULL, Options, Study, Trial, load
-from antipodes.studies.extending import keep_reported, read_report
 from antipodes.studies.grid import Grid, locked
-from antipodes.studies.in_process import InProcess
-from antipodes.studies.places import Places, project_of
-from antipodes.studies.progress import StudyProgress
+from antipodes.studies.progress import StudyProgress, at_work, describe, read_state
 from antipodes.studies.report import markdown, shown, study_report
+from antipodes.studies.reports import Places, keep_reported, project_of, read_report
 from antipodes.studies.resolving import complete, described, runner_facts, training_facts
+from antipodes.studies.runner import InProcess
 from antipodes.studies.statistics import Histories, Line, summarise
-from antipodes.studies.status import at_work, describe, read_state
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ def study(
             options = {trial: described(configuration) for trial, configuration in configurations.items()}
             count = keep_reported(grid, configurations, options, earlier)
             print(f"the scores of {count} runs are known from {known}", file=sys.stderr)
-        for trial, source in grid.share(configurations).items():
+        for trial, source in grid.reuse(configurations).items():
             print(f"{trial}: trained already, in {source}", file=sys.stderr)
         with StudyProgress(grid, configurations) as progress:
             grid.execute(parallel, lock, progress.finished, progress.working)
@@ -144,7 +142,7 @@ def status(found: Study, folder: Path) -> tuple[list[str], list[Line]]:
     """How far a study is, in sentences, and the scores of what is finished; nothing is run."""
     grid, configurations = open_grid(found, folder)
     shares = {
-        str(trial): 1.0 if grid.scores(trial) is not None else grid.share_done(trial, configuration)
+        str(trial): 1.0 if grid.scores(trial) is not None else grid.fraction_done(trial, configuration)
         for trial, configuration in configurations.items()
     }
     sentences = describe(read_state(folder), at_work(folder), shares, grid.stale())

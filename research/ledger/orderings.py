@@ -1,4 +1,13 @@
-"""Orderings that a paper claims, and what a study's runs say about them."""
+"""Orderings that a paper claims, and what a study's runs say about them: a further section of the study's page.
+
+A study names the class `Claims` in its `appendix`, with its claims by score:
+
+    appendix:
+      by: research.ledger.orderings.Claims
+      claims:
+        linear top-1: [plain < glofnd]
+        threshold MAE < batch MAE: [glofnd < fnc]   # of two scores, the left one that of the variant on the left
+"""
 
 from __future__ import annotations
 
@@ -11,6 +20,8 @@ from antipodes.studies.statistics import Results, one_sided, paired_p
 
 Verdict = Literal["held", "not held", "undecided", "not tested"]
 LEVEL = 0.05
+LEGEND = """*held* and *not held*: by a one-sided paired t-test over the seeds at 5 %; *undecided*: neither, or a
+single seed."""
 
 
 @dataclass(frozen=True)
@@ -102,3 +113,31 @@ def decide(p: float | None) -> Verdict:
 
 def _scores(seeds: Mapping[int, Mapping[str, float]], score: str) -> dict[int, float]:
     return {seed: scores[score] for seed, scores in seeds.items() if score in scores}
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The section of a study's page that says what its runs say about the claims of the paper.
+
+    Args:
+        claims: As `read_claims` takes them.
+    """
+
+    claims: Any
+
+    def section(self, results: Results) -> str:
+        """Write every claim, and what the results say about it, as Markdown.
+
+        Args:
+            results: Variant -> seed -> score -> number; every variant of the study, with or without seeds.
+
+        Raises:
+            ValueError: if a claim makes no sense.
+        """
+        rows = [["claim", "score", "here", "difference", "seeds", "p >"], ["---"] * 3 + ["---:"] * 3]
+        for judged in judge_claims(read_claims(self.claims, list(results)), results):
+            difference = "-" if judged.difference is None else f"{judged.difference:+.2f}"
+            p = "-" if judged.p is None else "<0.001" if judged.p < 0.001 else f"{judged.p:.3f}"
+            rows.append([str(judged.claim), judged.claim.score, judged.verdict, difference, str(judged.seeds), p])
+        table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        return f"## What the paper claims\n\n{table}\n\n{LEGEND}"
