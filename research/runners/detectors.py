@@ -213,7 +213,7 @@ class _Training:
         totals = {"true": 0.0, "flagged": 0.0, "found": 0.0}
         for rows in order.split(self.options.batch):
             pairs = Pairs(normalise(vectors[rows]), rows, torch.ones(len(rows)))
-            counts = count_flags(pairs, policy.rules(pairs, 1.0, learn=False), self.labels)
+            counts = count_flags(pairs, policy.rules(pairs, 1.0, learn=False), self.labels).means()
             totals = {name: totals[name] + len(rows) * counts[name] for name in totals}
         return _ratio(totals["found"], totals["flagged"]), _ratio(totals["found"], totals["true"])
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from antipodes.evaluation.compared import count_by_anchor
 from antipodes.losses import InfoNCE, Loss
 from antipodes.negatives import Policy
+from antipodes.negatives.judging import count_flags
 from antipodes.pairs import Pairs, normalise
 from antipodes.registry import find
 from antipodes.seeding import generator
@@ -142,7 +142,7 @@ def flags_judged(network: SmallNetwork, views: Tensor, policy: Policy, labels: T
     for rows in order.split(batch)[: len(order) // batch]:
         positives = (embedded[0][rows] * embedded[1][rows]).sum(1)
         pairs = Pairs(embedded[0][rows], rows, positives)
-        counts = count_by_anchor(pairs, policy.rules(pairs, 1.0, learn=False), labels)
+        counts = count_flags(pairs, policy.rules(pairs, 1.0, learn=False), labels)
         totals += torch.stack([each.double().mean(0).sum() if each.dim() > 1 else each.sum() for each in counts])
     available, true, flagged, found = totals.tolist()
     scores = {"flags share": 100 * flagged / available, "flags recall": 100 * found / max(true, 1)}

@@ -24,10 +24,11 @@ from antipodes.auditing.findings import audit_vectors
 from antipodes.auditing.pixels import agree
 from antipodes.candidates.cross import cross_pairs
 from antipodes.encoders.heads import head
-from antipodes.evaluation.compared import AnchorCounts, count_by_anchor, judge_frozen
+from antipodes.evaluation.compared import judge_frozen
 from antipodes.evaluation.protocols.false_negatives import flag_scores
 from antipodes.losses import InfoNCE, Loss, TwoWay
 from antipodes.negatives import FNC, IFND, GloFND, Guided, Known, Policy
+from antipodes.negatives.judging import FlagCounts, count_flags
 from antipodes.pairs import normalise
 from antipodes.seeding import generator
 from antipodes.studies.definition import Study
@@ -155,7 +156,7 @@ class InjectedDuplicates(Runner):
     @torch.no_grad()
     def _score(self, towers: Towers, loss_fn: TwoWay, injected: Injected, size: int, seed: int) -> dict[str, float]:
         images = normalise(towers[0](injected.images))
-        counts: list[AnchorCounts] = []
+        counts: list[FlagCounts] = []
         anchors, similarities, same = [], [], []
         for draw in range(DRAWS):
             texts = normalise(towers[1](injected.drawn((seed, self.epochs, draw), torch.arange(len(images)))))
@@ -166,12 +167,12 @@ class InjectedDuplicates(Runner):
                     pairs = cross_pairs(one[ids], other[ids], ids, guide=(seen, seen))
                     assert isinstance(direction, Loss)
                     assert direction.negatives is not None
-                    counts.append(count_by_anchor(pairs, judge_frozen(direction.negatives, pairs), injected.source))
+                    counts.append(count_flags(pairs, judge_frozen(direction.negatives, pairs), injected.source))
                     anchors.append(ids)
                     others = ~torch.eye(len(ids), dtype=torch.bool)
                     similarities.append((one[ids] @ other[ids].T)[others])
                     same.append((injected.source[ids][:, None] == injected.source[ids])[others])
-        every = AnchorCounts(*(torch.cat(parts, dim=-1) for parts in zip(*counts, strict=True)))
+        every = FlagCounts(*(torch.cat(parts, dim=-1) for parts in zip(*counts, strict=True)))
         found = flag_scores(every)
         scores = {name: found[f"flags pooled {name}"] for name in ("precision", "recall", "f1")}
         changes = self._changes(injected)[torch.cat(anchors)]

@@ -157,7 +157,7 @@ def test_a_noisy_oracle_knows_a_share_of_the_labels() -> None:
 def test_a_noisy_oracle_has_the_precision_and_recall_it_was_given() -> None:
     labels = torch.arange(1000) % 10
     pairs = Pairs(torch.ones(1000, 2) / 2**0.5, torch.arange(1000), torch.ones(1000))
-    flags = count_flags(pairs, NoisyOracle(labels, known=0.8, wrong=0.05).judge(pairs, 1.0), labels)
+    flags = count_flags(pairs, NoisyOracle(labels, known=0.8, wrong=0.05).judge(pairs, 1.0), labels).means()
     numbers = summarise_flags(flags)
     found = 0.64 + 0.36 * 0.05  # of the same label: both known, or by mistake
     assert numbers["recall"] == pytest.approx(found, rel=0.05)

@@ -15,7 +15,7 @@ from torch import nn
 
 from antipodes.cli.train import parse
 from antipodes.data import HuggingFaceCaptions, TensorImages
-from antipodes.evaluation.compared import AnchorCounts, compared_embeddings, count_by_anchor, judge_frozen
+from antipodes.evaluation.compared import compared_embeddings, judge_frozen
 from antipodes.evaluation.pictures import caption_lines, tile
 from antipodes.evaluation.protocol import run_protocols
 from antipodes.evaluation.protocols import fine_tune, linear_sgd
@@ -30,6 +30,7 @@ from antipodes.evaluation.subject import Subject
 from antipodes.losses import InfoNCE
 from antipodes.methods import CLIP, Tower, TowerPlan, Towers
 from antipodes.negatives import FNC, IFND, GloFND
+from antipodes.negatives.judging import FlagCounts, count_flags
 from antipodes.pairs import normalise
 from antipodes.runs.build import build_method
 from antipodes.runs.towers import PairedFeatures, tower_features, tower_network
@@ -62,11 +63,11 @@ def test_judging_moves_nothing_and_flags_by_the_thresholds_as_they_stand() -> No
     judged = compared_embeddings(subject.method, subject.data, None, 0)
     before = copy.deepcopy(policy.state_dict())
     pairs = judged.pairs(torch.arange(24))
-    counts = count_by_anchor(pairs, judge_frozen(policy, pairs), subject.data.labels)
+    counts = count_flags(pairs, judge_frozen(policy, pairs), subject.data.labels)
     assert counts.flagged.sum() == 0  # thresholds of 1: nothing was learned yet, and judging is no lesson
     policy._table.rows[:, 0].fill_(0.9)
     above = (judged.anchors[:24] @ judged.anchors[:24].T).fill_diagonal_(-1) > 0.9
-    counts = count_by_anchor(pairs, judge_frozen(policy, pairs), subject.data.labels)
+    counts = count_flags(pairs, judge_frozen(policy, pairs), subject.data.labels)
     assert torch.equal(counts.flagged[0], above.sum(1).double())
     run_protocols([FalseNegatives()], subject)
     policy._table.rows[:, 0].fill_(1.0)
@@ -76,7 +77,7 @@ def test_judging_moves_nothing_and_flags_by_the_thresholds_as_they_stand() -> No
 def test_flags_pooled_and_per_anchor_by_hand() -> None:
     # three anchors with 5 candidates each: flags 2 of which 1 right of 2; none, 1 to find; 3 of which 2 right, of 4
     available, true, flagged, found = [5.0, 5, 5], [2.0, 1, 4], [[2.0, 0, 3]], [[1.0, 0, 2]]
-    scores = flag_scores(AnchorCounts(*(torch.tensor(counts).double() for counts in (available, true, flagged, found))))
+    scores = flag_scores(FlagCounts(*(torch.tensor(counts).double() for counts in (available, true, flagged, found))))
     assert scores["flags pooled precision"] == pytest.approx(100 * 3 / 5)
     assert scores["flags pooled recall"] == pytest.approx(100 * 3 / 7)
     assert scores["flags pooled f1"] == pytest.approx(100 * 2 * 3 / (5 + 7))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from antipodes.reporting.run_page import _curves
+from antipodes.reporting.report import _curves
 from antipodes.runs.records import epoch_lines
 from tests.auditing.scenes import scene
 from tests.cli.command import here, refused

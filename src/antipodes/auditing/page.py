@@ -15,8 +15,7 @@ from antipodes.auditing.audited import AuditedData
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.findings import FALSE_NEGATIVE, OTHER_CLASS, Findings, Notice, Pair
 from antipodes.auditing.summary import class_name
-from antipodes.pages.page import Card, Facts, Gallery, Map, Page, Picture, Section, Table
-from antipodes.pages.paths import path_ends, short_paths
+from antipodes.pages.page import Card, Facts, Gallery, Map, Page, Picture, Section, Table, path_ends, short_paths
 from antipodes.pages.picture_store import PictureStore
 from antipodes.pages.plane import choose, map_of
 

@@ -20,7 +20,7 @@ from antipodes.data.augment import Augmentation, Plain
 from antipodes.functional.select import kth_largest, top_share, whole_above
 from antipodes.methods import Method
 from antipodes.negatives import FNC, GloFND, Policy
-from antipodes.pairs import Group, Guide, Pairs, Rule, normalise
+from antipodes.pairs import Guide, Pairs, Rule, normalise
 from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.towers import tower_features
 from antipodes.runs.views import plain_view
@@ -55,16 +55,6 @@ class ComparedEmbeddings:
         return pairs if self.ask_guide is None else pairs.with_guide(self.ask_guide(pairs))
 
 
-class AnchorCounts(NamedTuple):
-    """Counts of pairs by rule r and anchor a: available candidates (A,), those with the anchor's label (A,), flagged
-    (R, A), and flagged with the anchor's label (R, A)."""
-
-    available: Tensor
-    true: Tensor
-    flagged: Tensor
-    found: Tensor
-
-
 def compared_embeddings(
     method: Method, data: Samples, recipe: Augmentation | None, seed: int, direction: str | None = None
 ) -> ComparedEmbeddings:
@@ -79,7 +69,6 @@ def compared_embeddings(
         recipe: The augmentation of training, on whose views thresholds were learned; None takes plain images.
         seed: Seed of the views.
         direction: A direction of the method; by default the first.
-        direction: Of the method; the first by default.
     """
     name = direction or next(iter(method.directions))
     query, other = method.compared(name)
@@ -119,19 +108,6 @@ def _same(one: nn.Module, other: nn.Module) -> bool:
 def judge_frozen(policy: Policy, pairs: Pairs, progress: float = 1.0) -> Sequence[Rule]:
     """Return a policy's rules for pairs in its current state; its tables do not change."""
     return policy.rules(pairs, progress, learn=False)
-
-
-@torch.no_grad()
-def count_by_anchor(pairs: Pairs, rules: Sequence[Rule], labels: Tensor) -> AnchorCounts:
-    """Count the flags of every anchor, and the right ones by labels (n,); a negative label equals no other."""
-    ids = pairs.keys()[1]
-    same = Rule(groups=(Group(labels[pairs.anchor_ids], labels[ids.clamp(min=0)], "only"),))
-    flags = [rule.flags() for rule in rules]
-    sums = pairs.detached().contrast(1.0, (Rule(), same, *flags, *(rule & same for rule in flags)))
-    unflagged = (sums.kept - sums.pulled).double()
-    available, true = unflagged[0], unflagged[1]
-    flagged, found = available - unflagged[2 : 2 + len(flags)], true - unflagged[2 + len(flags) :]
-    return AnchorCounts(available, true, flagged, found)
 
 
 def _random_view(recipe: Augmentation, seed: int, purpose: int) -> Callable[[Raw], Tensor]:

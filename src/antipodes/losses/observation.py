@@ -32,8 +32,8 @@ class FlaggedPairs:
     rules: Sequence[Rule]
 
     def score(self, labels: Tensor, prefix: str = "") -> dict[str, float]:
-        """Count true, flagged and found false negatives; see `antipodes.negatives.judging.count_flags`."""
-        return count_flags(self.pairs, self.rules, labels.to(self.pairs.anchors.device), prefix)
+        """Count true, flagged and found false negatives; see `antipodes.negatives.judging.FlagCounts`."""
+        return count_flags(self.pairs, self.rules, labels.to(self.pairs.anchors.device)).means(prefix)
 
 
 @dataclass(frozen=True)

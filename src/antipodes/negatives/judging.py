@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,39 +19,54 @@ from antipodes.pairs import Group, Pairs, Rule
 _COUNTS = ("true", "flagged", "found")
 
 
+class FlagCounts(NamedTuple):
+    """Counts of pairs by rule r and anchor a: available candidates (A,), those with the anchor's label (A,), flagged
+    ones (R, A), and flagged ones with the anchor's label (R, A). Counts of several batches can be joined along A."""
+
+    available: Tensor
+    true: Tensor
+    flagged: Tensor
+    found: Tensor
+
+    def means(self, prefix: str = "") -> dict[str, float]:
+        """Return means over anchors and rules, which `summarise_flags` turns into precision, recall and F1.
+
+        Returns:
+            true: pairs of the same label; flagged: pairs flagged as false; found: both; mtpr and mtnr: means over
+            anchors of the share of truly false pairs that are flagged, and of true negatives that are not;
+            anchor_precision and anchor_recall: means over anchors, where no flag counts as precision 1 and no true
+            false negative as recall 1.
+        """
+        available, true, flagged, found = self
+        kept_negatives = (available - true) - (flagged - found)
+        numbers = {
+            "true": true.mean(),
+            "flagged": flagged.mean(),
+            "found": found.mean(),
+            "mtpr": (found / true)[:, true > 0].mean(),
+            "mtnr": (kept_negatives / (available - true))[:, available > true].mean(),
+            "anchor_precision": torch.where(flagged > 0, found / flagged, 1.0).mean(),
+            "anchor_recall": torch.where(true > 0, found / true, 1.0).mean(),
+        }
+        return dict(zip((prefix + name for name in numbers), torch.stack([*numbers.values()]).tolist(), strict=True))
+
+
 @torch.no_grad()
-def count_flags(pairs: Pairs, rules: Sequence[Rule], labels: Tensor, prefix: str = "") -> dict[str, float]:
-    """Count the decisions of one step, as means over anchors and rules.
+def count_flags(pairs: Pairs, rules: Sequence[Rule], labels: Tensor) -> FlagCounts:
+    """Count the flags of every rule and anchor, and the right ones by labels.
 
     Args:
         pairs: What was compared.
         rules: What the policy answered.
         labels: (n,) by row; a negative label is unknown and matches nothing.
-        prefix: In front of every name.
-
-    Returns:
-        true: pairs of the same label; flagged: pairs flagged as false; found: both; mtpr and mtnr: means over anchors
-        of the share of truly false pairs that are flagged, and of true negatives that are not; anchor_precision and
-        anchor_recall: means over anchors, where no flag counts as precision 1 and no true false negative as recall 1.
     """
     same = _same_label(pairs, labels)
     flags = [rule.flags() for rule in rules]
     sums = pairs.detached().contrast(1.0, (Rule(), same, *flags, *(rule & same for rule in flags)))
     unflagged = (sums.kept - sums.pulled).double()
     available, true = unflagged[0], unflagged[1]
-    flagged = available - unflagged[2 : 2 + len(flags)]  # (R, A)
-    found = true - unflagged[2 + len(flags) :]
-    kept_negatives = (available - true) - (flagged - found)
-    numbers = {
-        "true": true.mean(),
-        "flagged": flagged.mean(),
-        "found": found.mean(),
-        "mtpr": (found / true)[:, true > 0].mean(),
-        "mtnr": (kept_negatives / (available - true))[:, available > true].mean(),
-        "anchor_precision": torch.where(flagged > 0, found / flagged, 1.0).mean(),
-        "anchor_recall": torch.where(true > 0, found / true, 1.0).mean(),
-    }
-    return dict(zip((prefix + name for name in numbers), torch.stack([*numbers.values()]).tolist(), strict=True))
+    flagged, found = available - unflagged[2 : 2 + len(flags)], true - unflagged[2 + len(flags) :]
+    return FlagCounts(available, true, flagged, found)
 
 
 @torch.no_grad()

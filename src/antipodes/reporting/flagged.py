@@ -19,8 +19,7 @@ from antipodes.data.dataset import subset
 from antipodes.evaluation.compared import compared_embeddings, judge_frozen
 from antipodes.methods import Method
 from antipodes.negatives.flags import find_flags
-from antipodes.pages.page import Card, Cell, Gallery, Picture, Section
-from antipodes.pages.paths import path_ends, short_paths
+from antipodes.pages.page import Card, Cell, Gallery, Picture, Section, path_ends, short_paths
 from antipodes.pages.picture_store import PictureStore
 from antipodes.pages.plane import choose
 from antipodes.pairs import Pairs

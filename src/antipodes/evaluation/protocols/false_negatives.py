@@ -11,6 +11,7 @@ where n_yc counts accepted samples with both. MTPR and MTNR are the means over s
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -18,10 +19,8 @@ import torch
 from torch import Tensor
 
 from antipodes.evaluation.compared import (
-    AnchorCounts,
     ComparedEmbeddings,
     compared_embeddings,
-    count_by_anchor,
     errors,
     judge_frozen,
     policy_thresholds,
@@ -29,7 +28,16 @@ from antipodes.evaluation.compared import (
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.subject import Subject
 from antipodes.negatives import IFND, Policy
+from antipodes.negatives.judging import FlagCounts, count_flags, summarise_flags
 from antipodes.seeding import generator
+
+_FLAG_SCORES = {
+    **{f"flags pooled {name}": name for name in ("precision", "recall", "f1")},
+    **{f"flags per-anchor {name}": f"anchor_{name}" for name in ("precision", "recall", "f1")},
+    "flags mtpr": "mtpr",
+    "flags mtnr": "mtnr",
+}
+"""The scores of the protocol, and the numbers of `summarise_flags` that they are."""
 
 
 @dataclass(frozen=True)
@@ -73,33 +81,18 @@ class FalseNegatives(Protocol):
                 scores[f"{name} MAE"], scores[f"{name} RMSE"] = errors(thresholds, truth)
         return scores
 
-    def _counts(self, policy: Policy, judged: ComparedEmbeddings, labels: Tensor, subject: Subject) -> AnchorCounts:
+    def _counts(self, policy: Policy, judged: ComparedEmbeddings, labels: Tensor, subject: Subject) -> FlagCounts:
         order = torch.randperm(len(labels), generator=generator("false negatives", subject.seed))
         size = min(subject.batch_size, len(labels))
         batches = [judged.pairs(ids) for ids in order.split(size) if len(ids) == size]
-        counted = [count_by_anchor(pairs, judge_frozen(policy, pairs), labels) for pairs in batches]
-        return AnchorCounts(*(torch.cat(parts, dim=-1) for parts in zip(*counted, strict=True)))
+        counted = [count_flags(pairs, judge_frozen(policy, pairs), labels) for pairs in batches]
+        return FlagCounts(*(torch.cat(parts, dim=-1) for parts in zip(*counted, strict=True)))
 
 
-def flag_scores(counts: AnchorCounts) -> dict[str, float]:
+def flag_scores(counts: FlagCounts) -> dict[str, float]:
     """Return precision, recall, F1, MTPR and MTNR in percent from the counts of every rule and anchor."""
-    available, true, flagged, found = counts
-    true, available = true.expand_as(flagged), available.expand_as(flagged)
-    pooled = _ratio(found.sum(), flagged.sum()), _ratio(found.sum(), true.sum())
-    precision = torch.where(flagged > 0, found / flagged.clamp(min=1), 1.0).mean()
-    recall = torch.where(true > 0, found / true.clamp(min=1), 1.0).mean()
-    kept = (available - true) - (flagged - found)
-    scores: dict[str, float] = {}
-    for name, (right, complete) in {"pooled": pooled, "per-anchor": (float(precision), float(recall))}.items():
-        both = right + complete
-        scores[f"flags {name} precision"] = 100 * right
-        scores[f"flags {name} recall"] = 100 * complete
-        scores[f"flags {name} f1"] = 200 * right * complete / both if both else 0.0
-    rates = {
-        "flags mtpr": (found / true)[true > 0].mean(),
-        "flags mtnr": (kept / (available - true))[available > true].mean(),
-    }
-    return scores | {name: 100 * float(rate) for name, rate in rates.items() if not rate.isnan()}
+    numbers = summarise_flags(counts.means())
+    return {name: 100 * numbers[number] for name, number in _FLAG_SCORES.items() if not math.isnan(numbers[number])}
 
 
 def cluster_rates(policy: Policy, labels: Tensor, progress: float = 1.0) -> dict[str, float]:
@@ -118,10 +111,6 @@ def cluster_rates(policy: Policy, labels: Tensor, progress: float = 1.0) -> dict
         if len(rates) > 1:
             scores[f"{name}, mean of granularities"] = 100 * fmean(both[place] for both in rates.values())
     return scores
-
-
-def _ratio(part: Tensor, whole: Tensor) -> float:
-    return float(part / whole) if bool(whole > 0) else 0.0
 
 
 def pair_rates(labels: Tensor, clusters: Tensor) -> tuple[float, float]:
