@@ -11,7 +11,7 @@ from torch import Tensor
 
 from antipodes import FNC, IFND, GloFND, Oracle, Ring, schedules
 from antipodes.functional.select import band_by_rank, whole_above
-from antipodes.negatives.chance import random_group
+from antipodes.negatives.controls import random_group
 from antipodes.negatives.glofnd import _Visits
 from antipodes.negatives.policy import Alpha
 from antipodes.pairs import Pairs, Rule

@@ -34,7 +34,7 @@ from antipodes.guides import HistoryGuide, MomentumGuide
 from antipodes.losses import InfoNCE
 from antipodes.methods import Tower
 from antipodes.negatives import FNC, DatasetNeighbours, GloFND, Policy
-from antipodes.negatives.judging import count_flags
+from antipodes.negatives.flags import count_flags
 from antipodes.pairs import Pairs, normalise
 from antipodes.runs.build import build_data
 from antipodes.runs.embedding import embed_dataset

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from antipodes.losses import InfoNCE, Loss
 from antipodes.negatives import Policy
-from antipodes.negatives.judging import count_flags
+from antipodes.negatives.flags import count_flags
 from antipodes.pairs import Pairs, normalise
 from antipodes.registry import find
 from antipodes.seeding import generator

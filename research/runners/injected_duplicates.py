@@ -28,7 +28,7 @@ from antipodes.evaluation.compared import judge_frozen
 from antipodes.evaluation.protocols.false_negatives import flag_scores
 from antipodes.losses import InfoNCE, Loss, TwoWay
 from antipodes.negatives import FNC, IFND, GloFND, Guided, Known, Policy
-from antipodes.negatives.judging import FlagCounts, count_flags
+from antipodes.negatives.flags import FlagCounts, count_flags
 from antipodes.pairs import normalise
 from antipodes.seeding import generator
 from antipodes.studies.definition import Study

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from antipodes.negatives import Policy
-from antipodes.negatives.chance import uniform_by_row
+from antipodes.negatives.controls import uniform_by_row
 from antipodes.pairs import Listed, Pairs, Rule, normalise
 
 Errors = Literal["chance", "similar"]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from antipodes import FNC, GlobalContrastive, InfoNCE, Oracle, Ring
 from antipodes.losses import HardPairs
 from antipodes.methods import HNSSL, Tower, Towers
-from antipodes.negatives.judging import count_flags, summarise_flags
+from antipodes.negatives.flags import count_flags, summarise_flags
 from antipodes.pairs import Pairs, normalise
 from research.lesions import (
     HeldIFND,

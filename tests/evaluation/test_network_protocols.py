@@ -30,7 +30,7 @@ from antipodes.evaluation.subject import Subject
 from antipodes.losses import InfoNCE
 from antipodes.methods import CLIP, Tower, TowerPlan, Towers
 from antipodes.negatives import FNC, IFND, GloFND
-from antipodes.negatives.judging import FlagCounts, count_flags
+from antipodes.negatives.flags import FlagCounts, count_flags
 from antipodes.pairs import normalise
 from antipodes.runs.build import build_method
 from antipodes.runs.towers import PairedFeatures, tower_features, tower_network

@@ -17,7 +17,7 @@ from antipodes.functional.tensors import NotFinite
 from antipodes.losses import SoftLabel
 from antipodes.losses.observation import Observation, RefinedLabels
 from antipodes.methods import SANE, Batch, Inputs, Tower, Towers
-from antipodes.negatives.judging import same_class_mass
+from antipodes.negatives.flags import same_class_mass
 from tests.methods.calls import built
 from tests.methods.tiny import BATCH, DIM, LABELS, Tiny, Training, batch
 from tests.ranks import Ranks

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from antipodes import Chance, InfoNCE
-from antipodes.negatives.chance import uniform_by_row
+from antipodes.negatives.controls import uniform_by_row
 from antipodes.pairs import Pairs
 from tests.ranks import Ranks
 

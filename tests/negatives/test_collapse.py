@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from antipodes import Hardest, InfoNCE, Oracle, Ring
-from antipodes.negatives.collapse import later, negative_similarity
+from antipodes.negatives.ranked import later, negative_similarity
 from antipodes.pairs import Pairs, normalise
 from tests.ranks import Ranks
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from antipodes import HCL, Debiased, GlobalContrastive, InfoNCE, Oracle, Policy, Ring
 from antipodes.negatives import Both
-from antipodes.negatives.debias import debias
+from antipodes.negatives.debiased import debias
 from tests.ranks import Ranks
 from tests.reference import debiased as reference
 from tests.reference.losses import same

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from antipodes import InfoNCE
 from antipodes.clustering import spherical_kmeans
+from antipodes.negatives.controls import Oracle
 from antipodes.negatives.ifnd import IFND, doubts, standing
-from antipodes.negatives.oracle import Oracle
 from antipodes.pairs import Pairs, normalise
 from tests.ranks import Ranks
 from tests.reference.clustering import confidence, kmeans_from_labels

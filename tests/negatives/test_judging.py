@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from antipodes import FNC, InfoNCE, Oracle, Rule
-from antipodes.negatives.judging import count_flags, summarise_flags
+from antipodes.negatives.flags import count_flags, summarise_flags
 from antipodes.pairs import Group, Pairs, normalise
 
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2, 0, -1])

@@ -11,11 +11,9 @@ from antipodes.functional.contrast import Sums
 from antipodes.losses.loss import Loss
 from antipodes.losses.step import Step
 from antipodes.losses.temperature import Temperature
-from antipodes.negatives.cave import Cave
-from antipodes.negatives.clustered import Clustered
-from antipodes.negatives.hardest import Hardest
+from antipodes.negatives.clustered import Cave, Clustered
 from antipodes.negatives.policy import Policy, Space
-from antipodes.negatives.ring import Ring
+from antipodes.negatives.ranked import Hardest, Ring
 from antipodes.pairs import Pairs, Rule
 
 

@@ -27,8 +27,8 @@ from antipodes.losses.soft_targets import Refine
 from antipodes.losses.step import Part, Step, statistics
 from antipodes.losses.temperature import Temperature, check_temperature
 from antipodes.losses.views import NOT_FINITE, ViewFacts, examine_views
-from antipodes.negatives.collapse import COLLAPSED, NARROW, negative_similarity
 from antipodes.negatives.policy import Policy
+from antipodes.negatives.ranked import COLLAPSED, NARROW, negative_similarity
 from antipodes.pairs import Guide, Pairs, Rule
 
 TreatmentName = Literal["eliminate", "attract", "attract_inside", "refine"]

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from antipodes.negatives.judging import count_flags, same_class_mass, same_label_share
+from antipodes.negatives.flags import count_flags, same_class_mass, same_label_share
 from antipodes.pairs import Pairs, Rule
 
 
@@ -32,7 +32,7 @@ class FlaggedPairs:
     rules: Sequence[Rule]
 
     def score(self, labels: Tensor, prefix: str = "") -> dict[str, float]:
-        """Count true, flagged and found false negatives; see `antipodes.negatives.judging.FlagCounts`."""
+        """Count true, flagged and found false negatives; see `antipodes.negatives.flags.FlagCounts`."""
         return count_flags(self.pairs, self.rules, labels.to(self.pairs.anchors.device)).means(prefix)
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from antipodes.functional.dense import Views
-from antipodes.negatives import collapse
 from antipodes.negatives.policy import Numbers
+from antipodes.negatives.ranked import later
 from antipodes.pairs import Pairs, Rule
 
 
@@ -110,7 +110,7 @@ def _snapshot(
     scale: float,
 ) -> Callable[[], Numbers]:
     """Take out of the pairs what the statistics need."""
-    positives, similarity = pairs.positives.detach(), collapse.later(pairs)
+    positives, similarity = pairs.positives.detach(), later(pairs)
     flags = not any(rule.ignores for rule in rules)
     same_sample = pairs.same_sample  # of a batch: not the pairs, whose embeddings hold on to the graph
     of_queue = pairs.candidates is not None and (flags or kept is None)

@@ -1,23 +1,18 @@
 """Policies: which candidates of an anchor count as negatives."""
 
 from antipodes.negatives.alpha import AlphaEstimates, SampleAlphas, estimate_alpha
-from antipodes.negatives.bcl import BCL
-from antipodes.negatives.cave import Cave
-from antipodes.negatives.chance import Chance
-from antipodes.negatives.clustered import Clustered
+from antipodes.negatives.clustered import Cave, Clustered
+from antipodes.negatives.controls import Chance, Oracle
 from antipodes.negatives.dataset_neighbours import DatasetNeighbours
-from antipodes.negatives.debiased import HCL, Debiased
+from antipodes.negatives.debiased import BCL, HCL, Debiased
 from antipodes.negatives.flags import Flags
 from antipodes.negatives.fnc import FNC
 from antipodes.negatives.glofnd import GloFND
-from antipodes.negatives.guided import Guided
-from antipodes.negatives.hardest import Hardest
 from antipodes.negatives.ifnd import IFND
 from antipodes.negatives.known import Known
-from antipodes.negatives.oracle import Oracle
 from antipodes.negatives.policy import Both, Policy
-from antipodes.negatives.positive_aware import PositiveAware
-from antipodes.negatives.ring import Ring
+from antipodes.negatives.positive_bound import Guided, PositiveAware
+from antipodes.negatives.ranked import Hardest, Ring
 
 __all__ = [
     "BCL",

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from antipodes.distributed import gather
 from antipodes.functional.select import top_share
-from antipodes.functional.tensors import on_host
 from antipodes.negatives.policy import Alpha, Needs, Numbers, Policy, check_shares
-from antipodes.negatives.quantile_step import Moments, adam_step, quantile_gradient
 from antipodes.pairs import Pairs, Rule
 from antipodes.state import ByRow, SampleTable, check_span, sample_count
 
@@ -135,38 +132,45 @@ class GloFND(Policy):
         """Where the thresholds of these rows of the dataset stand in the table."""
         return rows
 
-    def _visits(self, pairs: Pairs, places: Tensor) -> _Visits | _TwoViews:
+    def _visits(self, pairs: Pairs, places: Tensor) -> _Visits:
         """The entries of the table that the global batch moves, and which anchors are theirs."""
-        halves = pairs.same_sample.halves and pairs.anchor_rows is None and on_host(self._table.rows)
-        return _TwoViews(places) if halves else _Visits(places)
+        distinct = pairs.same_sample.halves and pairs.anchor_rows is None
+        return _Visits(places, 2 if distinct else 0)
 
     def _move(self, pairs: Pairs, places: Tensor, progress: float) -> Tensor:
-        """One step for every entry of the table that the global batch visits, from the counts of all its anchors.
+        """Move every entry of the table that the global batch visits by one step.
+
+        1. Read the state (S, 4) of the batch's samples; unvisited ones start at their first quantile.
+        2. Count, over the anchors of every sample, the candidates and those above its threshold.
+        3. Step against g = alpha - above / total (Eq. 4), which is 0 where the share alpha exceeds the threshold.
+        4. Write the state, but where there was nothing to count (an empty queue).
 
         Returns:
             (A,) the thresholds of our anchors, moved.
         """
         visits = self._visits(pairs, places)
-        state = visits.read(self._table)
+        state = self._table.read_checked(visits.samples)
         if self.initial == "quantile":
             state = self._first_quantile(pairs, visits, state)
-        above, total = visits.counts(pairs, state[:, 0])
+        above = pairs.count_above(visits.spread(state[:, 0]))
+        above, total = visits.total(torch.stack((above, pairs.available().to(above.dtype)), dim=1)).unbind(1)
+        gradient = self._of(visits.samples) - above / total.clamp(min=1)
         rate = self.lr * (1 - 0.9 * self._done(progress) if self.decay else 1.0)
-        gradient = quantile_gradient(above, total, visits.known(self._of(visits.samples)))
-        after = visits.write(self._table, self._step(state, gradient, rate), state, total)
+        after = torch.where(total[:, None] > 0, self._step(state, gradient, rate).to(state.dtype), state)
+        self._table.write_gathered(visits.samples, after, distinct=True)
         return visits.spread(after[:, 0])
 
-    def _step(self, state: Any, gradient: Any, rate: float) -> tuple[Any, ...]:
-        """The columns of the state (S, 4), each (S,), after a step against this gradient; tensors or arrays."""
-        start, *rest = state.T
-        moments = Moments(*rest)
+    def _step(self, state: Tensor, gradient: Tensor, rate: float) -> Tensor:
+        """The state (S, 4) after a step against this gradient (S,)."""
+        thresholds, moments = state[:, 0], Moments(*state[:, 1:].unbind(1))
         if self.optimizer == "adam":
-            start, moments = adam_step(start, gradient, moments, rate, self.betas)
+            thresholds, moments = adam_step(thresholds, gradient, moments, rate, self.betas)
         else:
-            start, moments = (start - rate * gradient).clip(-1, 1), moments._replace(steps=moments.steps + 1)
-        return start, *moments
+            thresholds = (thresholds - rate * gradient).clamp(-1, 1)
+            moments = moments._replace(steps=moments.steps + 1)
+        return torch.stack((thresholds, *moments), dim=1)
 
-    def _first_quantile(self, pairs: Pairs, visits: _Visits | _TwoViews, state: Any) -> Any:
+    def _first_quantile(self, pairs: Pairs, visits: _Visits, state: Tensor) -> Tensor:
         """The state with thresholds of unvisited samples replaced by the mean batch quantile of their anchors.
 
         The mean is over the anchors of all ranks: where samples share a threshold, every rank may hold some of them.
@@ -175,16 +179,11 @@ class GloFND(Policy):
         if not bool(fresh.any()):  # the same on every rank: so is the state
             return state
         keys, key_ids = pairs.keys()
-        quantile = top_share(
-            pairs.anchors.detach(),
-            keys.detach(),
-            pairs.anchor_ids,
-            key_ids,
-            self._of(pairs.rows()[0]),
-            pairs.same_sample,
-        )
+        alpha = self._of(pairs.rows()[0])
+        anchors = pairs.anchors.detach()
+        quantile = top_share(anchors, keys.detach(), pairs.anchor_ids, key_ids, alpha, pairs.same_sample)
         mean = visits.mean(quantile.clamp(max=1.0).to(self._table.rows.dtype))
-        state[fresh, 0] = visits.known(mean)[fresh]
+        state[fresh, 0] = mean[fresh]
         return state
 
     def _of(self, rows: Tensor) -> Alpha:
@@ -200,83 +199,64 @@ class _Visits:
     """The samples of the global batch, each of them once, and which anchors are theirs.
 
     Args:
-        rows: (A,) of this rank's anchors.
+        rows: (A,) table rows of this rank's anchors.
+        views: 2 if the anchors are the first views of different samples and then their second views, on one rank; 0 if
+            nothing is known, so that equal rows have to be found.
     """
 
-    def __init__(self, rows: Tensor) -> None:
-        samples, owner = gather(rows).unique(return_inverse=True)
-        self.samples: Tensor = samples
-        self._owner: Tensor = owner
-        self._ours = owner if len(owner) == len(rows) else torch.searchsorted(samples, rows)
+    def __init__(self, rows: Tensor, views: int = 0) -> None:
+        self._views = views
+        if views:
+            self.samples = rows[: rows.shape[0] // views]
+            return
+        self.samples, self._owner = gather(rows).unique(return_inverse=True)
+        self._ours = self._owner if len(self._owner) == len(rows) else torch.searchsorted(self.samples, rows)
 
-    def read(self, table: SampleTable) -> Any:
-        """A copy of the samples' rows of the table, (S, 4)."""
-        return table.read_checked(self.samples)
-
-    def write(self, table: SampleTable, columns: tuple[Any, ...], before: Any, total: Any) -> Any:
-        """Put new columns into the table, but where there was nothing to learn from (an empty queue); returns them."""
-        after = torch.where(total[:, None] > 0, torch.stack(columns, dim=1).to(before.dtype), before)
-        table.write_gathered(self.samples, after, distinct=True)
-        return after
-
-    def known(self, values: Any) -> Any:
-        """Values by sample in the kind that `read` returns."""
-        return values
-
-    def spread(self, values: Any) -> Tensor:
-        """What our anchors get of values by sample, (A,)."""
+    def spread(self, values: Tensor) -> Tensor:
+        """Return what this rank's anchors (A,) get of values by sample (S,)."""
+        if self._views:
+            return values.repeat(self._views)
         mine: Tensor = values[self._ours]
         return mine
 
-    def counts(self, pairs: Pairs, thresholds: Any) -> tuple[Any, Any]:
-        """How many candidates of a sample's anchors exceed its threshold (S,), and how many there are."""
-        above = pairs.count_above(self.spread(thresholds))
-        sums = self._total(torch.stack((above, pairs.available().to(above.dtype)), dim=1))
-        return sums[:, 0], sums[:, 1]
-
-    def mean(self, values: Tensor) -> Tensor:
-        """The mean over every sample's anchors of a number by anchor (A,)."""
-        return self._total(values) / self._owner.bincount()
-
-    def _total(self, values: Tensor) -> Tensor:
+    def total(self, values: Tensor) -> Tensor:
+        """Return the sum over every sample's anchors, (S, ...), of numbers by this rank's anchors (A, ...)."""
+        if self._views:
+            return values.view(self._views, -1, *values.shape[1:]).sum(0)
         every = gather(values)
         return torch.zeros_like(every[: len(self.samples)]).index_add_(0, self._owner, every)
 
-
-class _TwoViews:
-    """The same where the anchors are two views of different samples, all first views before all second ones.
-
-    It works with arrays of NumPy, which take less time than tensors where they are small.
-    """
-
-    def __init__(self, rows: Tensor) -> None:
-        self.samples = rows[: rows.shape[0] // 2]
-        self._places = self.samples.numpy()
-
-    def read(self, table: SampleTable) -> Any:
-        """A copy of the samples' rows of the table, (S, 4)."""
-        return table.rows.numpy()[self._places]
-
-    def write(self, table: SampleTable, columns: tuple[Any, ...], before: Any, total: Any) -> Any:
-        """Put new columns into the table; returns them."""
-        after = np.array(columns, dtype=before.dtype).T
-        table.rows.numpy()[self._places] = after
-        return after
-
-    def known(self, values: Any) -> Any:
-        """Values by sample in the kind that `read` returns."""
-        return values.numpy() if isinstance(values, Tensor) else values
-
-    def spread(self, values: Any) -> Tensor:
-        """What our anchors get of values by sample, (A,)."""
-        return torch.from_numpy(np.concatenate((values, values)))
-
-    def counts(self, pairs: Pairs, thresholds: Any) -> tuple[Any, Any]:
-        """How many candidates of a sample's anchors exceed its threshold (S,), and how many there are."""
-        half = len(self._places)
-        above = pairs.count_above(self.spread(thresholds)).numpy()
-        return above[:half] + above[half:], 2.0 * (2 * half - 2)
-
     def mean(self, values: Tensor) -> Tensor:
-        """The mean over every sample's anchors of a number by anchor (A,)."""
-        return values.view(2, -1).mean(0)
+        """Return the mean over every sample's anchors, (S,), of numbers by this rank's anchors (A,)."""
+        counts = self._views or self._owner.bincount()
+        return self.total(values) / counts
+
+
+class Moments(NamedTuple):
+    """Adam's state, one entry per threshold (S,): running means of the gradient and its square, and the steps taken."""
+
+    first: Tensor
+    second: Tensor
+    steps: Tensor
+
+
+def adam_step(
+    thresholds: Tensor, gradient: Tensor, moments: Moments, rate: float, betas: tuple[float, float]
+) -> tuple[Tensor, Moments]:
+    """Take one step of Adam on thresholds (S,), with bias correction by each threshold's own number of steps.
+
+    1. The moments move towards the gradient and its square by 1 - beta.
+    2. Each is divided by 1 - beta^steps.
+    3. lambda <- clamp(lambda - rate first / sqrt(second), -1, 1)
+
+    Example:
+        >>> fresh = Moments(torch.zeros(1), torch.zeros(1), torch.zeros(1))
+        >>> adam_step(torch.tensor([0.5]), torch.tensor([0.2]), fresh, 0.1, (0.9, 0.98))[0]
+        tensor([0.4000])
+    """
+    steps = moments.steps + 1
+    first = moments.first + (1 - betas[0]) * (gradient - moments.first)
+    second = moments.second + (1 - betas[1]) * (gradient * gradient - moments.second)
+    mean = first / (1 - betas[0] ** steps)
+    scale = (second / (1 - betas[1] ** steps)).sqrt() + 1e-8
+    return (thresholds - rate * (mean / scale)).clamp(-1, 1), Moments(first, second, steps)

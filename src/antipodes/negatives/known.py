@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from antipodes.negatives.dataset_neighbours import match_partners
 from antipodes.negatives.known_file import read_knowledge, whole_groups
 from antipodes.negatives.known_pairs import PairTable, make_table, spread
-from antipodes.negatives.matching import match_partners
 from antipodes.negatives.policy import Needs, Policy
 from antipodes.pairs import Group, Pairs, Rule
 from antipodes.state import ByRow, check_rows, sample_count

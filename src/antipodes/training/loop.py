@@ -23,7 +23,7 @@ from antipodes.distributed import gather
 from antipodes.functional.tensors import NotFinite
 from antipodes.guides import RunGuide
 from antipodes.methods import Batch
-from antipodes.negatives.judging import summarise_flags
+from antipodes.negatives.flags import summarise_flags
 from antipodes.runs.configuration import Configuration, resolve, resolve_resumed
 from antipodes.runs.exporting import card_facts, export_encoders
 from antipodes.runs.folder import Run

@@ -28,7 +28,7 @@ from antipodes.evaluation.compared import (
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.subject import Subject
 from antipodes.negatives import IFND, Policy
-from antipodes.negatives.judging import FlagCounts, count_flags, summarise_flags
+from antipodes.negatives.flags import FlagCounts, count_flags, summarise_flags
 from antipodes.seeding import generator
 
 _FLAG_SCORES = {
