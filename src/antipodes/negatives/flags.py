@@ -6,16 +6,15 @@ the same rules once more, restricted to pairs of the same label.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-import torch
-from torch import Tensor
-from antipodes.functional.masks import flagged_block
-from antipodes.pairs import Pairs, Rule
 import math
 from collections.abc import Mapping, Sequence
-from antipodes.pairs import Group, Pairs, Rule
+from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
+from antipodes.functional.masks import flagged_block
+from antipodes.pairs import Group, Pairs, Rule
 
 _BLOCK = 512  # anchors whose similarities are in memory at once
 
