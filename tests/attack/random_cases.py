@@ -367,14 +367,14 @@ def tolerance(case: Case) -> tuple[float, float]:
 def rounding(case: Case, leaf: Tensor) -> float:
     """The error that the gradient of embeddings (n, D) must be allowed even where it is nearly 0.
 
-    1. Pairs of a coefficient of at most 1 add vectors of up to 1 / (tau |z|), each rounded, which may cancel.
+    1. Pairs of a coefficient of at most 1 add vectors of up to 1 / (tau |z|), or 1 / |z| in SogCLR's loss; they may cancel.
     2. float16 has no numbers between 0 and 2**-24: two values that round to either side of one differ by that.
     """
     if leaf.dim() < 2:
         return 0.0
     eps = torch.finfo(torch.float64 if case.dtype == torch.float64 else torch.float32).eps
     shortest = leaf.detach().double().norm(dim=1).min().item()
-    return eps / (case.temperature * shortest) + (1.01 * 2**-24 if leaf.dtype == torch.float16 else 0.0)
+    return eps * max(1.0, 1.0 / case.temperature) / shortest + (1.01 * 2**-24 if leaf.dtype == torch.float16 else 0.0)
 
 
 def compare(
