@@ -12,7 +12,7 @@ import pytest
 from antipodes.studies.definition import load
 from antipodes.studies.statistics import critical_t, detectable
 from research.ledger import __main__ as command
-from research.ledger.claims import CANNOT, NOT_RUN, UNKNOWN, ledger_page, ledger_rows, read_catalogue
+from research.ledger.claims import CANNOT, NOT_RUN, UNKNOWN, Tested, correct, ledger_page, ledger_rows, read_catalogue
 from research.ledger.orderings import decide
 from research.ledger.reports import DOCS, RESULTS, study_file
 
@@ -107,6 +107,39 @@ def test_a_reason_is_given_only_where_it_was_not_held(tmp_path: Path) -> None:
     assert row(tmp_path, tests=[TEST], reason="a cone").why == "a cone"
     report(tmp_path, "mine", {"b": [52.0, 53.1, 53.9], "a": [50.0, 51.0, 52.0]})
     assert row(tmp_path, tests=[TEST], reason="a cone").why == ""
+
+
+def test_two_seeds_decide_nothing(tmp_path: Path) -> None:
+    report(tmp_path, "mine", {"a": [50.0, 51.0], "b": [60.0, 61.1]})
+    assert (row(tmp_path, tests=[TEST]).verdict, row(tmp_path, tests=[TEST]).seeds) == ("undecided", 2)
+
+
+def test_three_seeds_that_agree_by_chance_have_the_spread_of_their_study(tmp_path: Path) -> None:
+    agreeing = {"a": [50.0, 51.0, 52.0], "b": [50.5, 51.6, 52.5]}
+    report(tmp_path, "mine", agreeing)
+    assert row(tmp_path, tests=[TEST]).verdict == "held"
+    report(tmp_path, "mine", {**agreeing, "c": [55.0, 51.0, 58.0], "d": [49.0, 57.0, 52.0]})
+    careful = row(tmp_path, tests=[TEST])
+    stats = pytest.importorskip("scipy.stats")
+    spread = stdev([5.0, 0.0, 6.0])  # of b, c and d minus a: the median of .06, 3.2 and 3.6
+    t = careful.difference / spread * math.sqrt(3)
+    assert careful.p == pytest.approx(stats.t.sf(t, 2))
+    assert careful.verdict == "undecided"
+    report(
+        tmp_path,
+        "mine",
+        {"a": [50.0, 51.0, 52.0, 50.0, 50.0], "b": [50.5, 51.6, 52.5, 50.6, 50.4], "c": [1.0, 9.0] * 2 + [5.0]},
+    )
+    assert row(tmp_path, tests=[TEST]).verdict == "held"  # five seeds speak for themselves
+
+
+def test_holm_corrects_for_all_tests_in_the_direction_of_the_verdict() -> None:
+    rows = [
+        Tested("x", "y", "z", verdict, p=p) for verdict, p in (("held", 0.01), ("not held", 0.97), ("undecided", 0.5))
+    ]
+    found = correct([*rows, Tested("x", "y", "", NOT_RUN)])
+    assert [each.corrected for each in found] == [pytest.approx(0.03), pytest.approx(0.06), pytest.approx(0.5), None]
+    assert [each.stands for each in found] == [True, False, False, False]
 
 
 def test_a_page_has_a_row_for_every_test(tmp_path: Path) -> None:
