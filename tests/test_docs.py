@@ -102,6 +102,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             Image.new("RGB", (40, 40), (number * 90, 0, 0)).save(tmp_path / folder / f"{number}.png")
     captions = "image,caption\n0.png,a black square\n1.png,a red square\n"
     (tmp_path / "path/to/flickr8k/captions.csv").write_text(captions)
+    (tmp_path / "pairs.csv").write_text("query,document\nwhere?,here\n")
     return tmp_path
 
 

@@ -10,6 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+NEGATIVE_INPUT = "negative_"
+"""How the names of inputs begin that hold given negatives: negative_1, negative_2, ..."""
+
 
 def content_ids(texts: Iterable[str]) -> Tensor:
     """Return one identity per text: equal exactly when the texts are equal, character by character.

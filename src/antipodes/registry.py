@@ -40,6 +40,9 @@ _BASES: dict[Kind, str] = {
 _DATASET_AT = "antipodes.data.on_disk.dataset_at"
 """The function that finds the dataset class for a path. It is imported when it is needed."""
 
+_DATASET_ON_HUB = "antipodes.data.hub.dataset_on_hub"
+"""The same for a dataset of Hugging Face."""
+
 
 @dataclass(frozen=True)
 class RegistryEntry:
@@ -198,6 +201,8 @@ NAMES: dict[Kind, dict[str, RegistryEntry]] = {
                 "temperature": {"form": "linear", "rate": 2e-4},
             },
         ),
+        # pairs of texts: queries find their documents
+        "retrieval": RegistryEntry("antipodes.methods.retrieval.Retrieval"),
         # Ring's own settings for CIFAR: rate 0.03 (for CMC at a batch of 128), weight decay 1e-4, no blur. Their heads
         # are centred whatever the policy, so that --negatives none compares the policy and nothing else.
         "iring": RegistryEntry(
@@ -394,7 +399,8 @@ def find(kind: Kind, name: str) -> Component:
     if entry is None and kind == "encoder" and name.startswith("hf:"):
         entry = RegistryEntry("antipodes.encoders.hugging_face.HuggingFaceText", {"model": name.removeprefix("hf:")})
     if entry is None and kind == "data" and name.startswith("hf:"):
-        entry = RegistryEntry("antipodes.data.hub.HubCaptions", {"path": name.removeprefix("hf:")})
+        path = _attribute(_DATASET_ON_HUB)(name)
+        entry = RegistryEntry(path, {"path": name if path.endswith("Texts") else name.removeprefix("hf:")})
     if entry is None and kind == "data" and (_exists(name) or not DOTTED_PATH.fullmatch(name)):
         entry = _data_on_disk(name)
     target = _load(kind, name if entry is None else entry.path, name)

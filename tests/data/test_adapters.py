@@ -120,7 +120,7 @@ def test_captions_of_the_hub_by_name(monkeypatch, tmp_path):
     splits = Splits(train=first, validation=Selectable({"image": [grey(9)], "sentences": ["e"]}))
     calls = library(monkeypatch, splits)
     data = open_dataset("hf:someone/pairs", caption="sentences", size=8)
-    assert calls == [("someone/pairs", None)]
+    assert set(calls) == {("someone/pairs", None)}
     assert data.name == "pairs"
     assert values(data) == [5, 6, 7]
     assert data.captions(0) == ["a", "b"]
@@ -132,7 +132,7 @@ def test_captions_of_the_hub_by_name(monkeypatch, tmp_path):
     (tmp_path / "state.json").write_text("{}")
     calls = library(monkeypatch, first)  # as `save_to_disk` writes it: one split, whatever its name
     assert values(open_dataset(f"hf:{tmp_path}", caption="sentences", size=8)) == [5, 6, 7]
-    assert calls == [(str(tmp_path),)]
+    assert set(calls) == {(str(tmp_path),)}
     only = Splits(test=first)
     library(monkeypatch, only)
     assert open_dataset("hf:flickr30k", caption="sentences", size=8).held_out() is None

@@ -42,7 +42,7 @@ _TABLES = [
     for suffix in (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
 ]
 _TOKENS = ("Flickr8k.token.txt", "results_20130124.token", "results.token")
-_SPLITS: dict[str, CaptionSplit] = {
+SPLIT_NAMES: dict[str, CaptionSplit] = {
     "train": "train",
     "restval": "train",  # Karpathy's: the part of COCO's validation images that everybody trains on
     "val": "val",
@@ -51,6 +51,8 @@ _SPLITS: dict[str, CaptionSplit] = {
     "dev": "val",
     "test": "test",
 }
+"""What a split may be called in a table, or as a file."""
+
 _SPLIT_FILES: dict[CaptionSplit, tuple[str, ...]] = {
     "train": ("train.txt", "Flickr_8k.trainImages.txt"),
     "val": ("val.txt", "validation.txt", "dev.txt", "Flickr_8k.devImages.txt"),
@@ -90,7 +92,7 @@ def find_tables(folder: Path) -> list[Path]:
         for name in _TOKENS:
             if (place / name).is_file():
                 return [place / name]
-    inside = [folder / split / name for split in _SPLITS for name in _TABLES]
+    inside = [folder / split / name for split in SPLIT_NAMES for name in _TABLES]
     found = [path for path in inside if path.is_file()]
     return list({path.parent: path for path in reversed(found)}.values())[::-1]
 
@@ -114,8 +116,8 @@ def read_captions(tables: Iterable[Path], root: Path) -> CaptionTables:
         if not found:
             raise DataError(f"{table} holds no captions: it needs an image and a caption in every row")
         inside = table.parent.relative_to(root).as_posix() if table.parent != root else ""
-        split = _SPLITS.get(inside) or _split_in_name(table.stem)
-        if inside in _SPLITS:  # a table next to its images, in the folder of a split
+        split = SPLIT_NAMES.get(inside) or _split_in_name(table.stem)
+        if inside in SPLIT_NAMES:  # a table next to its images, in the folder of a split
             found = [caption._replace(folder=inside) for caption in found]
         captions += [caption._replace(split=caption.split or split) for caption in found] if split else found
     if not any(caption.split for caption in captions):
@@ -152,7 +154,7 @@ def _from_columns(
     texts = _whole_texts(columns, text, images, skipped)
     chosen = list(texts)
     written = column_values(columns, split) if split else [None] * len(images)
-    splits = _known_splits([written[row] for row in chosen], table)
+    splits = known_splits([written[row] for row in chosen], table)
     return [
         Caption(images[row], each, own) for row, own in zip(chosen, splits, strict=True) for each in _texts(texts[row])
     ]
@@ -174,7 +176,7 @@ def _whole_texts(columns: Columns, text: str, images: list[str], skipped: list[t
     return texts
 
 
-def _known_splits(values: list[Any], table: Path) -> list[CaptionSplit | None]:
+def known_splits(values: list[Any], table: Path) -> list[CaptionSplit | None]:
     """Return the splits that a table says, None for all where it says none.
 
     Raises:
@@ -183,10 +185,10 @@ def _known_splits(values: list[Any], table: Path) -> list[CaptionSplit | None]:
     written = ["" if value is None else str(value).strip() for value in values]
     if not any(written):
         return [None] * len(written)
-    if unknown := sorted({value for value in written if value.lower() not in _SPLITS}):
+    if unknown := sorted({value for value in written if value.lower() not in SPLIT_NAMES}):
         some = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
         raise DataError(f"{table} has splits that are not known ({some}): write train, val or test")
-    return [_SPLITS[value.lower()] for value in written]
+    return [SPLIT_NAMES[value.lower()] for value in written]
 
 
 def _from_object(content: dict[str, Any], table: Path, root: Path) -> list[Caption]:
@@ -205,7 +207,7 @@ def _from_object(content: dict[str, Any], table: Path, root: Path) -> list[Capti
 
 def _karpathy(images: list[dict[str, Any]], table: Path, root: Path) -> list[Caption]:
     """Read Karpathy's objects; folders that are not there are left away, since file names are unique without them."""
-    splits = _known_splits([image.get("split") for image in images], table)
+    splits = known_splits([image.get("split") for image in images], table)
     try:
         return [
             Caption("/".join([*([folder] if folder and (root / folder).is_dir() else []), name]), text, split)
@@ -246,7 +248,7 @@ def _texts(value: Any) -> list[str]:
 def _split_in_name(stem: str) -> CaptionSplit | None:
     """The split of COCO's captions_train2017.json."""
     found = re.fullmatch(r"captions_([a-z]+)\d*", stem)
-    return _SPLITS.get(found[1]) if found else None
+    return SPLIT_NAMES.get(found[1]) if found else None
 
 
 def _by_files(captions: list[Caption], places: list[Path]) -> tuple[list[Caption], list[Caption]]:
@@ -278,7 +280,7 @@ def _named(image: str, split_of: dict[str, CaptionSplit]) -> CaptionSplit | None
 def _by_folders(captions: list[Caption]) -> list[Caption]:
     """Give splits by the first folder of every image, when all images are in one that is named like a split."""
     images = [plain_name(caption.image) for caption in captions]
-    splits = [_SPLITS.get(re.sub(r"\d+$", "", image.partition("/")[0])) for image in images]
+    splits = [SPLIT_NAMES.get(re.sub(r"\d+$", "", image.partition("/")[0])) for image in images]
     if not all(splits) or not all("/" in image for image in images):
         return captions
     return [caption._replace(split=split) for caption, split in zip(captions, splits, strict=True)]

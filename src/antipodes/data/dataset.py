@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 
 from antipodes.data.classes import Classes, choose_classes
 from antipodes.data.describe import Described
+from antipodes.data.judgements import Judgements
 from antipodes.files import DataError as DataError
 
 Split = Literal["train", "test"]
@@ -58,6 +59,19 @@ class Samples(Described, ABC):
     coarse_labels: Tensor | None = None
     classes: tuple[str, ...] | None = None
     coarse_classes: tuple[str, ...] | None = None
+
+    @property
+    def input_ids(self) -> Mapping[str, Tensor] | None:
+        """The identity of every text of pairs by input, (n,) int64, where equal numbers are one thing; None elsewhere.
+
+        A loss on pairs compares these in two spaces: the ids of queries, and those of documents and given negatives.
+        """
+        return None
+
+    @property
+    def judged(self) -> Judgements | None:
+        """The relevance judgements that came with pairs of texts; None where rows alone say what belongs together."""
+        return None
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -310,6 +324,12 @@ class SomeRows(Samples):
     ) -> dict[str, Raw]:
         """Return the inputs of these rows but for some, as the whole dataset has them."""
         return self.dataset.inputs_without(names, self.rows[rows], draw)
+
+    @property
+    def input_ids(self) -> Mapping[str, Tensor] | None:
+        """The identities of these rows' texts, as the whole dataset has them."""
+        ids = self.dataset.input_ids
+        return None if ids is None else {name: each[self.rows] for name, each in ids.items()}
 
     def captions(self, row: int) -> list[str]:
         """Return all captions of the image that a row shows, as the whole dataset has them."""

@@ -1,4 +1,4 @@
-"""Datasets of images with captions that the library `datasets` loads, by name or folder."""
+"""Datasets that the library `datasets` loads, by name or folder: images with captions, or texts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from antipodes.data.adapters import HuggingFaceCaptions
+from antipodes.data.caption_tables import IMAGE_COLUMNS
 from antipodes.data.dataset import DataError, limited
 from antipodes.data.describe import printable
 
@@ -47,7 +48,7 @@ class HubCaptions(HuggingFaceCaptions):
         self.path, self.split = path, split
         self._options: dict[str, Any] = {"image": image, "caption": caption, "config": config}
         self._options |= {"memory_limit": memory_limit}
-        splits = _load(path, config)
+        splits = load_splits(path, config)
         self._splits = set(splits)
         if split not in splits and len(splits) > 1:
             raise DataError(f"hf:{path} has no {split} split, only {', '.join(splits)}")
@@ -65,16 +66,40 @@ class HubCaptions(HuggingFaceCaptions):
         return None
 
 
-def _load(path: str, config: str | None) -> dict[str, Any]:
-    """The splits of a dataset by name."""
+def dataset_on_hub(name: str) -> str:
+    """Return the dotted path of the dataset class for `hf:<name>`: images with captions, or a table of texts.
+
+    Opening a dataset that cannot be loaded says why.
+    """
+    try:
+        first = next(iter(load_splits(name.removeprefix("hf:"), None).values()))
+    except DataError:
+        return "antipodes.data.hub.HubCaptions"
+    columns = set(first.column_names or ())
+    return "antipodes.data.hub.HubCaptions" if columns & set(IMAGE_COLUMNS) else "antipodes.data.texts.Texts"
+
+
+def load_splits(path: str, config: str | None) -> dict[str, Any]:
+    """Return the splits of a dataset of Hugging Face by name.
+
+    Args:
+        path: its name on the hub, also as owner/name/configuration, or a folder that `load_dataset` or
+            `load_from_disk` reads.
+        config: the name of a configuration, where there are several.
+
+    Raises:
+        DataError: if `datasets` cannot be imported, or cannot load it.
+    """
     try:
         import datasets
     except Exception as error:  # an installed library that is built for another one fails with anything
         raise DataError(
             f"data 'hf:{path}' needs the library datasets, which cannot be imported here ({error}): "
-            "pip install datasets, or give a folder with a table of captions"
+            "pip install datasets, or give a table or a folder"
         ) from error
     folder = Path(path).expanduser()
+    if config is None and path.count("/") == 2 and not folder.exists():
+        path, _, config = path.rpartition("/")
     saved = any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))  # by `save_to_disk`
     try:
         found = datasets.load_from_disk(str(folder)) if saved else datasets.load_dataset(path, config)

@@ -26,6 +26,7 @@ _NPZ = "antipodes.data.npz.Npz"
 
 _NAMED_ARRAYS = re.compile(r"(\w+=[^,]+\.npy)(,\w+=[^,]+\.npy)*")
 _TEXT_FILES = tuple(f"train{suffix}" for suffix in (*TABLES, ".txt"))
+_BEIR_FILES = ("corpus.jsonl", "queries.jsonl", "qrels")
 _SHARD_SIDE_FILES = (".txt", ".json", ".cls")
 _MEMBERS_LOOKED_AT = 50
 
@@ -56,7 +57,7 @@ def dataset_at(name: str) -> str | None:
 
 
 def _of_folder(path: Path) -> str:
-    if is_saved_dataset(path) or is_saved_dataset_dict(path):
+    if is_saved_dataset(path) or is_saved_dataset_dict(path) or is_beir(path):
         return _TEXTS
     if find_tables(path):
         return _CAPTIONS
@@ -73,6 +74,11 @@ def _of_folder(path: Path) -> str:
     if any(name in _TEXT_FILES for name in names):
         return _TEXTS
     return _FOLDER
+
+
+def is_beir(folder: Path) -> bool:
+    """Return True if a folder has BEIR's layout: corpus.jsonl, queries.jsonl and qrels/."""
+    return all((folder / name).exists() for name in _BEIR_FILES)
 
 
 def _of_archive(path: Path) -> str | None:

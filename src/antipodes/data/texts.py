@@ -1,4 +1,4 @@
-"""Texts, one or a pair of them in every row: a text file with one a line, or a table."""
+"""Texts as data: single ones, or pairs of queries and documents with given negatives."""
 
 from __future__ import annotations
 
@@ -11,59 +11,46 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from antipodes.data.caption_tables import CaptionSplit
 from antipodes.data.classes import Classes, choose_classes
-from antipodes.data.dataset import DataError, Raw, Samples, Split, _check_ids, check_split, limited
+from antipodes.data.dataset import DataError, Modality, Raw, Samples, _check_ids, limited
 from antipodes.data.describe import printable
+from antipodes.data.exact_duplicates import group_equal
+from antipodes.data.judgements import Judgements
 from antipodes.data.keys import row_keys
 from antipodes.data.listing import natural
-from antipodes.data.on_disk import LABEL_COLUMNS
-from antipodes.data.saved_datasets import is_saved_dataset, is_saved_dataset_dict, read_saved_dataset
-from antipodes.tables import (
-    TABLES,
-    Columns,
-    column_values,
-    count_rows,
-    find_column,
-    has_column,
-    read_table,
-    unused_columns,
-)
-
-PAIRS = (
-    ("query", "document"),
-    ("anchor", "positive"),
-    ("question", "answer"),
-    ("sentence1", "sentence2"),
-    ("premise", "hypothesis"),
-    ("source", "target"),
-)
-"""Columns that make a pair; the first is always the input `query`, the second `document`."""
-
-_TEXT = ("text", "sentence", "content", "document", "title")
-_SAMPLE = ("sample", "id", "group")
+from antipodes.data.text_tables import TextColumns, TextRows, text_splits
+from antipodes.identity import NEGATIVE_INPUT, content_ids
 
 
 class Texts(Samples):
     """Rows of texts, as input `text`, or of pairs of texts, as inputs `query` and `document`.
 
     - A ``.txt`` file has one text a line.
-    - A table (csv, tsv, jsonl, json, parquet) has a column ``text``, or two columns of a pair (see ``PAIRS``), and
-      optionally ``label`` and ``group``: rows of one group are never negatives of each other.
-    - All other columns are not used, and ``describe`` names them: rows go to no split by a column, and a column of
-      negatives is not read.
-    - In a folder, ``train.*`` and ``test.*`` are the splits; a folder that ``save_to_disk`` of Hugging Face datasets
-      wrote is read as it is.
+    - A table (csv, tsv, jsonl, json, parquet) has a column ``text``, or two columns that make pairs: ``query``,
+      ``anchor`` or ``question`` with ``document``, ``passage``, ``positive`` or ``answer``. ``negative``,
+      ``negative_1`` to ``negative_k`` hold documents that do not answer the row's query, and become the inputs
+      ``negative_1`` to ``negative_k``. A list in a cell is several documents.
+    - ``split`` (train, validation, test), ``label`` and ``id`` or ``group`` are read, too: rows of one group are never
+      negatives of each other. All other columns are not used, and ``describe`` names them.
+    - In a folder, ``train.*``, ``val.*`` and ``test.*`` are the splits; a folder that ``save_to_disk`` of Hugging Face
+      datasets wrote is read as it is.
+    - A folder or archive in BEIR's layout has ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/train.tsv`` and so on; a
+      row is a query with a document that is relevant for it.
+    - ``hf:<dataset>`` is a table of Hugging Face, by name or folder, where the library `datasets` is installed.
 
     Empty texts and those that are too long are left out and listed in ``skipped``.
 
     Args:
         path: the file or the folder.
-        split: "train" or "test".
+        split: "train", "val" or "test".
         limit: keep only this many rows, as described at ``limited``.
         classes: keep only so many classes, or those with these names, as described at ``choose_classes``.
         longest: characters that a text may have.
+        negatives: given negatives of a row, at most; None takes all.
         columns: the column of the texts, or the two of a pair, where they have other names.
         label: the column of the labels, where it has another name.
+        config: the configuration of a dataset of Hugging Face that has several.
 
     Raises:
         ValueError: if the file is missing, cannot be read, has no such column, or no text that can be used.
@@ -74,47 +61,71 @@ class Texts(Samples):
     def __init__(
         self,
         path: str,
-        split: Split = "train",
+        split: CaptionSplit = "train",
         limit: int | None = None,
         classes: Classes = None,
         longest: int = 100_000,
+        negatives: int | None = None,
         columns: Sequence[str] | None = None,
         label: str | None = None,
+        config: str | None = None,
     ) -> None:
-        check_split(split)
-        self._named: dict[str, Any] = {"columns": columns, "label": label}
-        self.path, self.split, self._classes, self._longest = path, split, classes, longest
-        file = _files(path).get(split)
-        if file is None:
-            raise DataError(f"{path} has no {split} split: give a text file, a table, or a folder with train.* in it")
-        table = {"text": _lines(file)} if file.suffix == ".txt" else _read(file)
-        inputs = _inputs(table, file) if columns is None else _named_inputs(table, file, columns)
-        count = count_rows(table)
-        self.name = printable(Path(path).expanduser().resolve().stem)
-        self.modalities = dict.fromkeys(inputs, "text")
-        texts = {name: [_text(value) for value in column_values(table, column)] for name, column in inputs.items()}
-        problems = {
-            i: problem for i in range(count) if (problem := _problem([texts[name][i] for name in texts], longest))
+        if split not in ("train", "val", "test"):
+            raise ValueError(f'split must be "train", "val" or "test", got {split!r}')
+        if negatives is not None and negatives < 0:
+            raise ValueError(f"negatives must be at least 0, got {negatives}")
+        self.path, self.split = path, split
+        self._options: dict[str, Any] = {
+            "classes": classes,
+            "longest": longest,
+            "negatives": negatives,
+            "columns": columns,
         }
-        self.skipped = [(f"{file.name} row {i + 1}", problem) for i, problem in problems.items()]
-        keep = [i for i in range(count) if i not in problems]
-        if not keep:
-            raise DataError(f"{file} holds no text that can be used: it needs one in every row")
-        label_columns = LABEL_COLUMNS if label is None else (label,)
-        labels, names = _labels(table, keep, file, label_columns)
-        groups = _groups(table, file)
-        read = [find_column(table, each, file, "") for each in (label_columns, _SAMPLE) if has_column(table, each)]
-        self.unused_columns = unused_columns(table, [*inputs.values(), *read])
+        self._options |= {"label": label, "config": config}
+        splits = text_splits(path, TextColumns(columns, label), config)
+        self._splits = frozenset(splits)
+        if split not in splits:
+            there = f"only {', '.join(sorted(splits))}" if splits else "give a table, or a folder with train.*"
+            raise DataError(f"{path} has no {split} split: {there}")
+        rows = splits[split]()
+        self.name = printable(Path(path.removeprefix("hf:")).expanduser().resolve().stem)
+        self.unused_columns = rows.unused
+        inputs = {name: texts for name, texts in rows.inputs.items() if _wanted(name, negatives)}
+        keep = self._usable(rows, inputs, longest)
+        names = sorted(set(rows.labels or ()), key=natural)
+        number = {name: place for place, name in enumerate(names)}
+        labels = [number[rows.labels[i]] for i in keep] if rows.labels is not None else []
         if classes is not None:
             chosen, labels, names = choose_classes(labels, names, classes, path)
             keep = [keep[i] for i in chosen]
         if (some := limited(len(keep), limit)) is not None:
             keep, labels = [keep[i] for i in some.tolist()], [labels[i] for i in some.tolist()] if names else []
-        self._texts = {name: [column[i] for i in keep] for name, column in texts.items()}
+        self._texts = {name: [column[i] for i in keep] for name, column in inputs.items()}
+        self.modalities: dict[str, Modality] = dict.fromkeys(inputs, "text")
         if names:
             self.labels, self.classes = torch.tensor(labels), tuple(names)
-        if groups is not None:
-            self.samples = groups[keep]
+        if rows.groups is not None:
+            sample = {name: place for place, name in enumerate(dict.fromkeys(rows.groups))}
+            self.samples = torch.tensor([sample[rows.groups[i]] for i in keep])
+        self._beir = rows if rows.corpus is not None else None
+        self._names = None if rows.names is None else [rows.names[i] for i in keep]
+
+    def _usable(self, rows: TextRows, inputs: dict[str, list[str]], longest: int) -> list[int]:
+        """Return the rows whose texts can be used, and list the others in `skipped`."""
+        whole = [name for name in inputs if not name.startswith(NEGATIVE_INPUT)]
+        keep, skipped = [], []
+        for place, number in enumerate(rows.numbers):
+            lengths = [len(inputs[name][place]) for name in inputs]
+            if not all(inputs[name][place] for name in whole):
+                skipped.append((f"{Path(rows.source).name} row {number}", "empty text"))
+            elif max(lengths) > longest:
+                skipped.append((f"{Path(rows.source).name} row {number}", f"text of more than {longest:,} characters"))
+            else:
+                keep.append(place)
+        self.skipped = skipped
+        if not keep:
+            raise DataError(f"{rows.source} holds no text that can be used: it needs one in every row")
+        return keep
 
     def __len__(self) -> int:
         return len(next(iter(self._texts.values())))
@@ -123,6 +134,48 @@ class Texts(Samples):
         """Return the texts of these rows by input, a list of b strings each."""
         _check_ids(rows, len(self))
         return {name: [column[i] for i in rows.tolist()] for name, column in self._texts.items()}
+
+    @cached_property
+    def input_ids(self) -> dict[str, Tensor] | None:
+        """The identity of every text of pairs, (n,) int64 by input: equal texts are one; -1 where there is none.
+
+        Queries of one group are one query, so that a document of the group is no negative of any of them.
+        """
+        if "query" not in self._texts:
+            return None
+        found = {name: content_ids(column) for name, column in self._texts.items()}
+        for name, column in self._texts.items():
+            if name.startswith(NEGATIVE_INPUT):
+                found[name][torch.tensor([not text for text in column])] = -1
+        if self.samples is not None:
+            groups = group_equal(self._texts["query"], self.samples.tolist())
+            alone = groups < 0
+            found["query"] = torch.where(alone, int(groups.max()) + 1 + torch.arange(len(groups)), groups)
+        return found
+
+    @property
+    def judged(self) -> Judgements | None:
+        """What the judgements of a BEIR folder say: all of these queries', among the whole corpus; None elsewhere."""
+        rows = self._beir
+        if rows is None or rows.corpus is None or rows.names is None or rows.gains is None or self._names is None:
+            return None
+        asked = dict(zip((query for query, _ in self._names), self._texts["query"], strict=True))
+        number = {name: place for place, name in enumerate(asked)}
+        place = {name: number for number, name in enumerate(rows.corpus)}
+        gains = {
+            (number[query], place[document]): gain
+            for (query, document), gain in zip(rows.names, rows.gains, strict=True)
+            if query in number and document in place
+        }
+        relevant, values = torch.tensor(list(gains)), torch.tensor(list(gains.values()))
+        return Judgements(list(asked.values()), list(rows.corpus.values()), relevant, values)
+
+    def describe(self) -> list[str]:
+        """Say what was found; given negatives are counted instead of named."""
+        _, *others = super().describe()
+        given = [name for name in self._texts if name.startswith(NEGATIVE_INPUT)]
+        whole = " and ".join(name for name in self._texts if name not in given)
+        return [f"{len(self):,} rows of {whole}" + (f" with up to {len(given)} negatives" if given else ""), *others]
 
     def keys(self) -> Tensor:
         """Return digests of every row's texts, which are its name and its content."""
@@ -140,84 +193,22 @@ class Texts(Samples):
         return digest.hexdigest()
 
     def held_out(self, limit: int | None = None) -> Texts | None:
-        """Return the test split, None when there is none or this is it."""
-        if self.split == "test" or "test" not in _files(self.path):
+        """Return the test split, or the validation split where there is no test; None when neither or this is it."""
+        return self._other("test", limit) or self._other("val", limit)
+
+    def validation(self, limit: int | None = None) -> Texts | None:
+        """Return the validation split where there is also a test split."""
+        return self._other("val", limit) if "test" in self._splits else None
+
+    def _other(self, split: CaptionSplit, limit: int | None) -> Texts | None:
+        """Return another split than that of training; None where there is none, or this is no training split."""
+        if self.split != "train" or split not in self._splits:
             return None
-        return Texts(self.path, "test", limit, self._classes, self._longest, **self._named)
+        return Texts(self.path, split, limit, **self._options)
 
 
-def _files(path: str) -> dict[str, Path]:
-    """Return the file of each split."""
-    place = Path(path).expanduser()
-    if place.is_file() or is_saved_dataset(place):
-        return {"train": place}
-    if is_saved_dataset_dict(place):
-        names = {"train": ("train",), "test": ("test", "validation", "val", "dev")}
-        saved = {split: [place / name for name in some if (place / name).is_dir()] for split, some in names.items()}
-        return {split: folders[0] for split, folders in saved.items() if folders}
-    found: dict[str, Path] = {}
-    for split, stems in (("train", ("train",)), ("test", ("test", "val", "validation", "dev"))):
-        files = [place / f"{stem}{suffix}" for stem in stems for suffix in (*TABLES, ".txt")]
-        if existing := [file for file in files if file.is_file()]:
-            found[split] = existing[0]
-    return found
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file} cannot be read as text ({error}): save it in UTF-8") from error
-
-
-def _inputs(table: Columns, file: Path) -> dict[str, str]:
-    """Return the column of each input."""
-    for first, second in PAIRS:
-        if has_column(table, (first,)) and has_column(table, (second,)):
-            return {
-                "query": find_column(table, (first,), file, "texts"),
-                "document": find_column(table, (second,), file, "texts"),
-            }
-    return {"text": find_column(table, _TEXT, file, "texts, nor two of a pair such as query and document")}
-
-
-def _named_inputs(table: Columns, file: Path, columns: Sequence[str]) -> dict[str, str]:
-    """Return the columns that the caller names: one of texts, or two of a pair."""
-    listed = [columns] if isinstance(columns, str) else list(columns)
-    if len(listed) not in (1, 2):
-        raise DataError(f"columns must name one column of texts or two of a pair, got {len(listed)}")
-    names = ("text",) if len(listed) == 1 else ("query", "document")
-    return {name: find_column(table, (column,), file, "texts") for name, column in zip(names, listed, strict=True)}
-
-
-def _read(file: Path) -> Columns:
-    return read_saved_dataset(file) if file.is_dir() else read_table(file)
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value).strip()
-
-
-def _problem(texts: list[str], longest: int) -> str | None:
-    if not all(texts):
-        return "empty text"
-    return f"text of more than {longest:,} characters" if max(map(len, texts)) > longest else None
-
-
-def _labels(table: Columns, keep: list[int], file: Path, columns: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Return the label of every row that is kept and the names of the labels; nothing when there is no such column."""
-    if columns is LABEL_COLUMNS and not has_column(table, columns):
-        return [], []
-    values = [str(value) for value in column_values(table, find_column(table, columns, file, "labels"))]
-    names = sorted(set(values), key=natural)
-    number = {name: i for i, name in enumerate(names)}
-    return [number[values[i]] for i in keep], names
-
-
-def _groups(table: Columns, file: Path) -> Tensor | None:
-    """Return the sample that every row shows, numbered in the order of their first rows."""
-    if not has_column(table, _SAMPLE):
-        return None
-    values = column_values(table, find_column(table, _SAMPLE, file, "groups"))
-    numbers: dict[str, int] = {}
-    return torch.tensor([numbers.setdefault(str(value), len(numbers)) for value in values])
+def _wanted(name: str, negatives: int | None) -> bool:
+    """Return True for texts, queries, documents and the first given negatives."""
+    return (
+        negatives is None or not name.startswith(NEGATIVE_INPUT) or int(name.removeprefix(NEGATIVE_INPUT)) <= negatives
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 import torch
@@ -160,38 +160,78 @@ def first_ranks(queries: Tensor, keys: Tensor, query_groups: Tensor, key_groups:
         ValueError: if a query has no right key at all.
     """
     _refuse_alone(~torch.isin(query_groups, key_groups))
-    return _ranks(queries, keys, lambda part: query_groups[part, None] == key_groups)
+    queries, keys = normalise(queries), normalise(keys)
+    ranks = []
+    rows = max(1, BLOCK_ELEMENTS // len(keys))
+    for start in range(0, len(queries), rows):
+        part = slice(start, start + rows)
+        similarity = queries[part] @ keys.T
+        right = query_groups[part, None] == key_groups
+        best = similarity.masked_fill(~right, -torch.inf).amax(1, keepdim=True)
+        ranks.append(((similarity >= best) & ~right).sum(1))
+    return torch.cat(ranks)
 
 
-def first_ranks_of_pairs(queries: Tensor, keys: Tensor, relevant: Tensor) -> Tensor:
-    """The rank of every query's most similar right key, (n,) int64, as `first_ranks`, where pairs say what is right.
+def ranked_measures(
+    queries: Tensor, keys: Tensor, relevant: Tensor, gains: Tensor, cutoffs: Sequence[int] = (1, 5, 10)
+) -> dict[str, float]:
+    """Measures of a search for queries among keys, as trec_eval defines them: means over queries, in [0, 1].
+
+    1. Every query ranks all keys by cosine similarity; of equal similarities the earlier key comes first.
+    2. nDCG@10 is the discounted gain of the first ten, sum of gain / log2(1 + rank), over that of the best order.
+    3. MRR@10 is 1 / rank of the first relevant key among the first ten, else 0.
+    4. MAP@R is the mean, over the first R ranks, of the precision at each rank that holds a relevant key; R is the
+       number of the query's relevant keys.
+    5. recall@k is the share of the relevant keys among the first k.
 
     Args:
         queries: (n, D); need not be normalised.
         keys: (m, D).
-        relevant: (p, 2) int64, the numbers of a query and of a key that is right for it; every query is in a pair.
+        relevant: (p, 2) int64, the numbers of a query and of a key that is relevant for it; every query is in a pair.
+        gains: (p,) how relevant, above 0; only nDCG uses the number.
+        cutoffs: The ranks k of recall.
 
     Raises:
-        ValueError: if a query has no right key at all.
+        ValueError: if a query has no relevant key.
 
     Example:
-        >>> first_ranks_of_pairs(torch.eye(2), torch.eye(2), torch.tensor([[0, 1], [1, 0], [1, 1]]))
-        tensor([1, 0])
+        >>> measures = ranked_measures(torch.eye(2), torch.eye(2), torch.tensor([[0, 0], [1, 0]]), torch.ones(2), (1,))
+        >>> measures["MAP@R"], measures["MRR@10"], measures["recall@1"]
+        (0.5, 0.75, 0.5)
     """
-    alone = torch.ones(len(queries), dtype=torch.bool)
-    alone[relevant[:, 0]] = False
-    _refuse_alone(alone)
-    relevant = relevant[relevant[:, 0].argsort()]
-    query, key = relevant[:, 0].contiguous(), relevant[:, 1]
+    counts = torch.bincount(relevant[:, 0], minlength=len(queries))
+    _refuse_alone(counts == 0)
+    order = relevant[:, 0].argsort(stable=True)
+    query, key, gains = relevant[order, 0].contiguous(), relevant[order, 1], gains[order].double()
+    queries, keys = normalise(queries), normalise(keys)
+    depth = min(len(keys), max(10, *cutoffs, int(counts.max())))
+    rows = max(1, BLOCK_ELEMENTS // len(keys))
+    parts: dict[str, list[Tensor]] = {}
+    for start in range(0, len(queries), rows):
+        part = slice(start, min(start + rows, len(queries)))
+        low, high = torch.searchsorted(query, torch.tensor([part.start, part.stop])).tolist()
+        gain = torch.zeros(part.stop - part.start, len(keys), dtype=torch.float64)
+        gain[query[low:high] - start, key[low:high]] = gains[low:high]
+        ranked = (queries[part] @ keys.T).sort(dim=1, descending=True, stable=True).indices[:, :depth]
+        best = gain.sort(dim=1, descending=True).values[:, :depth]
+        for name, values in _measures_by_query(gain.gather(1, ranked), best, counts[part], cutoffs).items():
+            parts.setdefault(name, []).append(values)
+    return {name: float(torch.cat(values).mean()) for name, values in parts.items()}
 
-    def right(part: slice) -> Tensor:
-        start, stop, _ = part.indices(len(queries))
-        low, high = torch.searchsorted(query, torch.tensor([start, stop])).tolist()
-        mask = torch.zeros(stop - start, len(keys), dtype=torch.bool)
-        mask[query[low:high] - start, key[low:high]] = True
-        return mask
 
-    return _ranks(queries, keys, right)
+def _measures_by_query(found: Tensor, best: Tensor, counts: Tensor, cutoffs: Sequence[int]) -> dict[str, Tensor]:
+    """Measures (b,) by name, given gains (b, depth) in the order found and in the best one, and counts (b,)."""
+    rank = torch.arange(1, found.shape[1] + 1, dtype=torch.float64)
+    hit = (found > 0).double()
+    discount = torch.log2(1 + rank[:10])
+    precision = hit.cumsum(1) / rank
+    inside = (rank <= counts[:, None]).double()
+    measures = {
+        "nDCG@10": (found[:, :10] / discount).sum(1) / (best[:, :10] / discount).sum(1),
+        "MRR@10": (hit[:, :10] / rank[:10]).amax(1),
+        "MAP@R": (precision * hit * inside).sum(1) / counts,
+    }
+    return measures | {f"recall@{cutoff}": hit[:, :cutoff].sum(1) / counts for cutoff in cutoffs}
 
 
 def _refuse_alone(alone: Tensor) -> None:
@@ -200,20 +240,6 @@ def _refuse_alone(alone: Tensor) -> None:
         raise ValueError(
             f"{int(alone.sum())} of {len(alone)} queries have nothing to find, first number {int(alone.nonzero()[0])}"
         )
-
-
-def _ranks(queries: Tensor, keys: Tensor, right_of: Callable[[slice], Tensor]) -> Tensor:
-    """Ranks (n,), block by block of queries, given which keys are right for the queries of a block."""
-    queries, keys = normalise(queries), normalise(keys)
-    ranks = []
-    rows = max(1, BLOCK_ELEMENTS // len(keys))
-    for start in range(0, len(queries), rows):
-        part = slice(start, start + rows)
-        similarity = queries[part] @ keys.T
-        right = right_of(part)
-        best = similarity.masked_fill(~right, -torch.inf).amax(1, keepdim=True)
-        ranks.append(((similarity >= best) & ~right).sum(1))
-    return torch.cat(ranks)
 
 
 def recalls(ranks: Tensor, cutoffs: Sequence[int] = (1, 5, 10)) -> dict[int, float]:

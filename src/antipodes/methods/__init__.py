@@ -10,6 +10,7 @@ from antipodes.methods.instance import InstanceDiscrimination
 from antipodes.methods.method import Method
 from antipodes.methods.moco import MoCo
 from antipodes.methods.pcl import PCL
+from antipodes.methods.retrieval import Retrieval
 from antipodes.methods.sane import SANE
 from antipodes.methods.simclr import SimCLR
 from antipodes.methods.simsiam import SimSiam
@@ -29,6 +30,7 @@ __all__ = [
     "InstanceDiscrimination",
     "Method",
     "MoCo",
+    "Retrieval",
     "SimCLR",
     "SimSiam",
     "SwAV",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from antipodes.candidates.cross import cross_pairs
+from antipodes.identity import NEGATIVE_INPUT
 from antipodes.losses import Loss, TwoWay
 from antipodes.methods.batch import Batch
 from antipodes.methods.method import Method
@@ -44,7 +45,8 @@ class CLIP(Method):
 
     @classmethod
     def plan(cls, modalities: Mapping[str, str]) -> dict[str, TowerPlan]:
-        """One tower for each of the two inputs."""
+        """One tower for each of the two inputs; given negatives are not used."""
+        modalities = {name: kind for name, kind in modalities.items() if not name.startswith(NEGATIVE_INPUT)}
         if len(modalities) != 2:
             raise ValueError(f"CLIP compares two inputs of every sample and the data has {', '.join(modalities)}")
         return {name: TowerPlan(name, modality) for name, modality in modalities.items()}

@@ -53,7 +53,9 @@ class Method(nn.Module, ABC):
         """
         name = "image" if "image" in modalities else next(iter(modalities))
         if len(modalities) > 1 and name != "image":
-            raise ValueError(f"{cls.__name__} takes one input and the data has {', '.join(modalities)}: use clip")
+            raise ValueError(
+                f"{cls.__name__} takes one input and the data has {', '.join(modalities)}: use clip or retrieval"
+            )
         return {name: TowerPlan(name, modalities[name])}
 
     @abstractmethod
@@ -134,9 +136,10 @@ class Method(nn.Module, ABC):
 
     def exports(self) -> dict[str, nn.Module]:
         """Return the encoders that are written when the run ends, by file name without ending."""
-        names = [name for name in self.network.names() if self.network.plans[name].input]
-        if len(names) == 1:
-            return {"encoder": self.network[names[0]].encoder}
+        towers = self.network
+        names = [name for name in towers.names() if towers.plans[name].input]
+        if len({id(towers[name].encoder) for name in names}) == 1:
+            return {"encoder": towers[names[0]].encoder}
         return {f"encoder-{name}": self.network[name].encoder for name in names}
 
     def after_step(self) -> None:

@@ -26,12 +26,21 @@ class TowerPlan:
         modality: The input's modality: image, text or vector.
         channels: Channels of the images that its encoder takes.
         prepare: A module that converts the plain input for the encoder; None for no conversion.
+        further: Names of further inputs of the same kind that the tower embeds, such as given negatives.
+        shares: The tower whose encoder and head are this tower's, too, unless a run names an encoder for one of them.
     """
 
     input: str
     modality: str = "image"
     channels: int = 3
     prepare: nn.Module | None = None
+    further: tuple[str, ...] = ()
+    shares: str | None = None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of all inputs that the tower embeds; none for a tower that no input of the data reaches."""
+        return (self.input, *self.further) if self.input else ()
 
 
 class Tower(nn.Module):
@@ -73,6 +82,8 @@ class Tower(nn.Module):
 class Towers(nn.Module):
     """The towers of a method by name: the module that gradients train and data-parallel training wraps.
 
+    Two names may stand for one tower, as where one encoder embeds queries and documents.
+
     Example:
         >>> towers = Towers({"image": Tower(nn.Flatten(), nn.Linear(4, 2))})
         >>> towers({"image": torch.zeros(3, 2, 2)})["image"].shape
@@ -100,7 +111,7 @@ class Towers(nn.Module):
 
     def seeing(self, input_name: str) -> list[str]:
         """Return the names of the towers that embed an input."""
-        return [name for name, plan in self.plans.items() if plan.input == input_name]
+        return [name for name, plan in self.plans.items() if input_name in plan.inputs]
 
 
 PREDICTION = "prediction"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from operator import and_
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from antipodes.encoders.heads import Head
 from antipodes.guides import RunGuide
 from antipodes.losses import Distillation, Loss, Refine, Temperature
 from antipodes.methods import Method, Tower, TowerPlan, Towers
-from antipodes.negatives import Policy
+from antipodes.negatives import Known, Policy
 from antipodes.registry import Kind, find
 from antipodes.runs.guides import attach_guide
 from antipodes.runs.rows import place_groups
@@ -27,7 +27,7 @@ Spec = Mapping[str, Any]
 """A component in a configuration: its name and its constructor arguments."""
 
 GIVEN: dict[Kind, frozenset[str]] = {
-    "method": frozenset({"network", "loss_fn", "num_samples", "identities", "dim", "seed"}),
+    "method": frozenset({"network", "loss_fn", "num_samples", "identities", "input_ids", "dim", "seed"}),
     "loss": frozenset({"num_samples", "negatives", "treatment", "distill", "seed", "reduction", "total_steps"}),
     "negatives": frozenset({"num_samples", "labels", "seed", "identities"}),
     "guide": frozenset({"data", "method", "num_samples"}),
@@ -78,17 +78,20 @@ def build_method(config: Spec, data: Samples) -> Method:
     """Build the method with its towers, loss, policy and guide, for a configuration and its data."""
     method_class: type[Method] = find("method", config["method"]["name"]).target  # type: ignore[assignment]
     plans = method_class.plan(data.modalities)
-    parts = {name: _build_encoder(config, name, plan, data) for name, plan in plans.items()}
+    plans = {name: _unless_named(plan, name, config) for name, plan in plans.items()}
+    parts = {name: _build_encoder(config, name, plan, data) for name, plan in plans.items() if plan.shares is None}
     given: dict[str, Any] = {
         "num_samples": len(data),
         "labels": data.labels,
         "seed": config["seed"],
         "identities": data.samples,
+        "input_ids": data.input_ids if "input_ids" in inspect.signature(method_class).parameters else None,
     }
     policy = _build_policy(place_groups(config["negatives"], data), given, data)
     head = Head(**config["head"])
     ranked = policy is not None and policy.needs.order
-    towers = {name: Tower(encoder, head.build(encoder.num_features, ranked)) for name, encoder in parts.items()}
+    built = {name: Tower(encoder, head.build(encoder.num_features, ranked)) for name, encoder in parts.items()}
+    towers = {name: built[plan.shares or name] for name, plan in plans.items()}
     loss_fn = _build_loss(config, given, policy, method_class.trains)
     network = Towers(towers, plans)
     freeze(network, config.get("freeze", ()))  # before the method copies any of them
@@ -127,11 +130,17 @@ def policy_names(name: str) -> list[str]:
     return names
 
 
-def _with_duplicates(spec: Spec, data: Samples) -> Spec:
-    """Give `known` the exact duplicates of the data as groups, unless the user gives groups or pairs."""
-    if spec["name"] != "known" or spec.get("groups") is not None or spec.get("pairs") is not None:
-        return spec
-    return {**spec, "groups": data.groups()}
+def _unless_named(plan: TowerPlan, tower: str, config: Spec) -> TowerPlan:
+    """Give a tower an encoder of its own if the configuration names one for it, or for the tower it would share."""
+    named = config.get("encoders", {}).keys()
+    return replace(plan, shares=None) if named & {tower, plan.shares} else plan
+
+
+def _of_data(data: Samples, ids: Mapping[str, torch.Tensor] | None) -> Policy:
+    """Build the policy `known` from the data alone: its pairs of queries and documents, or its exact duplicates."""
+    if ids is not None:
+        return Known.from_pairs(ids["query"], ids["document"])
+    return Known(data.groups(), num_samples=len(data))
 
 
 def _build_policy(spec: Spec, given: Spec, data: Samples) -> Policy | None:
@@ -139,7 +148,10 @@ def _build_policy(spec: Spec, given: Spec, data: Samples) -> Policy | None:
         return None
     names = policy_names(spec["name"])
     specs = [spec] if len(names) == 1 else [{"name": name, **spec.get(name, {})} for name in names]
-    parts: list[Policy] = [_call("negatives", _with_duplicates(part, data), given) for part in specs]
+    parts: list[Policy] = []
+    for part in specs:
+        of_data = part["name"] == "known" and part.get("groups") is None and part.get("pairs") is None
+        parts.append(_of_data(data, given["input_ids"]) if of_data else _call("negatives", part, given))
     return reduce(and_, parts)
 
 

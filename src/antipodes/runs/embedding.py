@@ -150,7 +150,9 @@ def use_cached_features(
         shared = not plan.input or len(method.network.seeing(plan.input)) > 1
         if not method.network[name].frozen or method.mixes or random or shared:
             continue
-        texts = data.corpus(plan.input) if plan.modality == "text" else None
+        texts = None
+        if plan.modality == "text":
+            texts = list(dict.fromkeys(text for each in plan.inputs for text in data.corpus(each)))
         if texts is None:
             count, seen = len(data), inputs_key(method, data, plan.input, data.image_size)
         else:  # the key depends on the texts only, so other data with these texts shares the features
@@ -162,7 +164,8 @@ def use_cached_features(
             partial(say, f"embedding {count:,} inputs of the frozen tower {name} once"),
         )
         places = None if texts is None else {text: place for place, text in enumerate(texts)}
-        views.locked[plan.input] = FrozenFeatures(known, places)
+        for each in plan.inputs:
+            views.locked[each] = FrozenFeatures(known, places)
         for tower in method.copies(name):
             tower.cached = True
 

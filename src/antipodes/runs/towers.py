@@ -5,14 +5,15 @@ Outside methods, only this module knows where a method keeps its encoders.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from antipodes.data import Raw, Samples
+from antipodes.data.judgements import judgements
 from antipodes.methods import Method
 from antipodes.methods.towers import JoinedEncoders
 from antipodes.runs.embedding import (
@@ -42,11 +43,12 @@ class PairedFeatures:
 
 @dataclass(frozen=True)
 class TextPairs:
-    """Different queries (n, D) and documents (m, D) in one space, and the pairs (p, 2) of them that belong together."""
+    """Queries (n, D) and documents (m, D) in one space, the pairs (p, 2) that belong together, and their gains (p,)."""
 
     queries: Tensor
     documents: Tensor
     relevant: Tensor
+    gains: Tensor
 
 
 def first_input(method: Method) -> str:
@@ -185,39 +187,22 @@ def paired_features(
 
 
 def text_pairs(method: Method, data: Samples, device: torch.device | str = "cpu") -> TextPairs:
-    """Embeddings of the different texts of both inputs of a dataset, under a method with a tower for each.
-
-    A query and a document belong together if they stand in one row, or in rows of one sample. Equal texts are one text,
-    so that no copy of the right document is counted as a wrong one.
+    """Embed the different queries and documents of a dataset, under a method with a tower for each.
 
     Args:
         method: The method.
-        data: Rows of two texts.
+        data: Rows of two texts; `judgements` says what belongs together.
         device: Where to run.
     """
     towers = paired_towers(method)
     assert towers is not None
-    different: list[list[str]] = []
-    places: list[list[int]] = []
-    for tower in towers:
-        name = method.network.plans[tower].input
-        number: dict[str, int] = {}
-        places.append([number.setdefault(text, len(number)) for text in _texts_of(data, name)])
-        different.append(list(number))
-    members: dict[int, list[int]] = {}
-    for row, sample in enumerate(data.sample_ids(torch.arange(len(data))).tolist()):
-        members.setdefault(sample, []).append(row)
-    pairs = {(places[0][a], places[1][b]) for rows in members.values() for a in rows for b in rows}
+    first, second = (method.network.plans[tower].input for tower in towers)
+    judged = judgements(data, (first, second))
     queries, documents = (
-        text_features(method, tower, texts, device=device) for tower, texts in zip(towers, different, strict=True)
+        text_features(method, tower, texts, device=device)
+        for tower, texts in zip(towers, (judged.queries, judged.documents), strict=True)
     )
-    return TextPairs(queries, documents, torch.tensor(sorted(pairs)))
-
-
-def _texts_of(data: Samples, name: str) -> Iterator[str]:
-    """The text of every row of a dataset, of one input."""
-    for rows in torch.arange(len(data)).split(4096):
-        yield from cast(list[str], data.inputs(rows)[name])
+    return TextPairs(queries, documents, judged.relevant, judged.gains)
 
 
 def _firsts(samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -85,7 +85,7 @@ class BatchMaker:
     ) -> None:
         self.data, self.method, self.device = data, method, device
         self.rank, self.world_size = rank, world_size
-        self.inputs = list(dict.fromkeys(plan.input for plan in method.network.plans.values() if plan.input))
+        self.inputs = list(dict.fromkeys(name for plan in method.network.plans.values() for name in plan.inputs))
         self.plain = {name: plain_view(method, data.image_size, name) for name in self.inputs}
         self.locked: dict[str, FrozenFeatures] = {}  # inputs whose features are known already
         self._recipe: Augmentation | None = None

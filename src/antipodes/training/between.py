@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from functools import partial
+from statistics import fmean
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
 from antipodes.data import Samples, subset
-from antipodes.functional.feature_quality import knn, recall_both_ways
+from antipodes.functional.feature_quality import knn, ranked_measures, recall_both_ways
 from antipodes.guides import RunGuide
 from antipodes.methods import Method
 from antipodes.negatives import Policy
 from antipodes.negatives.policy import Receives, Space
 from antipodes.pairs import normalise
 from antipodes.runs.embedding import embed_dataset
-from antipodes.runs.towers import paired_features, tower_features
+from antipodes.runs.towers import paired_features, paired_towers, text_pairs, tower_features
 from antipodes.runs.views import plain_view
 
 KNN_IMAGES = 4096  # the number of training samples that the kNN accuracy during training uses, at most
+RECALLS = (1, 5, 10)  # the ranks of the recall of documents by queries
 
 
 def online_knn(method: Method, data: Samples, device: torch.device | str = "cpu") -> float:
@@ -33,7 +35,15 @@ def online_knn(method: Method, data: Samples, device: torch.device | str = "cpu"
 
 
 def online_recall(method: Method, data: Samples, device: torch.device | str = "cpu") -> float:
-    """Return the mean recall at 1, 5 and 10 of texts and images for each other, in percent, on validation pairs."""
+    """Return the recall by which epochs are chosen, in percent, on validation pairs.
+
+    It is the mean at 1, 5 and 10 of texts and images for each other, or for pairs of texts of documents by queries.
+    """
+    towers = paired_towers(method)
+    if towers is not None and method.network.plans[towers[0]].modality == "text":
+        judged = text_pairs(method, data, device)
+        measures = ranked_measures(judged.queries, judged.documents, judged.relevant, judged.gains, RECALLS)
+        return 100 * fmean(measures[f"recall@{cutoff}"] for cutoff in RECALLS)
     embedded = partial(tower_features, method, data, device=device)
     pairs = paired_features(method, data, lambda tower, space: embedded(tower, space=space), device)
     return recall_both_ways(pairs.images, pairs.texts, pairs.owners)[2]

@@ -304,11 +304,13 @@ def _nothing(_: str) -> None:
 
 def _learn_vocabularies(method: Method, data: Samples) -> None:
     """Learn the vocabulary of text encoders without one from the texts of the training data."""
-    for name, plan in method.network.plans.items():
-        if plan.modality == "text":
-            learn = getattr(method.network[name].encoder, "fit_tokenizer", None)
-            if learn is not None:
-                learn(data.corpus(plan.input))
+    towers = {name: plan for name, plan in method.network.plans.items() if plan.modality == "text"}
+    inputs: dict[nn.Module, list[str]] = {}
+    for name, plan in towers.items():  # an encoder that two towers share learns from the texts of both
+        inputs.setdefault(method.network[name].encoder, []).extend(plan.inputs)
+    for encoder, names in inputs.items():
+        if (learn := getattr(encoder, "fit_tokenizer", None)) is not None:
+            learn([text for name in names for text in data.corpus(name)])
 
 
 def _fit_encoders(method: Method, data: Samples, notify: Callable[[str], None]) -> None:

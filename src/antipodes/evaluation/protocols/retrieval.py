@@ -1,30 +1,31 @@
-"""`retrieval`: recall of images by texts and the reverse, or of documents by queries and the reverse."""
+"""`retrieval`: recall of images by texts and the reverse; nDCG, MRR, MAP@R and recall of documents by queries."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from statistics import fmean
 
 from antipodes.data import Samples
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.subject import Subject
-from antipodes.functional.feature_quality import first_ranks_of_pairs, recall_both_ways, recalls
+from antipodes.functional.feature_quality import ranked_measures, recall_both_ways
 from antipodes.runs.towers import PairedFeatures, paired_features, text_pairs
 
 
 @dataclass(frozen=True)
 class Retrieval(Protocol):
-    """Recall at several ranks in both directions; for an image with several texts, any of them counts.
+    """How well images and texts find each other, or queries their documents.
 
-    A run on pairs of texts has queries and documents instead of images and texts.
+    - Images and texts: recall at several ranks in both directions; of an image's texts, any counts.
+    - Pairs of texts: nDCG@10, MRR@10, MAP@R and recall@k, as trec_eval defines them. Relevant are the judgements of a
+      folder in BEIR's layout; elsewhere what stands in one row, or in rows of one group.
 
     Args:
         cutoffs: The ranks, such as 1, 5 and 10.
     """
 
     name = "retrieval"
-    summary = "texts of images and images of texts, or two texts of each other: recall at ranks 1, 5 and 10"
+    summary = "texts of images and the reverse: recall; documents of queries: nDCG@10, MRR@10, MAP@R, recall"
     needs = frozenset({"pairs"})
 
     cutoffs: tuple[int, ...] = (1, 5, 10)
@@ -34,7 +35,7 @@ class Retrieval(Protocol):
             raise ValueError(f"cutoffs must be ranks of at least 1, got {list(self.cutoffs)}")
 
     def run(self, subject: Subject) -> dict[str, float]:
-        """Return recall of texts by images, of images by texts, and the mean of all recalls, in percent."""
+        """Return recall in both directions and its mean, or the measures of documents by queries, in percent."""
         if subject.pairs_texts:
             return self._of_texts(subject)
         pairs = subject.paired or _features(subject)
@@ -44,19 +45,11 @@ class Retrieval(Protocol):
         return scores | {"retrieval mean": mean}
 
     def _of_texts(self, subject: Subject) -> dict[str, float]:
-        """Documents found for queries, queries found for documents, and the mean of all recalls, in percent."""
+        """Return the measures of documents found for queries, in percent."""
         assert subject.method is not None
         pairs = text_pairs(subject.method, _held_out(subject), subject.device)
-        ways = {
-            "query to document": (pairs.queries, pairs.documents, pairs.relevant),
-            "document to query": (pairs.documents, pairs.queries, pairs.relevant.flip(1)),
-        }
-        scores = {
-            f"{way} R@{cutoff}": 100 * share
-            for way, (queries, keys, relevant) in ways.items()
-            for cutoff, share in recalls(first_ranks_of_pairs(queries, keys, relevant), self.cutoffs).items()
-        }
-        return scores | {"retrieval mean": fmean(scores.values())}
+        measures = ranked_measures(pairs.queries, pairs.documents, pairs.relevant, pairs.gains, self.cutoffs)
+        return {name: 100 * value for name, value in measures.items()}
 
 
 def _held_out(subject: Subject) -> Samples:
