@@ -145,7 +145,7 @@ def test_without_matplotlib_the_report_says_so(tmp_path: Path, monkeypatch: pyte
     study = write(tmp_path / "tiny.yaml", common=STUDY["common"] | {"steps": 3}, seeds=[0, 1])
     code, out, errors = here("study", study, "--out", tmp_path / "out")
     assert code == 0, errors
-    assert "no figures: pictures need matplotlib: pip install antipodes[plots]" in out
+    assert "no figures: pictures need matplotlib: pip install '.[plots]'" in out
     assert "png" not in (tmp_path / "out" / "tiny.md").read_text()
     assert not list((tmp_path / "out").glob("*.png"))
 

@@ -211,7 +211,7 @@ def require_pyarrow() -> tuple[ModuleType, ModuleType]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise DataError("parquet files need pyarrow: pip install antipodes[audit], or use a .csv") from error
+        raise DataError("parquet files need pyarrow: pip install '.[audit]', or use a .csv") from error
     return pyarrow, pyarrow.parquet
 
 

@@ -52,6 +52,15 @@ def test_help_shows_the_options_of_the_chosen_method() -> None:
     assert len(short.splitlines()) < 50  # a screen
 
 
+def test_help_of_a_method_lists_the_options_of_its_loss_and_none_that_it_lacks() -> None:
+    sane, hnssl = (here("train", "--method", name, "--help")[1] for name in ("sane", "hnssl"))
+    assert {"--loss.tau_prime", "--loss.mu", "--method.kappa"} <= set(sane.split())
+    assert {"--loss.top_k", "--loss.positive_weight", "--method.momentum"} <= set(hnssl.split())
+    absent = {"--loss.temperature", "--treatment", "--guide"}
+    assert not absent & set(hnssl.split())
+    assert not {"--treatment", "--guide"} & set(sane.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

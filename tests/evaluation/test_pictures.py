@@ -420,7 +420,7 @@ def test_without_matplotlib_one_sentence_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     sentence = refused("pictures", joined, "--out", tmp_path / "drawn")
-    assert sentence == "antipodes: pictures need matplotlib: pip install antipodes[plots]"
+    assert sentence == "antipodes: pictures need matplotlib: pip install '.[plots]'"
     assert not (tmp_path / "drawn").exists()
 
 

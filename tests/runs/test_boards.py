@@ -81,7 +81,7 @@ def test_a_missing_package_is_refused_before_anything_is_written(
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     assert refused("train", *RUN, "--wandb", "true", "--out", tmp_path / "run").endswith(
-        "wandb is not installed: pip install antipodes[wandb]"
+        "wandb is not installed: pip install '.[wandb]'"
     )
     assert not (tmp_path / "run").exists()
     monkeypatch.delitem(sys.modules, "wandb")

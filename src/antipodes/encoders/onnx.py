@@ -1,4 +1,4 @@
-"""Export of encoders as ONNX files, which are compared with torch before they are kept."""
+"""Export of encoders with their preprocessing as ONNX files, which are compared with torch before they are kept."""
 
 import contextlib
 import io
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.encoders.encoder import Preprocessing
-from antipodes.encoders.loading import LoadedEncoder
+from antipodes.encoders.loading import LoadedEncoder, normalise_images
 from antipodes.files import MARK, replacing
 
 TOLERANCE = 1e-5
@@ -25,22 +25,30 @@ INPUTS = {"image": "images", "text": "tokens", "vector": "vectors"}
 
 
 def export_onnx(loaded: LoadedEncoder, path: str | Path) -> float:
-    """Write an encoder as an ONNX file that maps images, tokens or vectors to features.
+    """Write an encoder as an ONNX file that maps what `LoadedEncoder.prepare` returns to features.
 
-    The input is called ``images`` (B, 3, size, size), normalised, ``tokens`` (B, L) or ``vectors`` (B, F), the output
-    ``features``. The number of inputs (axis ``batch``) and the length of texts (``length``) are dynamic. Mean, standard
-    deviation and size are in the file's metadata. The file is run once with onnxruntime, on another number of inputs
-    than it was traced with, and is kept only if it gives torch's features.
+    1. The input is called ``images`` (B, 3, H, H) uint8, ``tokens`` (B, L) int64 or ``vectors`` (B, F) float32. H is
+       the side to which photos are decoded. The file scales, normalises and embeds images; the output is ``features``.
+    2. The number of inputs (axis ``batch``) and the length of texts (``length``) are dynamic. How images were prepared
+       is also in the metadata.
+    3. The file is run once with onnxruntime, on another number of inputs than it was traced with, and is kept only if
+       it gives torch's features.
 
     Returns:
         The largest absolute difference from torch's features.
 
     Raises:
         ValueError: onnx, onnxscript or onnxruntime is missing, or the features differ; nothing is written then.
+
+    Example:
+        >>> encoder = load("runs/a")  # doctest: +SKIP
+        >>> export_onnx(encoder, "encoder.onnx")  # doctest: +SKIP
+        >>> session = onnxruntime.InferenceSession("encoder.onnx")  # doctest: +SKIP
+        >>> session.run(None, {"images": encoder.prepare(["one.jpg"]).numpy()})  # doctest: +SKIP
     """
     runtime = require_onnx()
     path = Path(path)
-    network = loaded.network
+    network = loaded.network if loaded.modality != "image" else PixelNetwork(loaded)
     example = example_input(loaded, 2)
     free = {0: "batch"}
     if loaded.modality == "text":
@@ -64,6 +72,20 @@ def export_onnx(loaded: LoadedEncoder, path: str | Path) -> float:
         return _difference(runtime, temporary, network, name, example_input(loaded, 3))
 
 
+class PixelNetwork(nn.Module):
+    """The network of an image encoder with its preprocessing: (B, 3, H, H) uint8 in, features out."""
+
+    def __init__(self, loaded: LoadedEncoder) -> None:
+        super().__init__()
+        self.network = loaded.network
+        self.preprocessing = loaded.image_preprocessing
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Scale and normalise images, and return their features (B, num_features)."""
+        features: Tensor = self.network(normalise_images(images, self.preprocessing))
+        return features
+
+
 def require_onnx() -> Any:
     """Import onnxruntime, and check that onnx and onnxscript are installed.
 
@@ -76,7 +98,7 @@ def require_onnx() -> Any:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise ValueError(
-            f"ONNX files need onnx, onnxscript and onnxruntime ({error}): pip install antipodes[onnx]"
+            f"ONNX files need onnx, onnxscript and onnxruntime ({error}): pip install '.[onnx]'"
         ) from error
     return onnxruntime
 
@@ -87,7 +109,8 @@ def example_input(loaded: LoadedEncoder, count: int) -> Tensor:
     if loaded.modality == "text":
         return loaded.prepare([" ".join(["word", "another", "third"][: number + 1]) for number in range(count)])
     if loaded.modality == "image":
-        return torch.randn(count, 3, loaded.size, loaded.size, generator=noise).sigmoid()
+        side = loaded.image_preprocessing.decode or loaded.size
+        return torch.randint(0, 256, (count, 3, side, side), generator=noise, dtype=torch.uint8)
     encoder: Any = loaded.encoders[0]
     return torch.randn(count, getattr(encoder, "in_features", encoder.num_features), generator=noise)
 

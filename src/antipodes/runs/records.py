@@ -227,5 +227,5 @@ def _entry(name: str) -> Callable[..., Any]:
     try:
         entry: Callable[..., Any] = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:  # a mere folder called wandb can be imported, too
-        raise ValueError(f"{name} is not installed: pip install antipodes[{name}]") from error
+        raise ValueError(f"{name} is not installed: pip install '.[{name}]'") from error
     return entry

@@ -22,7 +22,7 @@ from antipodes.evaluation.scores import are_outdated, read_measured, read_scores
 from antipodes.runs.configuration import MAY_CHANGE
 from antipodes.runs.folder import Run
 from antipodes.studies.definition import Options, flatten
-from antipodes.studies.report import differences
+from antipodes.studies.report import differences, text_table
 from antipodes.studies.statistics import Line, summarise
 from antipodes.tables import require_out, write_table
 
@@ -60,6 +60,10 @@ class Comparison:
     groups: dict[str, dict[int, str]]
     different: dict[str, dict[str, Any]]
     results: dict[str, dict[int, dict[str, float]]] = field(repr=False)
+
+    def __str__(self) -> str:
+        """Return one table: mean ± spread of every group, and the paired difference to the baseline with its p."""
+        return text_table(self.lines)
 
     @cached_property
     def table(self) -> dict[str, NDArray[Any]]:

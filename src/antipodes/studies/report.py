@@ -22,6 +22,25 @@ def tables(lines: Sequence[Line], paper: Sequence[Paper] = ()) -> list[Table]:
     return [_table(score, _cells(part, paper)) for score, part in _by_score(lines)]
 
 
+def text_table(lines: Sequence[Line]) -> str:
+    """Return one table of plain text: mean and spread of the first scores, and the paired difference to the baseline.
+
+    Args:
+        lines: The scores of every variant.
+    """
+    if not lines:
+        return "no scores yet"
+    header, rows = overview(lines)
+    widths = [max(len(row[place]) for row in (header, *rows)) for place in range(len(header))]
+    aligned = [str.ljust if name in TEXTS else str.rjust for name in header]
+    rule = ["-" * width for width in widths]
+    text = [
+        "  ".join(align(cell, width) for align, cell, width in zip(aligned, row, widths, strict=True))
+        for row in (header, rule, *rows)
+    ]
+    return "\n".join(line.rstrip() for line in text)
+
+
 TEXTS = ("variant", "against", "paper", "claim", "score", "here")
 """The columns that hold no numbers."""
 MORE = "<!-- more -->"

@@ -17,7 +17,7 @@ from antipodes.files import replacing
 from antipodes.studies.definition import FULL, Options, Study, Trial, load
 from antipodes.studies.grid import Grid, locked
 from antipodes.studies.progress import StudyProgress, at_work, describe, read_state
-from antipodes.studies.report import markdown, shown, study_report
+from antipodes.studies.report import markdown, shown, study_report, text_table
 from antipodes.studies.reports import Places, keep_reported, project_of, read_report
 from antipodes.studies.resolving import complete, described, runner_facts, training_facts
 from antipodes.studies.runner import InProcess
@@ -47,6 +47,10 @@ class Outcome:
     stale: Mapping[str, str]
     remarks: Sequence[str] = field(default=())
     runs: int = 0
+
+    def __str__(self) -> str:
+        """Return one table: mean ± spread of every variant, and the paired difference to the baseline with its p."""
+        return text_table(self.lines)
 
 
 def study(
