@@ -73,7 +73,8 @@ def short_help(
     lines.append(_line("--config FILE", "Options from a YAML file, such as the config.yaml of a run."))
     lines.append(_line("--resume RUN", "Continue a run that was stopped or killed, bit by bit, or for more epochs."))
     own_loss = "method" in chosen and names["loss"] != "info-nce" and "loss" not in chosen
-    for kind in [*chosen, *(["loss"] if own_loss else [])]:
+    more: tuple[Kind, ...] = ("loss",) if own_loss else ()
+    for kind in (*chosen, *more):
         lines += _component_options(f"{kind} {names[kind]}", options.values(), kind)
     for tower, name in towers.items():
         lines += _component_options(f"encoder {name} of {tower}", options.values(), f"encoders.{tower}")
