@@ -20,8 +20,7 @@ from antipodes.auditing.embeddings import Vectors, checked, read_embeddings
 from antipodes.auditing.vectors import Patches, open_encoder
 from antipodes.encoders.loading import LoadedEncoder, load
 from antipodes.identity import content_ids
-from antipodes.negatives.known_columns import DOCUMENTS, QUERIES, read_columns
-from antipodes.negatives.known_file import listed_columns, read_knowledge
+from antipodes.negatives.known_file import DOCUMENTS, QUERIES, listed_columns, read_columns, read_knowledge
 from antipodes.tables import TABLES, Columns, column_values, count_rows, read_table
 
 TEXT_ENCODER = "minilm"

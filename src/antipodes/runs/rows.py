@@ -29,7 +29,7 @@ from antipodes.data import Captions, Samples
 from antipodes.data.image_files import ImageFiles
 from antipodes.methods import Method
 from antipodes.negatives import Known
-from antipodes.negatives.known_columns import read_columns
+from antipodes.negatives.known_file import read_columns
 from antipodes.state import ByRow
 
 
