@@ -2,7 +2,8 @@
 of a query and a document.
 
 Groups may be numbers of any size or names. Whole numbers stay what they are, a negative one is alone, and so is a row
-whose group is missing. Names, and numbers beyond int64 such as content hashes, are counted from 0."""
+whose group is missing. Names, and numbers beyond int64 such as content hashes, are counted from 0.
+"""
 
 from __future__ import annotations
 
