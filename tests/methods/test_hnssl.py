@@ -16,7 +16,7 @@ from antipodes.methods import HNSSL, Batch, Tower, Towers
 from antipodes.runs.build import build_data, build_method
 from antipodes.runs.records import read_records
 from antipodes.runs.views import plain_view
-from antipodes.training import loop
+from antipodes.training.loop import run_training
 from tests.methods.calls import built
 from tests.methods.tiny import LABELS, Tiny, Training, batch, build
 from tests.reference.hard_pairs import hard_pairs as reference
@@ -136,7 +136,7 @@ def test_the_loop_hands_over_a_view_and_the_plain_image(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(HNSSL, "loss", spy)
     config, _ = parse([*SHAPES, "--epochs", "1", "--out", str(tmp_path / "run")])
-    folder = loop.train(config).folder
+    folder = run_training(config).folder
     data = build_data(config["data"])
     inputs = seen[0]["image"]
     (view,) = inputs.views

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from antipodes import FNC, HCL, IFND, Cave, Debiased, GloFND, Guided, Hardest, HistoryGuide, Oracle, Ring, TableGuide
+from antipodes import (
+    BCL,
+    FNC,
+    HCL,
+    IFND,
+    Cave,
+    Chance,
+    DatasetNeighbours,
+    Debiased,
+    GloFND,
+    Guided,
+    Hardest,
+    HistoryGuide,
+    Known,
+    Oracle,
+    PositiveAware,
+    Ring,
+    TableGuide,
+)
 from antipodes.encoders.heads import Head
 from antipodes.guides import MomentumKeyGuide, RunGuide
 from antipodes.losses import (
@@ -49,6 +67,8 @@ from antipodes.runs.guides import attach_guide
 
 N, BATCH, SIZE, DIM, VECTOR = 24, 8, 4, 5, 9
 LABELS = torch.arange(N) % 5
+SHARES = torch.linspace(0.05, 0.5, N)
+Fitted = TypeVar("Fitted", Clustered, DatasetNeighbours)
 VECTORS = torch.randn(N, 3, generator=torch.Generator().manual_seed(9), dtype=torch.float64)  # a guide's
 LONG_VECTORS = torch.randn(N, DIM, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
 
@@ -159,6 +179,14 @@ POLICIES: dict[str, dict[str, Any]] = {
         "treatment": "attract",
         "guide": lambda method: RunGuide({name: HistoryGuide(N, DIM, 0.5) for name in method.network.names()}),
     },
+    "sgd": {"negatives": lambda: GloFND(N, SHARES, initial="one", lr=0.3, optimizer="sgd", decay=True)},
+    "shares": {"negatives": lambda: FNC(SHARES)},
+    "collapse": {"negatives": lambda: Ring((1.0, 0.5), anneal="collapse", collapse_limit=0.9)},
+    "bcl": {"negatives": lambda: BCL(0.02, bands=5)},
+    "chance": {"negatives": lambda: Chance(0.3)},
+    "known": {"negatives": lambda: Known(LABELS, torch.tensor([[2, 5], [0, 6]])), "treatment": "attract"},
+    "positive-aware": {"negatives": lambda: PositiveAware(-0.02, relative=False)},
+    "neighbours": {"negatives": lambda: _fitted(DatasetNeighbours(N, 6))},
     "momentum": {"negatives": lambda: Guided(alpha=0.5), "guide": lambda method: MomentumKeyGuide()},
     "view": {"distill": Distillation(0.5, 0.2), "guide": lambda method: by_row(method, TableGuide(LONG_VECTORS))},
 }
@@ -169,7 +197,7 @@ def by_row(method: Method, source: TableGuide) -> RunGuide:
     return RunGuide(dict.fromkeys(method.network.names(), source))
 
 
-def _fitted(policy: Clustered) -> Clustered:
+def _fitted(policy: Fitted) -> Fitted:
     policy.double().fit(torch.randn(N, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64), 0.5)
     return policy
 

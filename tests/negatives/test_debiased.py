@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antipodes import HCL, Debiased, GlobalContrastive, InfoNCE, Oracle, Policy, Ring
+from antipodes import HCL, Debiased, GlobalContrastive, InfoNCE, Oracle, Ring
 from antipodes.negatives import Both
-from antipodes.negatives.debiased import debias
-from tests.ranks import Ranks
 from tests.reference import debiased as reference
 from tests.reference.losses import same
 
@@ -33,16 +31,18 @@ def assert_same(loss: Tensor, expected: Tensor, inputs: tuple[Tensor, Tensor]) -
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("noise", [0.1, 1.0, 5.0])  # close positives lead to the floor
-@pytest.mark.parametrize("temperature", [0.1, 0.5])
-@pytest.mark.parametrize("tau_plus", [0.0, 0.01, 0.1, 0.5])
+SETTINGS = [(0.0, 0.1, 1.0), (0.01, 0.5, 5.0), (0.1, 0.1, 0.1), (0.1, 0.5, 1.0), (0.5, 0.1, 5.0), (0.5, 0.5, 0.1)]
+"""tau_plus, temperature, noise; close positives lead to the floor."""
+
+
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0, 2.0])
-def test_by_loops(beta: float, tau_plus: float, temperature: float, noise: float) -> None:
-    z = views(noise=noise)
-    expected = reference.info_nce(*z, range(6), temperature, tau_plus, beta)
-    if beta == 0:
-        torch.testing.assert_close(InfoNCE(temperature, Debiased(tau_plus))(*z, IDS), expected)
-    assert_same(InfoNCE(temperature, HCL(tau_plus, beta))(*z, IDS), expected, z)
+def test_by_loops(beta: float) -> None:
+    for tau_plus, temperature, noise in SETTINGS:
+        z = views(noise=noise)
+        expected = reference.info_nce(*z, range(6), temperature, tau_plus, beta)
+        if beta == 0:
+            torch.testing.assert_close(InfoNCE(temperature, Debiased(tau_plus))(*z, IDS), expected)
+        assert_same(InfoNCE(temperature, HCL(tau_plus, beta))(*z, IDS), expected, z)
 
 
 def test_the_floor_and_what_is_above_it_are_both_tested() -> None:
@@ -133,21 +133,6 @@ def test_the_loss_falls_with_what_is_taken_away_and_rises_with_hardness(
     assert losses[0] <= losses[1] + 1e-12
 
 
-@pytest.mark.filterwarnings("ignore:some anchors have no negatives")
-@pytest.mark.parametrize("policy", [Debiased(0.3), HCL(0.3, 1.0), HCL(0.3, 2.0), HCL(0.0, 2.0)])
-@pytest.mark.parametrize("temperature", [0.02, 0.5])
-def test_nothing_kept_and_the_coldest_stay_finite(policy: Policy, temperature: float) -> None:
-    one_label = torch.zeros(6, dtype=torch.int64)
-    for negatives in (policy, Oracle(one_label) & policy):
-        for same_views in (False, True):
-            z1, z2 = (z.detach().float().requires_grad_() for z in views())
-            loss = InfoNCE(temperature, negatives)(z1, z1 if same_views else z2, IDS)
-            assert loss.isfinite()
-            assert torch.autograd.grad(loss, z1)[0].isfinite().all()
-    sums = debias(torch.tensor([[-math.inf]]), torch.tensor([[0]]), torch.tensor([0.9]), 0.1, temperature)
-    assert sums.item() == -math.inf
-
-
 def test_single_precision_is_close_to_the_reference_near_the_edge() -> None:
     """Where almost all of the sum is taken away, digits cancel: the loss must not notice."""
     z1, z2 = views(noise=0.3)
@@ -155,26 +140,6 @@ def test_single_precision_is_close_to_the_reference_near_the_edge() -> None:
         expected = reference.info_nce(z1, z2, range(6), 0.3, tau_plus, 1.0)
         loss = InfoNCE(0.3, HCL(tau_plus, 1.0))(z1.float(), z2.float(), IDS)
         assert loss.item() == pytest.approx(expected.item(), rel=1e-4, abs=1e-6)
-
-
-def step(rank: int, world_size: int, beta: float) -> tuple[Tensor, Tensor]:
-    part = slice(6 * rank // world_size, 6 * (rank + 1) // world_size)
-    z1, z2 = (z.detach()[part].clone().requires_grad_() for z in views())
-    loss = InfoNCE(0.5, Ring((0.8, 0.8)) & HCL(0.1, beta))(z1, z2, IDS[part])
-    return loss.detach() / world_size, torch.stack(torch.autograd.grad(loss, (z1, z2))) / world_size
-
-
-@pytest.mark.parametrize("beta", [0.0, 1.0, 2.0])
-def test_two_ranks_equal_one(two_ranks: Ranks, beta: float) -> None:
-    loss, gradient = step(0, 1, beta)
-    (first, first_gradient), (second, second_gradient) = two_ranks(step, beta)
-    torch.testing.assert_close(first + second, loss)
-    torch.testing.assert_close(torch.cat((first_gradient, second_gradient), dim=1), gradient)
-
-
-def test_there_is_nothing_to_save() -> None:
-    assert not Debiased().state_dict()
-    assert not HCL().state_dict()
 
 
 def test_two_that_reweigh_cannot_be_joined() -> None:

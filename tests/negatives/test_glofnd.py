@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from antipodes import FNC, GlobalContrastive, GloFND, InfoNCE, Oracle
+from antipodes import FNC, GloFND, InfoNCE, Oracle
 from antipodes.pairs import Pairs, normalise
 from antipodes.registry import find
 from tests.ranks import Ranks
@@ -71,7 +71,7 @@ def test_flags_by_hand_on_a_circle() -> None:
     torch.testing.assert_close(rule.ceiling, expected)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(count=st.integers(20, 60), k=st.integers(1, 10), seed=st.integers(0, 1000))
 def test_lemma_the_threshold_converges_to_the_quantile(count: int, k: int, seed: int) -> None:
     """Lemma 3.1: where alpha n is not whole, the optimum is the k-th largest similarity, k = ceil(alpha n)."""
@@ -168,20 +168,6 @@ def test_an_empty_queue_leaves_the_thresholds_alone() -> None:
     assert not bool(policy._table.rows[:, 1:].any())  # neither moments nor a step
 
 
-@pytest.mark.parametrize("treatment", ["eliminate", "attract"])
-@pytest.mark.parametrize("build", [InfoNCE, lambda *rest: GlobalContrastive(COUNT, rest[0], 0.9, 0.0, *rest[1:])])
-@pytest.mark.filterwarnings("ignore:some anchors have no negatives")
-def test_everything_flagged_stays_finite(build: Any, treatment: str) -> None:
-    policy = GloFND(COUNT, initial="one")
-    policy._table.rows[:, 0].fill_(-1.0)
-    z1, z2 = (part.requires_grad_() for part in views(0))
-    loss_fn = build(0.1, policy, treatment)
-    loss = loss_fn(z1, z2, torch.arange(COUNT))
-    assert loss.isfinite()
-    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (z1, z2)))
-    assert loss_fn.stats["flagged_share"] > 0.9
-
-
 def test_a_share_for_every_sample_by_hand() -> None:
     degrees = torch.tensor([0.0, 20.0, 90.0, 180.0]).deg2rad()
     points = torch.stack((degrees.cos(), degrees.sin()), dim=1)
@@ -224,16 +210,7 @@ def run_steps(rank: int, world_size: int, first: int, last: int, state: Any, opt
 BY_SAMPLE = {"alpha": torch.linspace(0, 0.5, COUNT)}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"initial": "one"},
-        {"optimizer": "sgd"},
-        BY_SAMPLE,
-    ],
-    ids=lambda options: ", ".join(options),
-)
+@pytest.mark.parametrize("options", [{"initial": "one"}, BY_SAMPLE], ids=", ".join)
 def test_two_ranks_equal_one(two_ranks: Ranks, options: dict[str, Any]) -> None:
     outcome, state = run_steps(0, 1, 0, 5, None, options)
     (first, first_state), (second, second_state) = two_ranks(run_steps, 0, 5, None, options)
@@ -245,11 +222,7 @@ def test_two_ranks_equal_one(two_ranks: Ranks, options: dict[str, Any]) -> None:
         torch.testing.assert_close(first_state[name], table)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"initial": "one", "decay": True}, BY_SAMPLE],
-    ids=lambda options: ", ".join(options),
-)
+@pytest.mark.parametrize("options", [{"initial": "one", "decay": True}, BY_SAMPLE], ids=", ".join)
 def test_save_load_continue_is_bit_equal(options: dict[str, Any]) -> None:
     whole, state = run_steps(0, 1, 0, 6, None, options)
     _, middle = run_steps(0, 1, 0, 3, None, options)

@@ -129,22 +129,6 @@ def test_nothing_is_flagged_before_the_first_fit() -> None:
     assert torch.equal(InfoNCE(0.1, policy)(z1, z2, torch.arange(6)), InfoNCE(0.1)(z1, z2, torch.arange(6)))
 
 
-@pytest.mark.parametrize("treatment", ["eliminate", "attract"])
-def test_everything_flagged_stays_finite(treatment: str) -> None:
-    policy = IFND(4, (1,), acceptance="constant")
-    policy.fit(noise(4, 3))
-    z1, z2 = noise(2, 4, 5).requires_grad_()
-    loss_fn = InfoNCE(0.1, policy, treatment)  # type: ignore[arg-type]
-    if treatment == "eliminate":
-        with pytest.warns(UserWarning, match="no negatives left"):
-            loss = loss_fn(z1, z2, torch.arange(4))
-    else:
-        loss = loss_fn(z1, z2, torch.arange(4))
-    assert loss.isfinite()
-    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (z1, z2)))
-    assert loss_fn.stats["flagged_share"] == 1
-
-
 def steps(rank: int, world_size: int, alone: bool) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Two fits (cold, warm), then the loss, the gradient and the state of one rank's part."""
     policy = IFND(21, (3, 5))

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from antipodes import InfoNCE, Oracle
+from antipodes import Oracle
 from antipodes.pairs import Pairs
-from tests.ranks import Ranks
 
 LABELS = torch.tensor([0, 0, 1, 1, 0, 2, -1, -1])
 
@@ -32,44 +31,6 @@ def test_pairs_with_a_queue_by_hand() -> None:
     # of 1 0 2 7 5 4: anchor 0 loses itself, 1 and 4; anchor 3 (label 1) loses 2; anchor 6 is unknown, so is 7
     assert decisions(pairs) == ([3, 5, 6], [0, 0, 0])
     assert decisions(pairs, attract=True) == ([5, 6, 6], [2, 1, 0])
-
-
-@pytest.mark.parametrize("treatment", ["eliminate", "attract"])
-def test_everything_flagged_stays_finite(treatment: str) -> None:
-    z1, z2 = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    loss_fn = InfoNCE(0.1, Oracle(torch.zeros(4, dtype=torch.int64)), treatment)  # type: ignore[arg-type]
-    if treatment == "eliminate":
-        with pytest.warns(UserWarning, match="no negatives left"):
-            loss = loss_fn(z1, z2, torch.arange(4))
-    else:
-        loss = loss_fn(z1, z2, torch.arange(4))
-    assert loss.isfinite()
-    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (z1, z2)))
-    assert loss_fn.stats["flagged_share"] == 1
-
-
-def steps(rank: int, world_size: int) -> tuple[Tensor, Tensor]:
-    """Losses and gradients of one rank's part, divided by the ranks as data-parallel training does."""
-    part = slice(6 * rank // world_size, 6 * (rank + 1) // world_size)
-    z1, z2 = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    z1, z2 = z1[part].clone().requires_grad_(), z2[part].clone().requires_grad_()
-    loss = InfoNCE(0.1, Oracle(LABELS))(z1, z2, torch.arange(6)[part])
-    return loss.detach() / world_size, torch.stack(torch.autograd.grad(loss, (z1, z2))) / world_size
-
-
-def test_two_ranks_equal_one(two_ranks: Ranks) -> None:
-    loss, gradient = steps(0, 1)
-    (first_loss, first), (second_loss, second) = two_ranks(steps)
-    torch.testing.assert_close(first_loss + second_loss, loss)
-    torch.testing.assert_close(torch.cat((first, second), dim=1), gradient)
-
-
-def test_save_load_continue_is_bit_equal() -> None:
-    loss_fn = InfoNCE(0.1, Oracle(LABELS))
-    other = InfoNCE(0.1, Oracle(torch.zeros_like(LABELS)))
-    other.load_state_dict(loss_fn.state_dict())
-    z1, z2 = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(loss_fn(z1, z2, torch.arange(6)), other(z1, z2, torch.arange(6)))
 
 
 @pytest.mark.parametrize("labels", [torch.zeros(3), torch.zeros(3, 1, dtype=torch.int64), torch.tensor(1)])

@@ -13,7 +13,6 @@ from antipodes.losses import Treatment
 from antipodes.negatives import Both, Policy
 from antipodes.pairs import Pairs, Rule
 from antipodes.state import SampleTable
-from tests.ranks import Ranks
 from tests.reference import losses as reference
 
 SHAPES = torch.tensor([0, 0, 1, 1, 2, 2])
@@ -84,49 +83,6 @@ def test_every_rule_meets_every_rule() -> None:
     rules = (Several(-0.5, 0.1) & Several(-0.3, 0.0, 0.2)).judge(pairs, 1.0)
     lows = [rule.low[0].item() for rule in rules if rule.low is not None]
     assert lows == pytest.approx([-0.3, 0.0, 0.2, 0.1, 0.1, 0.2])
-
-
-@pytest.mark.parametrize("treatment", ["eliminate", "attract"])
-@pytest.mark.filterwarnings("ignore:some anchors have no negatives")
-def test_everything_flagged_stays_finite(treatment: Treatment) -> None:
-    z1, z2 = views()
-    one_label = torch.zeros(6, dtype=torch.int64)
-    loss = InfoNCE(0.05, Oracle(one_label) & Ceiling(6), treatment)(z1, z2, torch.arange(6))
-    assert loss.isfinite()
-    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (z1, z2)))
-
-
-def steps(rank: int, world_size: int, loss_fn: InfoNCE | None = None, seeds: Sequence[int] = (0, 1, 2)) -> list[Tensor]:
-    """Losses and gradients of one rank's part of three steps, divided by the ranks, and the table at the end."""
-    part = slice(6 * rank // world_size, 6 * (rank + 1) // world_size)
-    policy = Oracle(SHAPES) & Ceiling(6)
-    loss_fn = loss_fn or InfoNCE(0.2, policy)
-    results = []
-    for seed in seeds:
-        z1, z2 = (z.detach()[part].clone().requires_grad_() for z in views(seed))
-        loss = loss_fn(z1, z2, torch.arange(6)[part])
-        results += [loss.detach() / world_size, torch.stack(torch.autograd.grad(loss, (z1, z2))) / world_size]
-    assert isinstance(loss_fn.negatives, Both)
-    assert isinstance(loss_fn.negatives.second, Ceiling)
-    return [*results, loss_fn.negatives.second.ceiling.rows]
-
-
-def test_two_ranks_equal_one(two_ranks: Ranks) -> None:
-    *whole, table = steps(0, 1)
-    (*first, first_table), (*second, second_table) = two_ranks(steps)
-    torch.testing.assert_close(first_table, table)
-    assert torch.equal(first_table, second_table)
-    for ours, a, b in zip(whole, first, second, strict=True):
-        torch.testing.assert_close(a + b if ours.dim() == 0 else torch.cat((a, b), dim=1), ours)
-
-
-def test_save_load_continue_is_bit_equal() -> None:
-    through = steps(0, 1)
-    first, second = (InfoNCE(0.2, Oracle(SHAPES) & Ceiling(6)) for _ in range(2))
-    before = steps(0, 1, first, (0, 1))[:-1]
-    second.load_state_dict({name: tensor.clone() for name, tensor in first.state_dict().items()})
-    for ours, theirs in zip(through, before + steps(0, 1, second, (2,)), strict=True):
-        assert torch.equal(ours, theirs)
 
 
 def test_one_rule_and_one_order_of_ranks_need_no_list() -> None:

@@ -10,9 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antipodes import GloFND, Hardest, InfoNCE, Policy, Ring
+from antipodes import Hardest, Policy, Ring
 from antipodes.pairs import Pairs, normalise
-from tests.ranks import Ranks
 
 
 def tell(policy: Ring, value: float, progress: float) -> None:
@@ -62,45 +61,6 @@ def test_rings_equal_a_sort(count: int, outer: float, inner: float, seed: int) -
     ranks = slice(first, max(math.floor(outer * count + 1e-6), first + 1))  # at least one
     assert kept(Ring((1.0, outer), inner), pairs) == [sorted(order[ranks].tolist())]
     assert kept(Hardest(4), pairs) == [sorted(order[:4].tolist())]
-
-
-@pytest.mark.filterwarnings("ignore:some anchors have no negatives")
-@pytest.mark.parametrize("policy", [Ring(outer=(0.01, 0.01)), Hardest(1000)])
-def test_a_narrow_ring_and_too_few_candidates_stay_finite(policy: Policy) -> None:
-    z1, z2 = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    loss_fn = InfoNCE(0.1, policy)
-    loss = loss_fn(z1, z2, torch.arange(5))
-    assert loss.isfinite()
-    assert loss_fn.stats["kept_per_anchor"] == (1 if isinstance(policy, Ring) else 8)
-    assert "flagged_share" not in loss_fn.stats  # what is ignored is not a false negative
-    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (z1, z2)))
-
-
-def steps(rank: int, world_size: int, name: str) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
-    """Three steps of a joined policy on one rank's part."""
-    policy: Policy = Hardest(4) if name == "hardest" else Ring((1.0, 0.5)) & GloFND(20, alpha=0.2, lr=0.3)
-    loss_fn = InfoNCE(0.1, policy)
-    part = slice(10 * rank // world_size, 10 * (rank + 1) // world_size)
-    losses, gradients = [], []
-    for step in range(3):
-        ids = torch.randperm(20, generator=torch.Generator().manual_seed(step))[:10][part]
-        z1, z2 = torch.randn(2, 20, 5, generator=torch.Generator().manual_seed(step), dtype=torch.float64)[:, ids]
-        z1, z2 = z1.clone().requires_grad_(), z2.clone().requires_grad_()
-        loss = loss_fn(z1, z2, ids, progress=step / 3)
-        losses.append(loss.detach() / world_size)
-        gradients.append(torch.stack(torch.autograd.grad(loss, (z1, z2))) / world_size)
-    return torch.stack(losses), torch.stack(gradients), loss_fn.state_dict()
-
-
-@pytest.mark.parametrize("name", ["ring", "hardest"])
-def test_two_ranks_equal_one(two_ranks: Ranks, name: str) -> None:
-    losses, gradients, state = steps(0, 1, name)
-    (first, first_gradients, first_state), (second, second_gradients, second_state) = two_ranks(steps, name)
-    torch.testing.assert_close(first + second, losses)
-    torch.testing.assert_close(torch.cat((first_gradients, second_gradients), dim=2), gradients)
-    for table, value in state.items():
-        assert torch.equal(first_state[table], second_state[table])
-        torch.testing.assert_close(first_state[table], value)
 
 
 def test_validation_shrinks_after_a_better_score_and_widens_otherwise() -> None:
@@ -192,11 +152,6 @@ def test_edges_are_whole_where_rounding_errs(count: int) -> None:
     adaptive.ball.fill_(0.7)  # in float32 0.699999988
     (rule,) = adaptive.judge(pairs, 0.2)
     assert int(rule.ranks[0].last) == 7 * count // 10
-
-
-def test_there_is_nothing_to_save() -> None:
-    assert not Ring().state_dict()
-    assert not Hardest().state_dict()
 
 
 def test_wrong_arguments_get_one_sentence() -> None:
