@@ -36,8 +36,7 @@ import torch
 from torch import Tensor
 
 from antipodes import FNC, IFND, Chance, GloFND, InfoNCE, Oracle, Policy
-from antipodes.data.cifar import CIFAR10
-from antipodes.data.fashion_mnist import FashionMNIST
+from antipodes.data import TensorImages, open_dataset
 from research.frozen_views import (
     Embed,
     Network,
@@ -120,14 +119,14 @@ DATASETS = {"cifar10": Dataset(size=128, views=6), "fashion-mnist": Dataset(size
 
 def read_photos(name: str, root: Path | None) -> dict[str, Photos]:
     """Photos for training and validation from the training set, and for the test from the test set."""
-    kind = CIFAR10 if name == "cifar10" else FashionMNIST
     given = None if root is None else str(root)
-    train, test = kind("train", given), kind("test", given)
+    train, test = (open_dataset(name, split=split, root=given) for split in ("train", "test"))
     learn, choice = SIZES["learn"], SIZES["choice"]
     parts = {"learn": (train, slice(0, learn)), "choice": (train, slice(learn, learn + choice))}
     parts["test"] = (test, slice(0, SIZES["test"]))
     found = {}
     for part, (data, rows) in parts.items():
+        assert isinstance(data, TensorImages)
         assert data.labels is not None
         found[part] = Photos(data.images[rows], data.labels[rows])
     return found

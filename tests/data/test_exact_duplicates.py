@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from antipodes.data import Captions, Folder, TensorImages, Texts, Vectors, duplicates
-from antipodes.data.exact_duplicates import group_equal
+from antipodes.data.describe import group_equal
 from antipodes.negatives import Known
 
 

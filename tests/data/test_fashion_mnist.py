@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from antipodes.data import FashionMNIST, download, fashion_mnist
+from antipodes.data import download, named_arrays, open_dataset
 
 
 def idx(array):
@@ -29,14 +29,14 @@ def offline(monkeypatch, tmp_path):
         raise urllib.error.URLError("no network in this test")
 
     monkeypatch.setattr(download.urllib.request, "urlopen", refuse)
-    monkeypatch.setattr(fashion_mnist, "_DEBIAN", tmp_path / "debian")
+    monkeypatch.setattr(named_arrays, "_DEBIAN", tmp_path / "debian")
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), ("", bytes)])
 @pytest.mark.parametrize("place", ["root", "root/fashion-mnist", "debian"])
 def test_grey_28_is_padded_to_colour_32(tmp_path, suffix, pack, place):
     pixels = write(tmp_path / place, suffix, pack)
-    data = FashionMNIST(root=str(tmp_path / "root"))
+    data = open_dataset("fashion-mnist", root=str(tmp_path / "root"))
     fetched = data.fetch(torch.arange(5))
     assert fetched.shape == (5, 3, 32, 32)
     assert torch.equal(fetched[:, 1, 2:30, 2:30], torch.from_numpy(pixels))
@@ -53,10 +53,10 @@ def test_read_idx_refuses_other_files(tmp_path):
     for content in (b"", whole[:-1], b"\0\0\x0d" + whole[3:], gzip.compress(whole)[:-9], b"words and words"):
         (tmp_path / "file").write_bytes(content)
         with pytest.raises(ValueError, match="idx file"):
-            fashion_mnist.read_idx(tmp_path / "file")
+            named_arrays.read_idx(tmp_path / "file")
 
 
 def test_nothing_reachable_says_what_to_do(tmp_path):
     with pytest.raises(ValueError, match="install Debian's package dataset-fashion-mnist"):
-        FashionMNIST(root=str(tmp_path / "empty"))
+        open_dataset("fashion-mnist", root=str(tmp_path / "empty"))
     assert not (tmp_path / "empty").exists()

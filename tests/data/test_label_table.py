@@ -28,7 +28,9 @@ def test_one_label_a_row(folder):
         assert data.skipped == [("9.png", "missing image"), ("3.png", "no label")]
         assert (shown(data.held_out()), data.held_out().labels.tolist()) == ([4], [0])
         assert data.metric == "top-1"
-    with pytest.raises(ValueError, match=r"2 row\(s\) of .* cannot be used, the first is 9\.png \(missing image\)"):
+    with pytest.raises(
+        ValueError, match=r"2 image\(s\) or row\(s\) of .* cannot be used, the first is 9\.png \(missing image\)"
+    ):
         LabelTable(str(folder), strict=True)
     assert shown(LabelTable(str(folder), classes=["dog", "cat"])) == [0, 1]
     assert len(LabelTable(str(folder), limit=2)) == 2

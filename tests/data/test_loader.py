@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from antipodes.data import Loader, TensorImages, batches
-from antipodes.data.dataset import ImageDataset, Samples
+from antipodes.data.dataset import Samples
 
 
-class Decoding(ImageDataset):
+class Decoding(Samples):
     """Stands for a dataset that is not in memory."""
 
     name, image_size = "decoding", 4
@@ -13,8 +13,8 @@ class Decoding(ImageDataset):
     def __len__(self) -> int:
         return 23
 
-    def _images(self, ids):
-        return ids.to(torch.uint8)[:, None, None, None].expand(-1, 3, 4, 4).contiguous()
+    def inputs(self, rows, draw=None):
+        return {"image": rows.to(torch.uint8)[:, None, None, None].expand(-1, 3, 4, 4).contiguous()}
 
 
 def both(batch):

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from antipodes.data import Shapes, TensorImages, Texts
-from antipodes.data.statistics import statistics
+from antipodes.data.describe import statistics
 
 
 def test_equal_to_the_plain_formula():

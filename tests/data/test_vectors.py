@@ -26,7 +26,7 @@ def test_one_file_is_one_input(tmp_path):
     assert taken.dtype == torch.float32
     assert taken.tolist() == [[15, 16, 17], [0, 1, 2]]
     assert data.describe() == ["6 rows of vectors: vector (3)", "3 classes", "no exact duplicates"]
-    assert isinstance(data._arrays["vector"], np.memmap)
+    assert isinstance(data.columns["vector"].array, np.memmap)
 
 
 def test_a_folder_has_an_input_per_file(tmp_path):

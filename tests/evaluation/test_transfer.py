@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from antipodes.data import ImageDataset, TensorImages
+from antipodes.data import Samples, TensorImages
 from antipodes.data.augment import augmentation
 from antipodes.evaluation.features import stratified_split
 from antipodes.evaluation.linear import linear_probe
@@ -23,7 +23,7 @@ from tests.methods.tiny import SIZE, build
 class WithTest(TensorImages):
     """Images with a test split."""
 
-    def held_out(self, limit: int | None = None) -> ImageDataset | None:
+    def held_out(self, limit: int | None = None) -> Samples | None:
         return images(30, seed=9, size=self.image_size, limit=limit)
 
 

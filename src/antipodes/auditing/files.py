@@ -13,14 +13,15 @@ from PIL import Image
 from torch import Tensor
 
 from antipodes.auditing.photos import Photos
-from antipodes.data import ImageDataset
+from antipodes.data import Samples
+from antipodes.data.columns import ItemColumn
 from antipodes.data.decode import decode_source, square, to_pillow
 from antipodes.data.image_opening import Source
 
 SIZE = 64
 
 
-class FileImages(ImageDataset):
+class FileImages(Samples):
     """Small square pictures of files, decoded when they are asked for; a file that cannot be read is grey.
 
     Args:
@@ -30,21 +31,16 @@ class FileImages(ImageDataset):
 
     def __init__(self, paths: Sequence[str], size: int = SIZE) -> None:
         self.paths, self.image_size, self.name = tuple(paths), size, "files"
+        self._fill({"image": ItemColumn(len(self.paths), self._picture)})
 
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def _images(self, ids: Tensor) -> Tensor:
-        return torch.stack([self._picture(self.paths[row]) for row in ids.tolist()])
-
-    def _picture(self, path: str) -> Tensor:
-        decoded = decode_source(Source(path), self.image_size)
+    def _picture(self, row: int) -> Tensor:
+        decoded = decode_source(Source(self.paths[row]), self.image_size)
         if decoded.pixels is None:
             return torch.full((3, self.image_size, self.image_size), 128, dtype=torch.uint8)
         return torch.from_numpy(decoded.pixels)
 
 
-class PillowImages(ImageDataset):
+class PillowImages(Samples):
     """Small square pictures of Pillow images.
 
     Args:
@@ -54,13 +50,10 @@ class PillowImages(ImageDataset):
 
     def __init__(self, images: Sequence[Image.Image], size: int = SIZE) -> None:
         self.images, self.image_size, self.name = tuple(images), size, "images"
+        self._fill({"image": ItemColumn(len(self.images), self._picture)})
 
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def _images(self, ids: Tensor) -> Tensor:
-        pixels = [square(to_pillow(self.images[row]), self.image_size) for row in ids.tolist()]
-        return torch.stack([torch.from_numpy(each.copy()) for each in pixels])
+    def _picture(self, row: int) -> Tensor:
+        return torch.from_numpy(square(to_pillow(self.images[row]), self.image_size).copy())
 
 
 @dataclass(frozen=True)

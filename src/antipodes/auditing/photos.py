@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -20,9 +20,6 @@ from antipodes.data import Folder, Samples, open_dataset
 from antipodes.data.decode import upright
 from antipodes.data.image_files import ImageFiles
 from antipodes.data.image_opening import Source, opened_source
-
-if TYPE_CHECKING:
-    from antipodes.data import Captions
 
 SIZE = 64
 _CHUNK = 1 << 20
@@ -130,13 +127,9 @@ def photos_of(dataset: Samples, name: str | None = None) -> Photos:
     return Photos(parts, tuple(paths), tuple(splits), _has_files(dataset), tuple(skipped))
 
 
-def _has_files(dataset: Samples) -> TypeGuard[ImageFiles | Captions]:
+def _has_files(dataset: Samples) -> TypeGuard[ImageFiles]:
     """Whether every row is an image file of its own."""
-    if isinstance(dataset, ImageFiles):
-        return True
-    from antipodes.data import Captions  # only now: an audit of a folder needs no captions
-
-    return isinstance(dataset, Captions) and dataset.rows == "image"
+    return isinstance(dataset, ImageFiles) and dataset.has_files
 
 
 def read_image(path: str) -> Image.Image:

@@ -8,7 +8,7 @@ from antipodes.auditing.audited import AuditedData
 from antipodes.auditing.audited_photos import photos_with_vectors
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.photos import photos_of
-from antipodes.data import ImageDataset, Samples
+from antipodes.data import Samples
 from antipodes.negatives import GloFND
 from antipodes.progress import progress_bar
 from antipodes.runs.build import build_data
@@ -35,7 +35,7 @@ def with_learned_thresholds(folder: str | Path, progress: bool = False) -> Audit
     """
     method, data = open_method(Run.open(folder))
     found = [(direction, policy) for direction, policy in method.policies() if isinstance(policy, GloFND)]
-    if not found or not isinstance(data, ImageDataset):
+    if not found or set(data.modalities) != {"image"}:
         return None
     direction, policy = found[0]
     tower = method.evaluated(method.anchor_tower(direction), head=True)

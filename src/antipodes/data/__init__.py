@@ -14,23 +14,12 @@ from typing import TYPE_CHECKING, Any
 from antipodes.registry import find
 
 if TYPE_CHECKING:
-    from antipodes.data.adapters import HuggingFaceCaptions, HuggingFaceImages, TorchImages
     from antipodes.data.captions import Captions
-    from antipodes.data.cifar import CIFAR10, CIFAR100
-    from antipodes.data.dataset import (
-        DataError,
-        ImageDataset,
-        Modality,
-        Raw,
-        Samples,
-        Subset,
-        TensorImages,
-        require_trainable,
-        subset,
-    )
-    from antipodes.data.exact_duplicates import duplicates
-    from antipodes.data.fashion_mnist import FashionMNIST
+    from antipodes.data.columns import Modality, Raw
+    from antipodes.data.dataset import DataError, Samples, Subset, TensorImages, require_trainable, subset
+    from antipodes.data.describe import duplicates
     from antipodes.data.folder import Folder
+    from antipodes.data.hub import HuggingFaceCaptions, HuggingFaceImages, TorchImages
     from antipodes.data.label_table import LabelTable
     from antipodes.data.loader import Loader, batches
     from antipodes.data.npz import Npz
@@ -40,23 +29,12 @@ if TYPE_CHECKING:
     from antipodes.data.vectors import Vectors
 
 _HOMES = {
-    "adapters": ("HuggingFaceCaptions", "HuggingFaceImages", "TorchImages"),
     "captions": ("Captions",),
-    "cifar": ("CIFAR10", "CIFAR100"),
-    "dataset": (
-        "DataError",
-        "ImageDataset",
-        "Modality",
-        "Raw",
-        "Samples",
-        "Subset",
-        "TensorImages",
-        "require_trainable",
-        "subset",
-    ),
-    "exact_duplicates": ("duplicates",),
-    "fashion_mnist": ("FashionMNIST",),
+    "columns": ("Modality", "Raw"),
+    "dataset": ("DataError", "Samples", "Subset", "TensorImages", "require_trainable", "subset"),
+    "describe": ("duplicates",),
     "folder": ("Folder",),
+    "hub": ("HuggingFaceCaptions", "HuggingFaceImages", "TorchImages"),
     "label_table": ("LabelTable",),
     "loader": ("Loader", "batches"),
     "npz": ("Npz",),
@@ -66,17 +44,19 @@ _HOMES = {
     "vectors": ("Vectors",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_RENAMED = {
+    "CIFAR10": 'open_dataset("cifar10", ...)',
+    "CIFAR100": 'open_dataset("cifar100", ...)',
+    "FashionMNIST": 'open_dataset("fashion-mnist", ...)',
+    "ImageDataset": "Samples",
+}
 
 __all__ = [
-    "CIFAR10",
-    "CIFAR100",
     "Captions",
     "DataError",
-    "FashionMNIST",
     "Folder",
     "HuggingFaceCaptions",
     "HuggingFaceImages",
-    "ImageDataset",
     "LabelTable",
     "Loader",
     "Modality",
@@ -114,6 +94,8 @@ def open_dataset(name_or_path: str, **arguments: Any) -> "Samples":
 
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        raise AttributeError(f"antipodes.data.{name} is now {_RENAMED[name]}")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)

@@ -16,9 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
-from antipodes.data.dataset import DataError
 from antipodes.data.download import cache_root, check, make_folder, progress
-from antipodes.data.private_files import private_file, private_folder
+from antipodes.files import DataError, private_file, private_folder
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 """How the names of archives end."""

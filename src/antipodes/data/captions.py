@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from antipodes.data.archives import is_archive, unpacked
 from antipodes.data.caption_tables import CaptionSplit, find_tables, read_captions
-from antipodes.data.captioned import CaptionedImages, Rows
-from antipodes.data.dataset import DataError
-from antipodes.data.describe import printable
+from antipodes.data.image_files import Decoding, ImageFiles, Rows
 from antipodes.data.image_opening import Source
 from antipodes.data.listing import NamedFiles, list_images
+from antipodes.files import DataError
+from antipodes.plain_text import printable
 
 
-class Captions(CaptionedImages):
+class Captions(ImageFiles):
     """The images of a table of captions, in the order in which the table names them.
 
     The table is found by itself (see ``caption_tables`` for the layouts), and the images anywhere below the folder, by
@@ -82,23 +82,21 @@ class Captions(CaptionedImages):
         listed = {file_of[caption.image, caption.folder] for caption in everything}
         self._unlisted = len(files.files & set(file_of.values()) - listed)
         self._uncaptioned = len(files.files - set(file_of.values()))
-        self._open(
+        self.skipped = [*((image, "missing image") for image in missing), *tables_say.skipped, *listing.skipped]
+        # an evaluation knows which captions belong to one image
+        self._options: dict[str, Any] = {"path": path, "longest": longest, "strict": strict}
+        self._options["rows"] = "caption" if rows == "separate" else rows
+        self._open_captioned(
             root,
             list(texts),
             [Source(os.path.join(root, file)) for file in texts],
             list(texts.values()),
             rows=rows,
-            size=size,
-            decode=decode,
             limit=limit,
             longest=longest,
-            strict=strict,
-            cache=cache,
-            workers=workers,
-            memory_limit=memory_limit,
-            skipped=[*((image, "missing image") for image in missing), *tables_say.skipped, *listing.skipped],
-            tables=printable(" and ".join(map(str, tables))),
+            decoding=Decoding(size, decode, cache, workers, memory_limit),
         )
+        self._check_skipped(printable(" and ".join(map(str, tables))), strict)
 
     def held_out(self, limit: int | None = None) -> Captions | None:
         """Return the test split, or the validation split where there is no test; None when neither or this is it."""
@@ -112,7 +110,8 @@ class Captions(CaptionedImages):
         """Return another split than that of training; None where there is none, or this is no training split."""
         if self.split != "train" or split not in self._splits:
             return None
-        return Captions(self.path, split, size=self.image_size, decode=self.decode, limit=limit, **self._options)
+        reopened: Captions = self._reopened(split, limit, **self._options)
+        return reopened
 
     def describe(self) -> list[str]:
         """Say what was found, which splits there are, and what was left out."""

@@ -1,6 +1,7 @@
-"""What a dataset is here: rows 0..n-1 in one or several modalities, with labels when there are any.
+"""What a dataset is here: a table of rows 0..n-1, with a column for every input and labels when there are any.
 
-`Samples` is what training asks for: named inputs of some rows. `ImageDataset` is the usual one: square uint8 RGB.
+`Samples` is what training asks for: named inputs of some rows. Sources (a folder, a table, tar files, ...) derive from
+it and fill its columns.
 
 Labels are optional everywhere: nothing in training needs them except the oracle, and evaluation says so when they are
 missing. A dataset's fingerprint goes into checkpoints, so that a run is only resumed on the data it was started on.
@@ -9,40 +10,44 @@ missing. A dataset's fingerprint goes into checkpoints, so that a run is only re
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Literal, overload
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from antipodes.data.classes import Classes, choose_classes
+from antipodes.data.columns import Column, Modality, PixelColumn, Raw
 from antipodes.data.describe import Described
 from antipodes.data.judgements import Judgements
 from antipodes.files import DataError as DataError
 
 Split = Literal["train", "test"]
-Modality = Literal["image", "text", "vector"]
-Raw = Tensor | list[str]
-"""A batch of one input as the dataset has it: images and vectors as tensors, texts as strings."""
+
+Classes = int | list[str] | str | None
+"""How many classes to keep, or which: a list of names, or one text with commas between them. None keeps all."""
 
 _LIMIT_SEED = 20_000  # fixed for good: a limited dataset has to be the same one in every run and version
+_CLASSES_SEED = 20_001  # likewise
 _SAMPLED = 64  # images that stand for the content of a dataset which is not in memory
 _CHUNK = 4096
 
 
-class Samples(Described, ABC):
-    """Rows 0..n-1 of named inputs: what training, evaluation and tables go by.
+class Samples(Described, Dataset[tuple[int, Tensor, int]]):
+    """A table of samples: rows 0..n-1 of named inputs, what training, evaluation and tables go by.
+
+    A source fills ``columns``; a class of your own may instead define ``modalities``, ``__len__``, ``inputs`` and
+    ``fingerprint``. A dataset of images is also a map-style torch dataset of ``(id, image, label)``.
 
     Attributes:
         name: what the dataset calls itself, e.g. ``"cifar10"``.
+        columns: name of an input -> its values by row.
         modalities: name of an input -> its modality. An input is what one tower sees: ``{"image": "image"}``,
             ``{"image": "image", "text": "text"}``.
         samples: (n,) int64, the sample that every row shows, or None where each row is a sample of its own. Rows of one
             sample (five captions of an image, two records of a patient) are never negatives of each other.
-        image_size: side H = W of its images; 0 where it has none.
+        image_size: side H = W of the views that are made of its images; 0 where it has none.
         in_memory: True when ``inputs`` is an index into memory, False when it decodes (see ``Loader``'s workers).
         labels: (n,) int64 or None; (n, classes) where a row may have several: 1, 0, or -1 for not counted.
         coarse_labels: (n,) int64 or None, the level above ``labels`` where the dataset has one.
@@ -51,6 +56,7 @@ class Samples(Described, ABC):
     """
 
     name: str
+    columns: Mapping[str, Column] = {}
     modalities: Mapping[str, Modality] = {"image": "image"}
     samples: Tensor | None = None
     image_size: int = 0
@@ -73,15 +79,15 @@ class Samples(Described, ABC):
         """The relevance judgements that came with pairs of texts; None where rows alone say what belongs together."""
         return None
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    def _fill(self, columns: Mapping[str, Column]) -> None:
+        """Set the columns of the table, all of one length."""
+        self.columns = columns
+        self.modalities = {name: column.modality for name, column in columns.items()}
 
-    @cached_property
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Short hex digest of the content, by which a run knows the data it was started on."""
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(next(iter(self.columns.values()), ()))
 
-    @abstractmethod
     def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
         """Return the raw inputs of these rows, (b,) int64, by name.
 
@@ -92,28 +98,50 @@ class Samples(Described, ABC):
 
         Returns:
             Of an image (b, 3, H, W) uint8, of a text a list of b strings, of a vector (b, F) float32.
+
+        Raises:
+            ValueError: if a row lies outside 0..n-1 or rows is not a vector of int64.
         """
+        check_rows(rows, len(self))
+        return {name: column.take(rows, draw) for name, column in self.columns.items()}
 
     def inputs_without(
         self, names: frozenset[str], rows: Tensor, draw: tuple[int, ...] | None = None
     ) -> dict[str, Raw]:
         """Return the inputs of these rows but for some that are not used, which are not fetched."""
-        return {name: raw for name, raw in self.inputs(rows, draw).items() if name not in names}
+        if not names or not self.columns:
+            return {name: raw for name, raw in self.inputs(rows, draw).items() if name not in names}
+        check_rows(rows, len(self))
+        return {name: column.take(rows, draw) for name, column in self.columns.items() if name not in names}
 
     def fetch(self, ids: Tensor) -> Tensor:
         """Return the images of these rows, (b,) int64 -> (b, 3, H, W) uint8.
 
         Raises:
-            ValueError: if the rows have none.
+            ValueError: if the rows have none, or one lies outside 0..n-1.
         """
         if self.modalities.get("image") != "image":
             raise ValueError(f"dataset {self.name} has no images, only {', '.join(self.modalities)}")
-        images = self.inputs(ids)["image"]
+        images = self.inputs_without(frozenset(self.modalities) - {"image"}, ids)["image"]
         assert isinstance(images, Tensor)
         return images
 
+    def __getitem__(self, i: int) -> tuple[int, Tensor, int]:
+        """Return id, image (3, H, W) uint8 and label (-1 when there is none, or several)."""
+        if not 0 <= i < len(self):
+            raise IndexError(f"id {i} is outside 0..{len(self) - 1} of dataset {self.name}")
+        single = self.labels is not None and self.labels.ndim == 1
+        return i, self.fetch(torch.tensor([i]))[0], int(self.labels[i]) if single else -1  # type: ignore[index]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Short hex digest of the content, by which a run knows the data it was started on."""
+        return content_digest(self, tuple(self.modalities))
+
     def corpus(self, name: str) -> list[str]:
         """Return every text that the input of that name can show, for vocabularies and for locked encoders."""
+        if name in self.columns:
+            return self.columns[name].texts()
         texts: dict[str, None] = {}
         for rows in torch.arange(len(self)).split(_CHUNK):
             texts |= dict.fromkeys(self.inputs(rows)[name])
@@ -121,7 +149,7 @@ class Samples(Described, ABC):
 
     def captions(self, row: int) -> list[str]:
         """Return all captions of the image that a row shows; none where images have none."""
-        return []
+        return self.columns["text"].captions(row) if "text" in self.columns and "image" in self.columns else []
 
     def sample_ids(self, rows: Tensor) -> Tensor:
         """Return the samples that these rows show."""
@@ -154,51 +182,23 @@ class Samples(Described, ABC):
         return None
 
 
-class ImageDataset(Samples, Dataset[tuple[int, Tensor, int]]):
-    """Square uint8 RGB images with stable ids 0..n-1; also a map-style torch dataset of ``(id, image, label)``."""
-
-    def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
-        """Return the images of these rows, as `image`."""
-        return {"image": self.fetch(rows)}
-
-    @abstractmethod
-    def _images(self, ids: Tensor) -> Tensor:
-        """Return the images of checked ids, (b,) int64 -> (b, 3, H, W) uint8."""
-
-    def fetch(self, ids: Tensor) -> Tensor:
-        """Return the images of these ids, (b,) int64 -> (b, 3, H, W) uint8.
-
-        Raises:
-            ValueError: if an id lies outside 0..n-1 or ids is not a vector of int64.
-        """
-        _check_ids(ids, len(self))
-        return self._images(ids)
-
-    def __getitem__(self, i: int) -> tuple[int, Tensor, int]:
-        """Return id, image (3, H, W) uint8 and label (-1 when there is none, or several)."""
-        if not 0 <= i < len(self):
-            raise IndexError(f"id {i} is outside 0..{len(self) - 1} of dataset {self.name}")
-        single = self.labels is not None and self.labels.ndim == 1
-        return i, self._images(torch.tensor([i]))[0], int(self.labels[i]) if single else -1  # type: ignore[index]
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Short hex digest of the count, the labels and the images (of a sample of them if they are not in memory)."""
-        digest = hashlib.blake2b(f"{len(self)} {self.image_size}".encode(), digest_size=8)
-        for labels in (self.labels, self.coarse_labels):
-            digest.update(b"none" if labels is None else labels.numpy().tobytes())
-        shown = len(self) if self.in_memory else min(len(self), _SAMPLED)
-        ids = torch.arange(shown) * len(self) // max(shown, 1)
-        for chunk in torch.split(ids, _CHUNK):
-            digest.update(self._images(chunk).contiguous().numpy().data)
-        return digest.hexdigest()
-
-    def held_out(self, limit: int | None = None) -> ImageDataset | None:
-        """Return the test split that belongs to this dataset, None when there is none or this is it."""
-        return None
+def content_digest(dataset: Samples, names: Sequence[str]) -> str:
+    """Return a short hex digest of the count, the labels and some inputs (of a sample of rows if not in memory)."""
+    digest = hashlib.blake2b(f"{len(dataset)} {dataset.image_size}".encode(), digest_size=8)
+    for labels in (dataset.labels, dataset.coarse_labels):
+        digest.update(b"none" if labels is None else labels.numpy().tobytes())
+    shown = len(dataset) if dataset.in_memory else min(len(dataset), _SAMPLED)
+    rows = torch.arange(shown) * len(dataset) // max(shown, 1)
+    for chunk in torch.split(rows, _CHUNK):
+        found = dataset.inputs_without(frozenset(dataset.modalities) - set(names), chunk)
+        for name in names:
+            raw = found[name]
+            text = "\0".join(raw).encode(errors="surrogateescape") if isinstance(raw, list) else None
+            digest.update(raw.contiguous().numpy().data if isinstance(raw, Tensor) else text or b"")
+    return digest.hexdigest()
 
 
-class TensorImages(ImageDataset):
+class TensorImages(Samples):
     """Images that live in memory; most named datasets are one.
 
     Args:
@@ -248,7 +248,7 @@ class TensorImages(ImageDataset):
             images, labels = images[chosen], torch.tensor(numbers)
             coarse_labels = None if coarse_labels is None else coarse_labels[chosen]
         keep = limited(len(images), limit)
-        self.images = images if keep is None else images[keep]
+        self._fill({"image": PixelColumn(images if keep is None else images[keep])})
         self.labels = _take_labels(labels, len(images), keep, f"labels of {name}")
         self.coarse_labels = _take_labels(coarse_labels, len(images), keep, f"coarse labels of {name}")
         self.classes = None if classes is None else tuple(classes)
@@ -256,73 +256,50 @@ class TensorImages(ImageDataset):
         self.name = name
         self.image_size = images.shape[2] if size is None else size
 
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def _images(self, ids: Tensor) -> Tensor:
-        return self.images[ids]
-
-
-class Subset(ImageDataset):
-    """Some samples of a dataset, renumbered 0..m-1; made by ``subset``. Its test split is that of the whole."""
-
-    def __init__(self, dataset: ImageDataset, ids: Tensor) -> None:
-        _check_ids(ids, len(dataset))
-        self.dataset, self.ids = dataset, ids
-        self.name, self.image_size, self.in_memory = dataset.name, dataset.image_size, dataset.in_memory
-        self.labels = None if dataset.labels is None else dataset.labels[ids]
-        self.metric = dataset.metric
-        self.coarse_labels = None if dataset.coarse_labels is None else dataset.coarse_labels[ids]
-        self.classes, self.coarse_classes = dataset.classes, dataset.coarse_classes
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def _images(self, ids: Tensor) -> Tensor:
-        return self.dataset.fetch(self.ids[ids])
-
-    def keys(self) -> Tensor | None:
-        """Return the digests of these rows, where the whole dataset has them."""
-        keys = self.dataset.keys()
-        return None if keys is None else keys[self.ids]
-
-    def held_out(self, limit: int | None = None) -> ImageDataset | None:
-        """Return the test split of the dataset this was taken from."""
-        return self.dataset.held_out(limit)
+    @property
+    def images(self) -> Tensor:
+        """The images, (n, 3, H, H) uint8."""
+        column = self.columns["image"]
+        assert isinstance(column, PixelColumn)
+        return column.images
 
 
-class SomeRows(Samples):
-    """Some rows of a dataset of any modalities, renumbered 0..m-1; made by ``subset``."""
+class Subset(Samples):
+    """Some rows of a dataset, renumbered 0..m-1; made by ``subset``. Its other splits are those of the whole."""
 
     def __init__(self, dataset: Samples, rows: Tensor) -> None:
-        _check_ids(rows, len(dataset))
+        check_rows(rows, len(dataset))
         self.dataset, self.rows = dataset, rows
         self.name, self.modalities, self.in_memory = dataset.name, dataset.modalities, dataset.in_memory
-        self.samples = dataset.sample_ids(rows)
-        self.labels = None if dataset.labels is None else dataset.labels[rows]
-        self.metric = dataset.metric
-        self.coarse_labels = None if dataset.coarse_labels is None else dataset.coarse_labels[rows]
+        self.image_size, self.metric = dataset.image_size, dataset.metric
         self.classes, self.coarse_classes = dataset.classes, dataset.coarse_classes
-        self.image_size = dataset.image_size
+        self.labels = None if dataset.labels is None else dataset.labels[rows]
+        self.coarse_labels = None if dataset.coarse_labels is None else dataset.coarse_labels[rows]
+        self._has_images_alone = set(dataset.modalities) == {"image"} and dataset.samples is None
+        self.samples = None if self._has_images_alone else dataset.sample_ids(rows)
 
     def __len__(self) -> int:
+        """Return the number of rows."""
         return len(self.rows)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Short hex digest of the whole and of the rows."""
+        """Short hex digest: of the images themselves, or else of the whole dataset and the rows."""
+        if self._has_images_alone:
+            return content_digest(self, ("image",))
         digest = hashlib.blake2b(self.dataset.fingerprint.encode(), digest_size=8)
         digest.update(self.rows.numpy().tobytes())
         return digest.hexdigest()
 
     def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
         """Return the inputs of these rows, as the whole dataset has them."""
-        return self.dataset.inputs(self.rows[rows], draw)
+        return self.inputs_without(frozenset(), rows, draw)
 
     def inputs_without(
         self, names: frozenset[str], rows: Tensor, draw: tuple[int, ...] | None = None
     ) -> dict[str, Raw]:
         """Return the inputs of these rows but for some, as the whole dataset has them."""
+        check_rows(rows, len(self))
         return self.dataset.inputs_without(names, self.rows[rows], draw)
 
     @property
@@ -336,8 +313,8 @@ class SomeRows(Samples):
         return self.dataset.captions(int(self.rows[row]))
 
     def image_ids(self, rows: Tensor) -> Tensor:
-        """Return the images that these rows show, as the whole dataset numbers them."""
-        return self.dataset.image_ids(self.rows[rows])
+        """Return the images that these rows show: their own numbers, or as the whole dataset numbers them."""
+        return rows if self._has_images_alone else self.dataset.image_ids(self.rows[rows])
 
     def keys(self) -> Tensor | None:
         """Return the digests of these rows, where the whole dataset has them."""
@@ -353,19 +330,13 @@ class SomeRows(Samples):
         return self.dataset.validation(limit)
 
 
-@overload
-def subset(dataset: ImageDataset, ids: Tensor) -> ImageDataset: ...
-@overload
-def subset(dataset: Samples, ids: Tensor) -> Samples: ...
 def subset(dataset: Samples, ids: Tensor) -> Samples:
     """Return the rows with these ids, (m,) int64, as a dataset of their own with ids 0..m-1.
 
     Raises:
         ValueError: if an id lies outside the dataset.
     """
-    if isinstance(dataset, ImageDataset) and set(dataset.modalities) == {"image"}:
-        return Subset(dataset, ids)
-    return SomeRows(dataset, ids)
+    return Subset(dataset, ids)
 
 
 def limited(count: int, limit: int | None) -> Tensor | None:
@@ -382,6 +353,51 @@ def limited(count: int, limit: int | None) -> Tensor | None:
     if limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}: it is the number of samples to keep")
     return torch.randperm(count, generator=torch.Generator().manual_seed(_LIMIT_SEED))[:limit]
+
+
+def choose_classes(
+    labels: Sequence[int], names: Sequence[str], classes: Classes, where: str
+) -> tuple[list[int], list[int], list[str]]:
+    """Keep the samples of some classes, which are renumbered in the dataset's order.
+
+    A number keeps the first of one fixed permutation of the classes. So the choice does not depend on the run's seed,
+    neighbours in an ordered list of classes (all the fish) do not stay together, and choices are nested: the 10
+    classes are among the 20.
+
+    Args:
+        labels: (n,) class of every sample.
+        names: the names of the classes.
+        classes: how many, or which.
+        where: what the dataset is called, for the sentence of a refusal.
+
+    Returns:
+        The positions of the samples that are kept, their new labels, and the names that these stand for.
+
+    Raises:
+        ValueError: if there are no labels, fewer classes than that, or no class of that name.
+
+    Example:
+        >>> choose_classes([0, 1, 2, 1], ["cat", "dog", "owl"], "owl,dog", "photos")
+        ([1, 2, 3], [0, 1, 0], ['dog', 'owl'])
+    """
+    if not names:
+        raise ValueError(f"{where} has no labels, so no classes can be chosen: leave classes out")
+    if isinstance(classes, str):
+        classes = int(classes) if classes.isdecimal() else [name.strip() for name in classes.split(",")]
+    if isinstance(classes, int):
+        if not 1 <= classes <= len(names):
+            raise ValueError(f"classes must be in 1..{len(names)}, the classes of {where}, got {classes}")
+        order = torch.randperm(len(names), generator=torch.Generator().manual_seed(_CLASSES_SEED))
+        chosen = sorted(order[:classes].tolist())
+    else:
+        unknown = [name for name in classes or () if name not in names]
+        if unknown or not classes:
+            some = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+            raise ValueError(f"{where} has no class {', '.join(map(repr, unknown)) or '[]'}: it has {some}")
+        chosen = sorted({list(names).index(name) for name in classes})
+    new = {old: number for number, old in enumerate(chosen)}
+    keep = [i for i, label in enumerate(labels) if label in new]
+    return keep, [new[labels[i]] for i in keep], [names[i] for i in chosen]
 
 
 def check_split(split: str) -> None:
@@ -407,7 +423,8 @@ def require_trainable(dataset: Samples, batch_size: int) -> None:
         )
 
 
-def _check_ids(ids: Tensor, count: int) -> None:
+def check_rows(ids: Tensor, count: int) -> None:
+    """Refuse rows that are no vector of int64 in 0..count-1."""
     if ids.ndim != 1 or ids.dtype != torch.int64:
         raise ValueError(f"ids must be a vector of int64, got {tuple(ids.shape)} {ids.dtype}")
     if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < count):

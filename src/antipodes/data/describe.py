@@ -1,40 +1,53 @@
-"""What a dataset tells about itself: what was found, what was left out and why, which rows are the same."""
+"""Descriptions of a dataset: what was found and left out, which rows are equal, and the mean colour of its images."""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from antipodes.files import replacing
+import torch
+from torch import Tensor
+
+from antipodes.files import DataError, replacing
 from antipodes.plain_text import csv_cell
 from antipodes.plain_text import printable as printable
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from antipodes.data.dataset import Samples
-    from antipodes.data.statistics import Statistics
-
 
 _MANY = 200_000  # rows up to which exact duplicates are looked for unasked, where no digests are at hand
+_CHUNK = 1024
+_STATISTICS_CHUNK = 256
+_SAMPLED = 10_000  # images, evenly spread, whose colours are measured where they have to be decoded
+
+
+class Statistics(NamedTuple):
+    """Mean and standard deviation of red, green and blue in [0, 1]."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
 
 
 class Described:
-    """The part of every dataset that speaks to people.
+    """The part of every dataset that describes it.
 
     Attributes:
         skipped: (path, reason) of everything that was left out.
         unused_columns: those of its table that nothing reads.
         metric: by which a classifier on this dataset is customarily judged: the share of right answers, its mean over
             classes, or the mean average precision of several labels a row.
+        knows_duplicates: whether ``groups`` follows from digests that are at hand, without reading every row.
     """
 
     skipped: Sequence[tuple[str, str]] = ()
     unused_columns: Sequence[str] = ()
     metric: Literal["top-1", "mean per class", "mAP"] = "top-1"
+    knows_duplicates: bool = False
 
     def describe(self) -> list[str]:
         """Return a few lines for people: how many samples and classes, of which size, and what was left out."""
@@ -54,15 +67,20 @@ class Described:
         return lines + self._closing_lines()
 
     def groups(self) -> Tensor:
-        """Return the exact duplicates among the rows as ``duplicates`` does: (n,) int64, -1 for a row alone."""
-        from antipodes.data.exact_duplicates import duplicates
+        """Return the group of exact duplicates that every row belongs to, (n,) int64; -1 for a row that is alone.
 
-        return duplicates(cast("Samples", self))
+        Two images are the same when their files are, or their decoded pixels; a caption counts for nothing there. Two
+        rows of texts or vectors are the same when all their inputs are. Rows of one sample (several captions of an
+        image) are no duplicates of each other, and share their sample's group. The policy ``Known`` takes the groups.
+        """
+        return self._duplicates
+
+    @cached_property
+    def _duplicates(self) -> Tensor:
+        return group_equal(_contents(cast("Samples", self)))
 
     def statistics(self) -> Statistics:
         """Return the mean and standard deviation of the colours, as ``statistics`` does."""
-        from antipodes.data.statistics import statistics
-
         return statistics(cast("Samples", self))
 
     def write_skipped(self, path: str | Path) -> None:
@@ -86,7 +104,7 @@ class Described:
 
     def _duplicate_lines(self) -> list[str]:
         data = cast("Samples", self)
-        if "pictures" not in self.__dict__ and (not data.in_memory or len(data) > _MANY):
+        if not self.knows_duplicates and (not data.in_memory or len(data) > _MANY):
             return []  # every row would have to be read for it
         groups = self.groups()
         grouped = int((groups >= 0).sum())
@@ -102,3 +120,86 @@ class Described:
             f"left out {count:,}: {printable(reason)} ({printable(first[reason])}{', ...' if count > 1 else ''})"
             for reason, count in reasons.most_common()
         ]
+
+
+def duplicates(dataset: Samples) -> Tensor:
+    """Return the group of exact duplicates that every row belongs to; see ``Samples.groups``."""
+    return dataset.groups()
+
+
+def group_equal(*keys: Sequence[Hashable]) -> Tensor:
+    """Return (n,) int64: rows that share any key, directly or through others, have one number, all others -1.
+
+    Groups are numbered in the order of their first rows.
+
+    Example:
+        >>> group_equal(["a", "b", "c", "a", "d"], [1, 2, 3, 4, 2]).tolist()
+        [0, 1, -1, 0, 1]
+    """
+    count = len(keys[0])
+    parents = list(range(count))
+
+    def root(row: int) -> int:
+        while parents[row] != row:
+            parents[row] = parents[parents[row]]
+            row = parents[row]
+        return row
+
+    for column in keys:
+        first: dict[Hashable, int] = {}
+        for row, key in enumerate(column):
+            one, other = root(row), root(first.setdefault(key, row))
+            parents[max(one, other)] = min(one, other)
+    roots = torch.tensor([root(row) for row in range(count)], dtype=torch.int64)
+    several = torch.bincount(roots, minlength=count) > 1 if count else torch.zeros(0, dtype=torch.bool)
+    number = torch.where(several, several.cumsum(0) - 1, -1)
+    return number[roots]
+
+
+def _contents(dataset: Samples) -> list[bytes]:
+    """Return a digest of every row: of its image where it has one, else of all its inputs."""
+    images = "image" in dataset.modalities and dataset.modalities["image"] == "image"
+    keys = []
+    for rows in torch.arange(len(dataset)).split(_CHUNK):
+        inputs = dataset.inputs(rows)
+        columns = [inputs["image"]] if images else list(inputs.values())
+        for row in range(len(rows)):
+            digest = hashlib.blake2b(digest_size=12)
+            for column in columns:
+                value = column[row]
+                content = value.encode(errors="surrogateescape") if isinstance(value, str) else value.numpy().tobytes()
+                digest.update(len(content).to_bytes(8, "little") + content)
+            keys.append(digest.digest())
+    return keys
+
+
+def statistics(dataset: Samples) -> Statistics:
+    """Return the statistics of all pixels of all images (of 10,000 images where they have to be decoded).
+
+    A channel that never changes gets a standard deviation of 1, as nothing else could divide it.
+
+    Raises:
+        DataError: if the dataset has no images.
+
+    Example:
+        >>> from antipodes.data import TensorImages
+        >>> data = TensorImages(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 3, 4, 4))
+        >>> statistics(data).mean
+        (0.5, 0.5, 0.5)
+    """
+    name = next((name for name, modality in dataset.modalities.items() if modality == "image"), None)
+    if name is None or not len(dataset):
+        raise DataError(f"dataset {dataset.name} has no images whose colours could be measured")
+    count = len(dataset) if dataset.in_memory else min(len(dataset), _SAMPLED)
+    histograms = torch.zeros(3, 256, dtype=torch.int64)
+    for rows in (torch.arange(count) * len(dataset) // count).split(_STATISTICS_CHUNK):
+        images = dataset.inputs(rows)[name]
+        assert isinstance(images, torch.Tensor)
+        for channel, histogram in zip(images.transpose(0, 1).flatten(1), histograms, strict=True):
+            histogram += torch.bincount(channel, minlength=256)
+    shares = histograms.double() / histograms[0].sum()
+    levels = torch.arange(256, dtype=torch.float64) / 255
+    mean = shares @ levels
+    std = (shares * (levels - mean[:, None]).square()).sum(1).sqrt()
+    std = torch.where(std > 0, std, 1.0)
+    return Statistics(tuple(mean.tolist()), tuple(std.tolist()))

@@ -15,8 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from antipodes.data.dataset import DataError
-from antipodes.files import replacing
+from antipodes.files import DataError, replacing
 
 _TIMEOUT = 5  # seconds without an answer: a machine without a network should fall back at once
 _CHUNK = 1 << 20

@@ -1,18 +1,19 @@
 """A folder of images (or a zip or tar file of one), with or without class subfolders."""
 
+import os
 import warnings
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from antipodes.data.archives import is_archive, unpacked
-from antipodes.data.classes import Classes, choose_classes
-from antipodes.data.dataset import DataError, ImageDataset, Split, check_split, limited
-from antipodes.data.describe import printable
-from antipodes.data.image_files import ImageFiles
+from antipodes.data.dataset import Classes, DataError, Split, check_split, choose_classes, limited
+from antipodes.data.image_files import Decoding, ImageFiles
+from antipodes.data.image_opening import Source
 from antipodes.data.listing import list_images, natural
+from antipodes.plain_text import printable
 
 _HELD_OUT = ("test", "val", "validation")
 
@@ -70,11 +71,11 @@ class Folder(ImageFiles):
         splits = _splits(root)
         if split not in splits:
             raise DataError(f"{path} has no {split} split: it needs subfolders train and {' or '.join(_HELD_OUT)}")
-        self.base = splits[split]
-        listing = list_images(self.base)
+        base = splits[split]
+        listing = list_images(base)
         if not listing.files:
-            raise DataError(f"{self.base} holds no images (png, jpg, ...): give a folder that does")
-        names = self._class_names(splits, listing.files) if labels == "folders" else []
+            raise DataError(f"{base} holds no images (png, jpg, ...): give a folder that does")
+        names = self._class_names(splits, base, listing.files) if labels == "folders" else []
         files, numbers = listing.files, [names.index(file.partition("/")[0]) if names else -1 for file in listing.files]
         if classes is not None:
             keep, numbers, names = choose_classes(numbers, names, classes, path)
@@ -82,50 +83,41 @@ class Folder(ImageFiles):
         if (kept := limited(len(files), limit)) is not None:
             files, numbers = [files[i] for i in kept.tolist()], [numbers[i] for i in kept.tolist()]
 
-        shared: dict[str, Any] = {"cache": cache, "workers": workers, "memory_limit": memory_limit}
-        problems = self._decode(self.base, files, size=size, decode=decode, part="", **shared)
-        self.skipped = [*listing.skipped, *problems]
-        self._others, self._looked_at = listing.others, len(files)
-        self._warn(strict)
+        self.skipped, self._others = listing.skipped, listing.others
+        self._options = {"labels": labels, "classes": classes, "strict": strict}
+        decoding = Decoding(size, decode, cache, workers, memory_limit)
+        readable = self._decode(base, files, [Source(os.path.join(base, file)) for file in files], decoding, "")
+        self._check_skipped(path, strict)
+        if self.skipped:
+            some = ", ".join(printable(name) for name, _ in self.skipped[:5])
+            warnings.warn(
+                f"left out {len(self.skipped)} damaged of {len(files)} images in {path}: {some}"
+                f"{', ...' if len(self.skipped) > 5 else ''}",
+                stacklevel=2,
+            )
         if names:
             self.classes = tuple(names)
-            self.labels = torch.tensor([numbers[i] for i in self.pictures.readable])
-        self._options: dict[str, Any] = {"labels": labels, "classes": classes, "strict": strict, **shared}
+            self.labels = torch.tensor([numbers[i] for i in readable])
 
-    def _class_names(self, splits: dict[str, Path], files: list[str]) -> list[str]:
-        """The classes of both splits together, so that a label means the same in each; none for a flat folder."""
+    def _class_names(self, splits: dict[str, Path], base: Path, files: list[str]) -> list[str]:
+        """The classes of both splits, so that a label means the same in each; none for a flat folder."""
         if not _first_folders(files):
             return []
-        others = (list_images(folder).files for folder in splits.values() if folder != self.base)
+        others = (list_images(folder).files for folder in splits.values() if folder != base)
         names = _first_folders(files).union(*(_first_folders(each) for each in others))
         return sorted(names, key=natural) if len(names) > 1 else []
-
-    def _warn(self, strict: bool) -> None:
-        problems = self.pictures.problems
-        if not problems and not self.skipped:
-            return
-        first = f"{printable(self.skipped[0][0])} ({self.skipped[0][1]})"
-        if strict:
-            raise DataError(
-                f"{len(self.skipped)} damaged image(s) in {self.path}, the first is {first}: repair or remove them"
-            )
-        if len(problems) == self._looked_at:
-            raise DataError(f"none of the {self._looked_at} images in {self.path} can be read, the first is {first}")
-        some = ", ".join(printable(path) for path, _ in self.skipped[:5]) + (", ..." if len(self.skipped) > 5 else "")
-        warnings.warn(
-            f"left out {len(self.skipped)} damaged of {self._looked_at} images in {self.path}: {some}", stacklevel=3
-        )
 
     @cached_property
     def fingerprint(self) -> str:
         """Short hex digest of the files' names and content and the size they are scaled to."""
         return self.pictures.fingerprint(self.files, self.image_size)
 
-    def held_out(self, limit: int | None = None) -> ImageDataset | None:
+    def held_out(self, limit: int | None = None) -> "Folder | None":
         """Return the test split, None when the folder has none or this is it."""
         if self.split == "test" or "test" not in _splits(open_folder(self.path)):
             return None
-        return Folder(self.path, "test", self.image_size, self.decode, limit, **self._options)
+        reopened: Folder = self._reopened("test", limit, path=self.path, **self._options)
+        return reopened
 
     def describe(self) -> list[str]:
         """Say how many images were found, of which size, what became of the folders, and what was left out."""

@@ -7,18 +7,17 @@ from typing import Any
 
 from antipodes.data.archives import is_archive, unpacked
 from antipodes.data.caption_tables import IMAGE_COLUMNS
-from antipodes.data.classes import Classes
-from antipodes.data.dataset import DataError, ImageDataset, Split, check_split
-from antipodes.data.describe import printable
-from antipodes.data.listed import Listed, ListedImages
+from antipodes.data.dataset import Classes, DataError, Split, check_split
+from antipodes.data.image_files import Decoding, ImageFiles, Listed
 from antipodes.data.listing import NamedFiles, list_images, natural
 from antipodes.data.on_disk import LABEL_COLUMNS, LABEL_TABLES
+from antipodes.plain_text import printable
 from antipodes.tables import column_values, find_column, has_column, read_table, unused_columns
 
 _SPLITS: dict[str, Split] = {"train": "train", "trainval": "train", "test": "test", "val": "test", "validation": "test"}
 
 
-class LabelTable(ListedImages):
+class LabelTable(ImageFiles):
     """The images that a table names, in its order, with the labels that it gives.
 
     The table has a column of images (``image``, ``file``, ``path``, ...), one of labels (``label``, ``class``,
@@ -82,36 +81,24 @@ class LabelTable(ListedImages):
                     chosen.append((table.parent / found, [number[name] for name in several]))
         if not chosen:
             raise DataError(f"{table} names no image with a label in its {split} split that is below {table.parent}")
-        self._strict = strict
-        self._options: dict[str, Any] = {"classes": classes, "cache": cache, "workers": workers}
-        self._options |= {"memory_limit": memory_limit}
         several_each = any(len(several) > 1 for several in everything)
-        self._open(
-            Listed(
-                [file for file, _ in chosen],
-                [[int(n in numbers) for n in range(len(names))] for _, numbers in chosen]
-                if several_each
-                else [numbers[0] for _, numbers in chosen],
-                names,
-            ),
-            size=size,
-            decode=decode,
-            limit=limit,
-            **self._options,
+        listed = Listed(
+            [file for file, _ in chosen],
+            [[int(n in numbers) for n in range(len(names))] for _, numbers in chosen]
+            if several_each
+            else [numbers[0] for _, numbers in chosen],
+            names,
         )
-        self.skipped = [*missing, *self.skipped]
-        if strict and self.skipped:
-            path, reason = self.skipped[0]
-            raise DataError(
-                f"{len(self.skipped)} row(s) of {table} cannot be used, the first is {printable(path)} ({reason}): "
-                "repair or remove them"
-            )
+        self.skipped, self._options = missing, {"classes": classes, "strict": strict}
+        self._open_listed(listed, limit, classes, Decoding(size, decode, cache, workers, memory_limit))
+        self._check_skipped(path, strict)
 
-    def held_out(self, limit: int | None = None) -> ImageDataset | None:
+    def held_out(self, limit: int | None = None) -> LabelTable | None:
         """Return the test split, None when there is none or this is it."""
         if self.split == "test" or "test" not in self._splits:
             return None
-        return LabelTable(self.path, "test", self.image_size, self.decode, limit, strict=self._strict, **self._options)
+        reopened: LabelTable = self._reopened("test", limit, path=self.path, **self._options)
+        return reopened
 
 
 def _find(path: str) -> Path:

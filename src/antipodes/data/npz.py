@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antipodes.data.classes import Classes
-from antipodes.data.dataset import DataError, ImageDataset, Split, TensorImages, check_split
+from antipodes.data.dataset import Classes, Split, TensorImages, check_split
+from antipodes.files import DataError
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -60,7 +60,7 @@ class Npz(TensorImages):
         arrays = read_arrays(Path(path).expanduser(), split)
         super().__init__(**contents(arrays, path), name=Path(path).stem, limit=limit, only=classes, size=size)
 
-    def held_out(self, limit: int | None = None) -> ImageDataset | None:
+    def held_out(self, limit: int | None = None) -> "Npz | None":
         """Return the test split, None when the file has none or this is it."""
         if self.split == "test":
             return None

@@ -9,7 +9,7 @@
 import hashlib
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,17 +18,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antipodes.data.dataset import DataError
 from antipodes.data.decode import decode_source, decode_sources, shorter_side
 from antipodes.data.decoding_pool import decode_in_workers
 from antipodes.data.image_opening import Source
 from antipodes.data.pixel_cache import Entry, PixelCache, PixelFile
+from antipodes.files import DataError
 from antipodes.plain_text import printable
 
 WORTH_KEEPING = 200
 """Fewer images than this are decoded faster than anybody notices, and leave nothing in the cache."""
 
 _SIZES_SAMPLED = 64
+_DEFAULT_SIZE = 64
+_SMALLEST_DEFAULT = 32
+_MARGIN = 8, 7  # of the decoded image over the view: 256 for views of 224
 
 
 class Pictures:
@@ -184,7 +187,7 @@ def _is_known(entry: Entry | None, state: tuple[int, int]) -> bool:
     return entry is not None and (entry.bytes, entry.changed) == state
 
 
-def usual_side(sources: Sequence[Source]) -> int | None:
+def _usual_side(sources: Sequence[Source]) -> int | None:
     """Return the median shorter side of some of the images, None when none of those can be read."""
     step = max(1, len(sources) // _SIZES_SAMPLED)
     sides = sorted(side for source in sources[::step][:_SIZES_SAMPLED] if (side := shorter_side(source)) is not None)
@@ -230,3 +233,45 @@ def _state(source: Source) -> tuple[int, int]:
     except OSError:
         return -1, -1
     return stat.st_size if source.length is None else source.length, stat.st_mtime_ns
+
+
+def decode_size(sources: Sequence[Source], size: int | None, decode: int | None) -> tuple[int, int]:
+    """Return the side of views and that of decoded images.
+
+    Args:
+        sources: the images; the headers of some of them are read where something is left open.
+        size: side of views. None is 64, or less where the images themselves are smaller, but at least 32.
+        decode: side of the decoded images. None is 8/7 of ``size`` (256 for 224), but no more than the images
+            have, nor less than ``size``.
+
+    Raises:
+        ValueError: if a side is below 1.
+    """
+    for name, value in (("size", size), ("decode", decode)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1 pixel, got {value}")
+    if size is not None and decode is not None:
+        return size, decode
+    usual = _usual_side(sources) or _DEFAULT_SIZE
+    if size is None:
+        size = max(_SMALLEST_DEFAULT, min(_DEFAULT_SIZE, usual if decode is None else decode))
+    if decode is None:
+        decode = max(size, min(_MARGIN[0] * size // _MARGIN[1], usual))
+    return size, decode
+
+
+def row_keys(names: Iterable[str], contents: Iterable[str]) -> Tensor:
+    """Return a digest of every row's name and one of its content, (n, 2) int64.
+
+    Example:
+        >>> first, second = row_keys(["a.jpg", "b.jpg"], ["same", "same"])
+        >>> first[0] == second[0], first[1] == second[1]
+        (tensor(False), tensor(True))
+    """
+    found = [(_number(name), _number(content)) for name, content in zip(names, contents, strict=True)]
+    return torch.tensor(found, dtype=torch.int64).view(-1, 2)
+
+
+def _number(text: str) -> int:
+    digest = hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)

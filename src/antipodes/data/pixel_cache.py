@@ -28,8 +28,8 @@ from antipodes.data.decode import pixel_digest
 from antipodes.data.decoding_pool import cores
 from antipodes.data.download import cache_root
 from antipodes.data.image_opening import readers
-from antipodes.data.private_files import locked, private_file, private_folder
-from antipodes.files import replacing
+from antipodes.files import locked, private_file, private_folder, replacing
+from antipodes.plain_text import printable
 
 CACHE_BYTES = 20_000_000_000
 """Bytes of decoded images that are kept in the cache folder."""
@@ -169,7 +169,7 @@ class PixelCache:
 
     def locked(self, base: Path) -> AbstractContextManager[None]:
         """Hold the cache for this process alone, while it decodes the images of ``base``."""
-        return locked(self.folder / "lock", f"it decodes the images of {base}")
+        return locked(self.folder / "lock", f"it decodes the images of {printable(str(base))}")
 
     def room(self, rows: int) -> NDArray[np.uint8] | None:
         """Return zeros (rows, 3, size, size) in a new file, None when there is no room for them."""

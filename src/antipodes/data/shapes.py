@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from antipodes import seeding
-from antipodes.data.classes import Classes
-from antipodes.data.dataset import ImageDataset, Split, TensorImages, check_split
+from antipodes.data.dataset import Classes, Split, TensorImages, check_split
 
 _SHAPES = ("disc", "triangle", "square", "star", "cross")
 _TEXTURES = ("plain", "striped", "checked", "ringed")
@@ -86,7 +85,7 @@ class Shapes(TensorImages):
         """Short hex digest of the arguments, from which the images follow."""
         return hashlib.blake2b(f"shapes {self._arguments}".encode(), digest_size=8).hexdigest()
 
-    def held_out(self, limit: int | None = None) -> ImageDataset | None:
+    def held_out(self, limit: int | None = None) -> "Shapes | None":
         """Return the test split, None when this is it."""
         if self.split == "test":
             return None

@@ -20,20 +20,18 @@ import re
 import tarfile
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from antipodes.data.archives import safe_name, unmarked_end
-from antipodes.data.captioned import CaptionedImages, Rows
-from antipodes.data.dataset import DataError
 from antipodes.data.decode import EXTENSIONS
-from antipodes.data.describe import printable
 from antipodes.data.download import cache_root
+from antipodes.data.image_files import Decoding, ImageFiles, Rows
 from antipodes.data.image_opening import MOST_BYTES, Source
 from antipodes.data.listing import natural
-from antipodes.data.private_files import private_file, private_folder
-from antipodes.files import replacing
+from antipodes.files import DataError, private_file, private_folder, replacing
+from antipodes.plain_text import printable
 
 _TEXTS = (".txt", ".caption", ".text")
 _IN_OBJECTS = ("caption", "captions", "text", "title")
@@ -57,7 +55,7 @@ class _Shard(NamedTuple):
     skipped: list[tuple[str, str]]
 
 
-class Tars(CaptionedImages):
+class Tars(ImageFiles):
     """The samples of one or several tar files, as image and text, or as images alone where they have no text.
 
     Args:
@@ -76,6 +74,8 @@ class Tars(CaptionedImages):
     Raises:
         ValueError: if there is no tar file, one is no tar file at all, or nothing can be used.
     """
+
+    _in_archive = True
 
     def __init__(
         self,
@@ -99,39 +99,34 @@ class Tars(CaptionedImages):
         base = shards[0] if Path(path).expanduser().is_file() else shards[0].parent
         names, sources, samples, skipped = _samples(shards)
         has_text = any(sample.captions is not None for sample in samples)
-        if not has_text:
-            self.modalities = {"image": "image"}
         texts = [(sample.captions or [""]) if has_text else ["-"] for sample in samples]
-        self._open(
+        # an evaluation knows which captions belong to one image
+        self._options: dict[str, Any] = {"path": path, "longest": longest, "strict": strict}
+        self._options["rows"] = "caption" if rows == "separate" else rows
+        self.skipped = skipped
+        kept = self._open_captioned(
             base,
             names,
             sources,
             texts,
-            size=size,
-            decode=decode,
-            limit=limit,
-            skipped=skipped,
             rows=rows,
+            limit=limit,
             longest=longest,
-            strict=strict,
-            cache=cache,
-            workers=workers,
-            memory_limit=memory_limit,
+            decoding=Decoding(size, decode, cache, workers, memory_limit),
+            has_texts=has_text,
         )
-        labels = [samples[i].label for i in self._positions]
+        self._check_skipped(path, strict)
+        labels = [samples[i].label for i in kept]
         if all(label is not None for label in labels):
-            self.labels = torch.tensor(labels)[self.row_images]
-
-    @property
-    def paths(self) -> list[str]:
-        """The shard and key of every row."""
-        return [self.files[image] for image in self.row_images.tolist()]
+            numbers = torch.tensor(labels)
+            self.labels = numbers if self._row_images is None else numbers[self._row_images]
 
     def held_out(self, limit: int | None = None) -> Tars | None:
         """Return the test split, None when there is none or this is it."""
         if self.split == "test" or "test" not in _shards(self.path):
             return None
-        return Tars(self.path, "test", size=self.image_size, decode=self.decode, limit=limit, **self._options)
+        reopened: Tars = self._reopened("test", limit, **self._options)
+        return reopened
 
 
 def _shards(path: str) -> dict[str, list[Path]]:

@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from antipodes.data.caption_tables import CaptionSplit
-from antipodes.data.classes import Classes, choose_classes
-from antipodes.data.dataset import DataError, Modality, Raw, Samples, _check_ids, limited
-from antipodes.data.describe import printable
-from antipodes.data.exact_duplicates import group_equal
+from antipodes.data.columns import Modality, Raw
+from antipodes.data.dataset import Classes, Samples, check_rows, choose_classes, limited
+from antipodes.data.describe import group_equal
 from antipodes.data.judgements import Judgements
-from antipodes.data.keys import row_keys
 from antipodes.data.listing import natural
+from antipodes.data.pictures import row_keys
 from antipodes.data.text_tables import TextColumns, TextRows, text_splits
+from antipodes.files import DataError
 from antipodes.identity import NEGATIVE_INPUT, content_ids
+from antipodes.plain_text import printable
 
 
 class Texts(Samples):
@@ -132,7 +133,7 @@ class Texts(Samples):
 
     def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
         """Return the texts of these rows by input, a list of b strings each."""
-        _check_ids(rows, len(self))
+        check_rows(rows, len(self))
         return {name: [column[i] for i in rows.tolist()] for name, column in self._texts.items()}
 
     @cached_property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antipodes.data.classes import Classes, choose_classes
-from antipodes.data.dataset import DataError, Modality, Raw, Samples, Split, _check_ids, check_split, limited
+from antipodes.data.columns import VectorColumn
+from antipodes.data.dataset import Classes, Samples, Split, check_split, choose_classes, limited
+from antipodes.files import DataError
 
 _LABELS, _SAMPLES = "labels", "samples"
 _TEST = "test_"
@@ -66,45 +66,21 @@ class Vectors(Samples):
             raise DataError(f"the files of {path} differ in their rows ({found}): row i must be the same thing in each")
 
         self.name = Path(path).stem if len(arrays) == 1 else "+".join(arrays)
-        self.modalities: Mapping[str, Modality] = dict.fromkeys(arrays, "vector")
         self.features = {name: array.shape[1] for name, array in arrays.items()}
-        self._arrays = arrays
-        self._rows = torch.arange(next(iter(counts.values())))
-        self.labels, self.samples = labels, samples
+        kept = torch.arange(next(iter(counts.values())))
         if labels is not None:
             self.classes = tuple(str(number) for number in range(int(labels.max()) + 1))
         if classes is not None:
             names = [] if self.classes is None else list(self.classes)
-            kept, new, chosen = choose_classes([] if labels is None else labels.tolist(), names, classes, path)
-            self._keep(torch.tensor(kept, dtype=torch.int64))
-            self.labels, self.classes = torch.tensor(new), tuple(chosen)
-        if (keep := limited(len(self._rows), limit)) is not None:
-            self._keep(keep)
-
-    def _keep(self, positions: Tensor) -> None:
-        self._rows = self._rows[positions]
-        self.labels = None if self.labels is None else self.labels[positions]
-        self.samples = None if self.samples is None else self.samples[positions]
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
-        """Return the vectors of these rows by input, (b, F) float32 each.
-
-        Raises:
-            DataError: if one of them is not finite.
-        """
-        _check_ids(rows, len(self))
-        taken = self._rows[rows].numpy()
-        result: dict[str, Raw] = {}
-        for name, array in self._arrays.items():
-            vectors = torch.from_numpy(array[taken].astype(np.float32))
-            if not bool(torch.isfinite(vectors).all()):
-                row = int(taken[int((~torch.isfinite(vectors)).any(1).nonzero()[0])])
-                raise DataError(f"row {row} of {name}.npy of {self.path} is not finite: replace or remove it")
-            result[name] = vectors
-        return result
+            chosen, new, names = choose_classes([] if labels is None else labels.tolist(), names, classes, path)
+            kept, self.classes = torch.tensor(chosen, dtype=torch.int64), tuple(names)
+            assert labels is not None
+            labels = labels.index_put((kept,), torch.tensor(new))
+        if (some := limited(len(kept), limit)) is not None:
+            kept = kept[some]
+        self.labels = None if labels is None else labels[kept]
+        self.samples = None if samples is None else samples[kept]
+        self._fill({name: VectorColumn(array, kept, f"{name}.npy of {path}") for name, array in arrays.items()})
 
     @cached_property
     def fingerprint(self) -> str:
@@ -113,8 +89,9 @@ class Vectors(Samples):
         for numbers in (self.labels, self.samples):
             digest.update(b"none" if numbers is None else numbers.numpy().tobytes())
         shown = torch.arange(min(len(self), _SAMPLED)) * len(self) // min(len(self), _SAMPLED)
-        for array in self._arrays.values():
-            digest.update(np.ascontiguousarray(array[self._rows[shown].numpy()]).tobytes())
+        for column in self.columns.values():
+            assert isinstance(column, VectorColumn)
+            digest.update(np.ascontiguousarray(column.array[column.rows[shown].numpy()]).tobytes())
         return digest.hexdigest()
 
     def held_out(self, limit: int | None = None) -> Vectors | None:

@@ -31,7 +31,7 @@ GIVEN: dict[Kind, frozenset[str]] = {
     "loss": frozenset({"num_samples", "negatives", "treatment", "distill", "seed", "reduction", "total_steps"}),
     "negatives": frozenset({"num_samples", "labels", "seed", "identities"}),
     "guide": frozenset({"data", "method", "num_samples"}),
-    "data": frozenset({"split"}),
+    "data": frozenset({"split", "dataset"}),
     "encoder": frozenset({"in_channels", "in_features", "model"}),
     "augmentation": frozenset({"size"}),
 }

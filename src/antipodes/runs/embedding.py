@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from antipodes.data import Raw, Samples, subset
 from antipodes.data.download import cache_root
 from antipodes.data.loader import batches
-from antipodes.data.private_files import private_file, private_folder
-from antipodes.files import replacing
+from antipodes.files import private_file, private_folder, replacing
 from antipodes.methods import Method
 from antipodes.runs.folder import fingerprint
 from antipodes.runs.views import BatchMaker, FrozenFeatures

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from antipodes.data import Captions, Samples
+from antipodes.data import Samples
 from antipodes.data.image_files import ImageFiles
 from antipodes.methods import Method
 from antipodes.negatives import Known
@@ -277,5 +277,5 @@ def _as_written(path: str) -> str:
     return path.encode("utf-8", "backslashreplace").decode()
 
 
-def _has_files(data: Samples) -> TypeGuard[ImageFiles | Captions]:
-    return isinstance(data, ImageFiles) or (isinstance(data, Captions) and data.rows == "image")
+def _has_files(data: Samples) -> TypeGuard[ImageFiles]:
+    return isinstance(data, ImageFiles) and data.has_files

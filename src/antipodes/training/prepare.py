@@ -17,8 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from antipodes.data import Loader, Samples, subset
-from antipodes.data.batch_composition import BatchComposition
-from antipodes.data.loader import batches
+from antipodes.data.loader import BatchComposition, batches
 from antipodes.encoders import without_pretrained
 from antipodes.encoders.layers import decayed_rates
 from antipodes.encoders.patches import PatchEncoder, rows_to_fit

@@ -9,10 +9,9 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from antipodes.data import Folder, Samples, subset
-from antipodes.data.captioned import CaptionedImages
+from antipodes.data import Samples, subset
 from antipodes.data.hub import HubCaptions
-from antipodes.data.listed import ListedImages
+from antipodes.data.image_files import ImageFiles
 from antipodes.evaluation.accuracy import average_precision
 from antipodes.evaluation.features import FeatureSet, stratified_split
 from antipodes.evaluation.linear import STRENGTHS, fit_logistic, linear_probe
@@ -150,7 +149,7 @@ def open_at_size(name: str, size: int, limit: int | None = None) -> Samples:
     """Open the training split of a dataset; images that are files are decoded for views of that size."""
     arguments = {} if limit is None else {"limit": limit}
     target = find("data", name).target
-    if isinstance(target, type) and issubclass(target, (Folder, ListedImages, CaptionedImages, HubCaptions)):
+    if isinstance(target, type) and issubclass(target, (ImageFiles, HubCaptions)):
         arguments["size"] = size
     return build_data({"name": name, **arguments})
 
