@@ -114,10 +114,10 @@ _ENCODERS: dict[str, RegistryEntry] = {
     # Texts: pretrained, CLIP's transformer from scratch, and the quickest.
     "minilm": RegistryEntry("antipodes.encoders.minilm.MiniLM"),
     "text-transformer": RegistryEntry("antipodes.encoders.text_transformer.TextTransformer"),
-    "bag-of-words": RegistryEntry("antipodes.encoders.bag_of_words.BagOfWords"),
+    "bag-of-words": RegistryEntry("antipodes.encoders.text.BagOfWords"),
     # Vectors: as they are, or through a small network.
-    "identity": RegistryEntry("antipodes.encoders.vector.IdentityVector"),
-    "mlp": RegistryEntry("antipodes.encoders.vector.VectorMLP"),
+    "identity": RegistryEntry("antipodes.encoders.heads.IdentityVector"),
+    "mlp": RegistryEntry("antipodes.encoders.heads.VectorMLP"),
 }
 
 _VIEW = "antipodes.data.augment.views.RandomView"

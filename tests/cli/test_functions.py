@@ -13,8 +13,8 @@ from PIL import Image
 
 import antipodes
 from antipodes.auditing.embeddings import Vectors
+from antipodes.encoders.heads import IdentityVector
 from antipodes.encoders.loading import LoadedEncoder
-from antipodes.encoders.vector import IdentityVector
 from tests.auditing.scenes import scene
 from tests.cli.command import here
 

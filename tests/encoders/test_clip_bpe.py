@@ -2,22 +2,22 @@ import pickle
 
 import pytest
 
-from antipodes.encoders import clip_bpe
+from antipodes.encoders import byte_pairs
 from antipodes.encoders.packages import find_packaged
 
 pytestmark = pytest.mark.skipif(
-    find_packaged(clip_bpe.PACKAGES, clip_bpe.FILE) is None, reason="the package with CLIP's byte pairs is absent"
+    find_packaged(byte_pairs.PACKAGES, byte_pairs.FILE) is None, reason="the package with CLIP's byte pairs is absent"
 )
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return clip_bpe.ClipTokenizer(clip_bpe.read_merges())
+    return byte_pairs.ClipTokenizer(byte_pairs.read_merges())
 
 
 def test_the_vocabulary_has_clips_size(tokenizer):
-    assert len(tokenizer._numbers) + 2 == clip_bpe.SIZE == 49408
-    assert (clip_bpe.START, clip_bpe.END) == (49406, 49407)
+    assert len(tokenizer._numbers) + 2 == byte_pairs.SIZE == 49408
+    assert (byte_pairs.START, byte_pairs.END) == (49406, 49407)
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,9 @@ def test_known_tokens(tokenizer, text, tokens):
 
 def test_texts_are_cleaned_before_they_are_cut(tokenizer):
     messy = "It\u2019s  &amp;amp; \ufb01ne\n\uff12 CAFE\u0301"
-    assert clip_bpe.clean_text(messy) == "it's & fine 2 caf\u00e9"
+    assert byte_pairs.clean_text(messy) == "it's & fine 2 caf\u00e9"
     assert tokenizer.encode([messy]) == tokenizer.encode(["it's & fine 2 caf\u00e9"])
-    assert list(clip_bpe.split_words("don't!!'s 42nd \u00bd x\u0301")) == [
+    assert list(byte_pairs.split_words("don't!!'s 42nd \u00bd x\u0301")) == [
         "don",
         "'t",
         "!!'",

@@ -86,7 +86,7 @@ def test_vectors_become_features(tmp_path):
 
 
 def test_the_two_encoders_of_cmc_are_joined(tmp_path):
-    from antipodes.encoders.colour import rgb_to_lab
+    from antipodes.encoders.encoder import rgb_to_lab
 
     parts = {"l": create("resnet8-slim", in_channels=1).eval(), "ab": create("resnet8-slim", in_channels=2).eval()}
     for name, part in parts.items():

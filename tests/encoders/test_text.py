@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from antipodes.encoders import clip_bpe, create
+from antipodes.encoders import byte_pairs, create
 from antipodes.encoders.packages import find_packaged
 
 CAPTIONS = [
@@ -146,11 +146,11 @@ def test_quick_gelu_is_another_network():
 
 
 def test_clips_vocabulary_is_read_from_its_package(monkeypatch):
-    if find_packaged(clip_bpe.PACKAGES, clip_bpe.FILE) is None:
+    if find_packaged(byte_pairs.PACKAGES, byte_pairs.FILE) is None:
         pytest.skip("the package with CLIP's byte pairs is absent")
     encoder = create("text-transformer", byte_pairs="clip", width=16, layers=1, heads=1)
     assert encoder.tokenize(["a photo of a cat"]).tolist() == [[49406, 320, 1125, 539, 320, 2368, 49407]]
-    monkeypatch.setattr(clip_bpe, "PACKAGES", ("no-such-package",))
+    monkeypatch.setattr(byte_pairs, "PACKAGES", ("no-such-package",))
     without = create("text-transformer", byte_pairs="clip", width=16, layers=1, heads=1)
     with pytest.raises(ValueError, match=r"CLIP's byte pairs .* pip install '\.\[open_clip\]'"):
         without.fit_tokenizer(CAPTIONS)

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from antipodes import GloFND, InfoNCE
 from antipodes.candidates import MemoryBank
-from antipodes.encoders.colour import rgb_to_lab
+from antipodes.encoders.encoder import rgb_to_lab
 from antipodes.methods import CMC, Batch
 from tests.methods.calls import built
 from tests.methods.tiny import DIM, N, Training, batch, lab

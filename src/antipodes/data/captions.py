@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from antipodes.data.archives import is_archive, unpacked
 from antipodes.data.caption_tables import CaptionSplit, find_tables, read_captions
+from antipodes.data.folder import NamedFiles, list_images
 from antipodes.data.image_files import Decoding, ImageFiles, Rows
 from antipodes.data.image_opening import Source
-from antipodes.data.listing import NamedFiles, list_images
 from antipodes.files import DataError
 from antipodes.plain_text import printable
 

@@ -1,12 +1,29 @@
-"""Turns image files and image-like objects into square uint8 RGB, without torch, so that workers start fast."""
+"""Image files and image-like objects turned into square uint8 RGB, without torch; many of them in worker processes.
 
+Workers end when the process that started them does, however that ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
 import hashlib
-from collections.abc import Sequence
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import chain
+from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
+from rich.console import Console
+from rich.progress import Progress
 
 from antipodes.data.image_opening import (
     HEIC,
@@ -149,3 +166,64 @@ def to_pillow(image: Any) -> Image.Image:
             f"got {type(image).__name__} of shape {array.shape} {array.dtype}"
         )
     return Image.fromarray(array)
+
+
+_PER_TASK = 64  # images that a worker process decodes at a time; fewer than that are decoded in this process
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
+
+Decode = Callable[[list[Source]], list[Decoded]]
+
+
+def decode_in_workers(decode: Decode, sources: list[Source], workers: int | None) -> Iterator[Decoded]:
+    """Decode images in their order, in worker processes when there are enough of them, with a progress bar.
+
+    Args:
+        decode: decodes some of them.
+        sources: the images.
+        workers: processes; None is one per available core, and 0 or 1 decodes in this process.
+
+    Raises:
+        MemoryError: if a worker process was killed.
+    """
+    tasks = [sources[i : i + _PER_TASK] for i in range(0, len(sources), _PER_TASK)]
+    count = min(cores() if workers is None else workers, len(tasks))
+    shown = Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True)
+    with shown:
+        done = map(decode, tasks) if count < 2 else _parallel(decode, tasks, count)
+        yield from chain.from_iterable(shown.track(done, len(tasks), description="decoding images"))
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _parallel(decode: Decode, tasks: list[list[Source]], count: int) -> Iterator[list[Decoded]]:
+    pool = ProcessPoolExecutor(count, initializer=_start_worker)
+    try:
+        yield from pool.map(decode, tasks)
+    except BrokenProcessPool as error:
+        raise MemoryError("a process that decodes images was killed: give fewer workers") from error
+    except BaseException:  # interrupted, say: do not wait for what the workers still do
+        for process in list((pool._processes or {}).values()):  # public only from Python 3.14 on
+            process.kill()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start_worker() -> None:
+    """Leave signals to the parent, and end with it, however it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of the parent: for other systems, and for a parent that ended before it could be asked for."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

@@ -8,8 +8,8 @@ from typing import Any
 from antipodes.data.archives import is_archive, unpacked
 from antipodes.data.caption_tables import IMAGE_COLUMNS
 from antipodes.data.dataset import Classes, DataError, Split, check_split
+from antipodes.data.folder import NamedFiles, list_images, natural
 from antipodes.data.image_files import Decoding, ImageFiles, Listed
-from antipodes.data.listing import NamedFiles, list_images, natural
 from antipodes.data.on_disk import LABEL_COLUMNS, LABEL_TABLES
 from antipodes.plain_text import printable
 from antipodes.tables import column_values, find_column, has_column, read_table, unused_columns

@@ -9,8 +9,8 @@ import numpy as np
 
 from antipodes.data.archives import unpacked
 from antipodes.data.dataset import Split, limited
+from antipodes.data.folder import natural
 from antipodes.data.image_files import Listed
-from antipodes.data.listing import natural
 from antipodes.data.named_arrays import Place
 from antipodes.files import DataError
 from antipodes.tables import read_json, read_table

@@ -18,8 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antipodes.data.decode import decode_source, decode_sources, shorter_side
-from antipodes.data.decoding_pool import decode_in_workers
+from antipodes.data.decode import decode_in_workers, decode_source, decode_sources, shorter_side
 from antipodes.data.image_opening import Source
 from antipodes.data.pixel_cache import Entry, PixelCache, PixelFile
 from antipodes.files import DataError

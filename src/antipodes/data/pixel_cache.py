@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from antipodes.data.decode import pixel_digest
-from antipodes.data.decoding_pool import cores
+from antipodes.data.decode import cores, pixel_digest
 from antipodes.data.download import cache_root
 from antipodes.data.image_opening import readers
 from antipodes.files import locked, private_file, private_folder, replacing

@@ -27,9 +27,9 @@ import torch
 from antipodes.data.archives import safe_name, unmarked_end
 from antipodes.data.decode import EXTENSIONS
 from antipodes.data.download import cache_root
+from antipodes.data.folder import natural
 from antipodes.data.image_files import Decoding, ImageFiles, Rows
 from antipodes.data.image_opening import MOST_BYTES, Source
-from antipodes.data.listing import natural
 from antipodes.files import DataError, private_file, private_folder, replacing
 from antipodes.plain_text import printable
 

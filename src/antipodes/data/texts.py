@@ -15,8 +15,8 @@ from antipodes.data.caption_tables import CaptionSplit
 from antipodes.data.columns import Modality, Raw
 from antipodes.data.dataset import Classes, Samples, check_rows, choose_classes, limited
 from antipodes.data.describe import group_equal
+from antipodes.data.folder import natural
 from antipodes.data.judgements import Judgements
-from antipodes.data.listing import natural
 from antipodes.data.pictures import row_keys
 from antipodes.data.text_tables import TextColumns, TextRows, text_splits
 from antipodes.files import DataError

@@ -274,7 +274,7 @@ def split_colours(images: Tensor, colours: Sequence[str]) -> list[Tensor]:
     """
     if all(colour == "rgb" for colour in colours):
         return [images] * len(colours)
-    from antipodes.encoders.colour import rgb_to_lab
+    from antipodes.encoders.encoder import rgb_to_lab
 
     lab = rgb_to_lab(images)  # one conversion for all encoders
     return [{"rgb": images, "l": lab[:, :1], "ab": lab[:, 1:]}[colour] for colour in colours]

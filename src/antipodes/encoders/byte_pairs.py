@@ -1,16 +1,23 @@
-"""CLIP's byte-pair tokenizer (Radford et al. 2021), from the merges that the package ``open_clip_torch`` carries.
+"""Byte pairs: CLIP's own list (Radford et al. 2021), and pairs that are learned from a run's texts.
+
+CLIP's merges come from the package ``open_clip_torch``. Its tokenizer does this:
 
 1. A text is cleaned and put in lower case.
 2. It is cut into words, single digits and runs of other signs.
 3. Inside each of these, the pair of pieces that comes first in the list of merges is joined, until no pair is left.
+
+Learned pairs need the package ``tokenizers``.
 """
+
+from __future__ import annotations
 
 import gzip
 import html
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 from antipodes.encoders.packages import find_packaged, require_packaged
 
@@ -141,3 +148,69 @@ def _letters() -> dict[int, str]:
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
+
+
+def import_tokenizers() -> Any:
+    """Import the package `import_tokenizers`, or name the extra of antipodes that installs it.
+
+    Raises:
+        ValueError: it is not installed.
+    """
+    try:
+        import tokenizers as package
+    except ImportError as error:
+        raise ValueError(
+            "this text encoder needs the package tokenizers, which is not installed: pip install '.[text]'"
+        ) from error
+    return package
+
+
+def train_bpe(texts: Iterable[str], size: int) -> bytes:
+    """Learn at most `size` byte pairs from texts in lower case; the same texts give the same bytes (JSON).
+
+    All 256 bytes are included, so every text can be tokenized.
+
+    Raises:
+        ValueError: size is below 256, or there is no text.
+    """
+    if size < 256:
+        raise ValueError(f"a vocabulary of byte pairs has at least 256 entries, the bytes themselves, got {size}")
+    package = import_tokenizers()
+    tokenizer = package.Tokenizer(package.models.BPE())
+    tokenizer.normalizer = package.normalizers.Sequence([package.normalizers.NFC(), package.normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    trainer = package.trainers.BpeTrainer(
+        vocab_size=size, initial_alphabet=package.pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    seen = 0
+
+    def counted() -> Iterable[str]:
+        nonlocal seen
+        for text in texts:
+            seen += 1
+            yield text
+
+    tokenizer.train_from_iterator(counted(), trainer)
+    if seen == 0:
+        raise ValueError("a vocabulary cannot be learned from no texts: give the captions of the training data")
+    return str(tokenizer.to_str()).encode()
+
+
+class TrainedTokenizer:
+    """Tokenizer: a start token, the byte pairs of the text, cut to a maximum length, and an end token.
+
+    Args:
+        vocabulary: the bytes that `train_bpe` returned.
+        start: number of the start token.
+        end: number of the end token.
+        max_length: largest number of tokens, start and end included.
+    """
+
+    def __init__(self, vocabulary: bytes, start: int, end: int, max_length: int) -> None:
+        self._tokenizer: Any = import_tokenizers().Tokenizer.from_str(vocabulary.decode())
+        self.start, self.end, self.room = start, end, max_length - 2
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of every text, without padding."""
+        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [[self.start, *encoding.ids[: self.room], self.end] for encoding in found]
