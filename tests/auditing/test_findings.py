@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +9,19 @@ import torch
 from antipodes.auditing.audited import AuditedData
 from antipodes.auditing.background import measure_background
 from antipodes.auditing.embeddings import Vectors
-from antipodes.auditing.findings import EXACT, FALSE_NEGATIVE, NEAR, OTHER_CLASS, OUTLIER, AuditOptions, audit_vectors
+from antipodes.auditing.findings import (
+    EXACT,
+    FALSE_NEGATIVE,
+    NEAR,
+    OTHER_CLASS,
+    OUTLIER,
+    AuditOptions,
+    Findings,
+    audit_vectors,
+)
 from antipodes.auditing.groups import join, listed_pairs, pairs_within
-from antipodes.auditing.summary import summarise
+from antipodes.auditing.keep import keep_table
+from antipodes.auditing.summary import numbers_of
 
 
 def named(vectors: np.ndarray, labels: np.ndarray | None = None) -> Vectors:
@@ -18,6 +30,11 @@ def named(vectors: np.ndarray, labels: np.ndarray | None = None) -> Vectors:
 
 def data(vectors: Vectors) -> AuditedData:
     return AuditedData(vectors=vectors, encoder="given")
+
+
+def summarise(audited: AuditedData, findings: Findings, batch_size: int) -> dict[str, Any]:
+    keep = keep_table(audited, findings)
+    return {number.name: number.value for number in numbers_of(audited, findings, keep, batch_size)}
 
 
 def strangers(n: int = 200, width: int = 64, collapse: float = 0.0) -> np.ndarray:

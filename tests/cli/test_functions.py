@@ -94,8 +94,8 @@ def test_vectors_are_audited_as_the_command_does(tmp_path: Path) -> None:
     vectors[7] = vectors[3]
     found = antipodes.audit(vectors)
     exact = found.pairs["kind"] == "exact duplicate"
-    assert found.pairs["row_a"][exact].tolist() == [3]
-    assert found.pairs["row_b"][exact].tolist() == [7]
+    assert found.pairs["row"][exact].tolist() == [3]
+    assert found.pairs["other"][exact].tolist() == [7]
     assert found.groups["group"][[3, 7]].tolist() == [0, 0]
     assert list(tmp_path.iterdir()) == []
     np.savez(tmp_path / "x.npz", embeddings=vectors)
@@ -115,7 +115,7 @@ def test_photos_are_audited_and_embedded_from_memory_and_from_paths(photos: list
         return torch.stack([torch.from_numpy(np.asarray(each.resize((4, 4)))).flatten().float() for each in images])
 
     audited = antipodes.audit(photos, encoder=mean_colours)
-    near = {(a, b) for a, b, kind in zip(*(audited.pairs[n] for n in ("row_a", "row_b", "kind")), strict=True)}
+    near = {(a, b) for a, b, kind in zip(*(audited.pairs[n] for n in ("row", "other", "kind")), strict=True)}
     assert (2, 5) in near
     paths = []
     for number, photo in enumerate(photos):
@@ -144,7 +144,7 @@ def test_vectors_go_through_an_encoder_of_vectors() -> None:
 
 @pytest.mark.parametrize(
     ("data", "sentence"),
-    [(["a text", "another"], "texts"), ([], "empty"), ([3, 4], "data must be a list"), ("no/such/place", "no/such")],
+    [(["a text", 3], "list of texts"), ([], "empty"), ([3, 4], "data must be a list"), ("no/such/place", "no/such")],
 )
 def test_what_cannot_be_audited_is_refused_in_one_sentence(data: Any, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=sentence) as refused:

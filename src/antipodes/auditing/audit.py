@@ -1,15 +1,15 @@
-"""`antipodes.audit`: which samples of photos, of vectors or of a run are the same thing.
+"""`antipodes.audit`: which samples of photos, texts, pairs or vectors are the same thing, and what to do about it.
 
-1. The data is embedded, unless it is vectors already: photos by a pretrained encoder, a run's data by its own.
-2. `findings.audit_vectors` finds duplicates, likely false negatives, outliers and samples like another class. Where
-   there are photos, their pixels decide about near duplicates.
-3. The answer is an `Audit`: three tables and a summary, which `save` writes with a page that shows the pairs.
+1. The data is opened and embedded (`opening`), unless it is vectors already.
+2. The kind of data searches for pairs and for samples that stand out (`AuditedData.search`).
+3. What a person has decided about pairs is applied (`decisions`).
+4. The answer is an `Audit`: tables and numbers, which `save` writes with a page for looking at pairs and deciding.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,35 +17,42 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from antipodes.auditing.audited import AuditedData
-from antipodes.auditing.audited_photos import audited_photos, photos_with_vectors
-from antipodes.auditing.embeddings import FORMATS, Vectors, checked, read_embeddings
-from antipodes.auditing.files import photos_of_files, photos_of_list
-from antipodes.auditing.findings import AuditOptions, Findings, audit_vectors
-from antipodes.auditing.photos import open_photos, photos_of
-from antipodes.auditing.summary import (
-    GROUPS,
-    PAIRS,
-    SAMPLES,
-    SUMMARY,
-    Columns,
-    is_finding,
-    summarise,
-    tables_of,
-    write_findings,
+from antipodes.auditing.decisions import (
+    Calibration,
+    Decision,
+    Rows,
+    apply_decisions,
+    calibrate,
+    merged,
+    read_decisions,
+    write_decisions,
 )
-from antipodes.auditing.vectors import Encode, open_encoder
+from antipodes.auditing.findings import AuditOptions, Findings
+from antipodes.auditing.keep import CopyAs, copy_kept, keep_table, skipped_columns
+from antipodes.auditing.opening import Kind, Request, open_audited
+from antipodes.auditing.summary import (
+    DECISIONS,
+    FILES,
+    GROUPS,
+    KEEP_TABLE,
+    PAIRS,
+    REPORT,
+    SAMPLES,
+    SKIPPED,
+    Columns,
+    Number,
+    is_finding,
+    numbers_of,
+    tables_of,
+    write_tables,
+)
 from antipodes.files import is_marked, refuse_foreign
 from antipodes.pages.page import Page, require_jinja
 from antipodes.progress import progress_bar
 from antipodes.tables import require_pyarrow
 from antipodes.threads import check_workers
-
-REPORT = "report.html"
-FILES = (PAIRS, GROUPS, SAMPLES, SUMMARY, REPORT)
-"""What `Audit.save` writes into a folder."""
 
 
 @dataclass(frozen=True)
@@ -53,32 +60,43 @@ class Audit:
     """What an audit found, as tables by column.
 
     Args:
-        pairs: `path_a`, `path_b`, `similarity`, `threshold`, `kind`, `row_a`, `row_b`, and labels where there are any:
-            a line for every two samples that are or may be the same thing, by kind, then the most similar first.
-        groups: `row`, `path` and `group` of every training sample; a negative group is a sample alone. `Known` and
-            `Known.read` take it.
-        samples: `row`, `path`, `kind`, `score`, `bound`: outliers, and samples like another class.
-        summary: the audit in numbers.
+        pairs: a line for every two samples that are or may be the same thing, by kind, then the most similar first:
+            `path_a`, `path_b`, `similarity`, `threshold`, `kind`, `row` and `other` (-1 where not trained on),
+            `decision`, `found_as`; texts, labels (`two_labels`) and splits (`leak`) where there are any.
+        groups: `row`, `path` and `group` of every training sample; a negative group is a sample alone. `Known` takes
+            it, as it takes `pairs`.
+        samples: `row`, `path`, `kind`, `score`, `bound`, `reason`: samples that stand out.
+        keep: `path`, `action` (keep or leave out), `why`, `represented_by` and `group` of every sample.
+        summary: the audit in numbers, by name.
+        numbers: the same with their units, and the list that has what was counted.
         data: what was audited.
         findings: the same pairs and samples as objects.
-        shown: pairs of each kind that the page shows with their photos.
+        decisions: what was decided about pairs.
+        calibration: the bound that the decisions led to, if asked for.
+        shown: pairs of each kind that the page shows.
     """
 
     pairs: dict[str, NDArray[Any]]
     groups: dict[str, NDArray[Any]]
     samples: dict[str, NDArray[Any]]
+    keep: dict[str, NDArray[Any]]
     summary: dict[str, Any]
+    numbers: tuple[Number, ...] = field(repr=False)
     data: AuditedData = field(repr=False)
     findings: Findings = field(repr=False)
+    decisions: tuple[Decision, ...] = field(default=(), repr=False)
+    calibration: Calibration | None = None
     shown: int = field(default=200, repr=False)
 
     @cached_property
     def page(self) -> Page:
-        """The page of the audit, with photos where there are any."""
+        """The page of the audit, with photos or texts where there are any."""
         return self._page(progress=False)
 
     def save(self, path: str | Path, *, force: bool = False, progress: bool = False) -> None:
-        """Write pairs.parquet, groups.parquet, samples.parquet, summary.json and report.html.
+        """Write the tables (pairs, groups and samples.parquet, keep and skipped.csv), summary.json and report.html.
+
+        Decisions, if there are any, are written to decisions.json, where the next audit into this folder finds them.
 
         Args:
             path: the folder; it is made if it does not exist.
@@ -90,23 +108,54 @@ class Audit:
         """
         folder = check_folder(path, force)
         folder.mkdir(parents=True, exist_ok=True)
-        write_findings(folder, self.pairs, self.groups, self.samples, self.summary)
+        tables: dict[str, Columns] = {PAIRS: self.pairs, GROUPS: self.groups, SAMPLES: self.samples}
+        tables |= {KEEP_TABLE: self.keep, SKIPPED: skipped_columns(self.data.skipped)}
+        names = {number.name for number in self.numbers}
+        facts = {name: value for name, value in self.summary.items() if name not in names}
+        if self.decisions:
+            write_decisions(folder / DECISIONS, self.decisions)
+        write_tables(folder, tables, facts, list(self.numbers))
         page = self._page(progress=True) if progress else self.page
         page.save(folder / REPORT)
+
+    def copy(self, folder: str | Path, *, copy_as: CopyAs = "link", progress: bool = False) -> int:
+        """Link or copy what is kept into a new folder, or one that an earlier call made; nothing is deleted.
+
+        Photos keep their folders; texts become one file, kept.jsonl.
+
+        Args:
+            folder: new, empty, or of an earlier call.
+            copy_as: `link` makes hard links where the disk can, `copy` copies.
+            progress: show on standard error how far it is.
+
+        Returns:
+            How many samples are in the folder.
+
+        Raises:
+            ValueError: if the folder holds other files, or samples are not files.
+        """
+        with progress_bar("copying", shown=progress) as told:
+            return copy_kept(self.data, self.keep, folder, copy_as, told)[0]
 
     def _page(self, progress: bool) -> Page:
         from antipodes.auditing.page import audit_page
 
-        title = str(self.summary["subject"])
         with progress_bar("page", shown=progress) as told:
-            return audit_page(title, self.data, self.findings, self.summary, self.shown, told)
+            return audit_page(self, told)
 
 
 def audit(
     data: Any,
     *,
     encoder: Any = None,
+    against: Any = None,
     out: str | Path | None = None,
+    kind: Kind | None = None,
+    columns: Sequence[str] | None = None,
+    label: str | None = None,
+    tower: str | None = None,
+    decisions: str | Path | Sequence[Decision] | None = None,
+    calibrate: float | None = None,
     options: AuditOptions | Mapping[str, Any] | None = None,
     batch_size: int = 256,
     limit: int | None = None,
@@ -115,20 +164,32 @@ def audit(
     progress: bool = False,
     force: bool = False,
 ) -> Audit:
-    """Find out which samples are the same thing: duplicates, likely false negatives, outliers.
+    """Find out which samples are the same thing: duplicates, likely false negatives, leaks; and samples that stand out.
 
     Args:
-        data: what to audit: the path of a folder of photos, of a file of vectors (.npz, .npy, .parquet) or of a run;
-            the name of a dataset; vectors (n, D), an array or a tensor; a list of paths or of Pillow images.
-        encoder: what embeds photos: a run folder or the name of an encoder (`patches` needs no weights), or a function
-            from a list of Pillow images to vectors (b, F). By default the pretrained EfficientNet-Lite0, or for a run
-            its own encoder.
-        out: folder for the answer, as `Audit.save` writes it; nothing is written if not given.
+        data: what to audit: the path of a folder of photos or of photos with captions, of texts or pairs of texts
+            (.txt, .csv, .tsv, .jsonl, .parquet, a dataset saved by Hugging Face), of a file of vectors (.npz, .npy,
+            .parquet) or of a run; the name of a dataset; vectors (n, D); a list of texts, of paths or of Pillow images;
+            a mapping with columns `text`, or `query` and `document`.
+        encoder: what embeds it: a run folder, the name of an encoder (`patches` for photos and `ngrams` for texts need
+            no weights), a sentence-transformers model or folder, or a function of a list of images or texts; of texts
+            also their vectors (n, F), of pairs those of both sides. By default EfficientNet-Lite0 or MiniLM, or for a
+            run its own encoder.
+        against: other data of the same kind, such as a test set: what is in both is a leak.
+        out: folder for the answer, as `Audit.save` writes it; nothing is written if not given. Decisions of an earlier
+            audit in this folder are applied.
+        kind: `photos`, `texts`, `pairs` or `vectors`, for data that could be several.
+        columns: the column of texts in a table, or the two of pairs.
+        label: the column of labels in a table of texts.
+        tower: which encoder of a run that has several.
+        decisions: the file that the page of an earlier audit saved, or its content.
+        calibrate: the precision of likely false negatives that is asked for, such as 0.9: a bound that reaches it is
+            estimated from at least 30 decided pairs and applied.
         options: what to look for (`AuditOptions`, or a mapping of its fields).
         batch_size: the batch of training for which the summary counts the pairs pushed apart.
-        limit: audit only so many photos.
+        limit: audit only so many photos or rows.
         workers: threads that decode photos.
-        shown: pairs of each kind with photos on the page.
+        shown: pairs of each kind on the page.
         progress: show on standard error how far the work is.
         force: replace files in `out` that are not an earlier audit.
 
@@ -146,16 +207,56 @@ def audit(
     check_workers(workers)
     if out is not None:
         check_folder(out, force)
-    audited = _open(data, encoder, limit, workers, progress)
-    findings = _search(audited, options, progress)
-    subject = str(data) if isinstance(data, str | Path) else f"{len(audited)} samples"
-    summary: dict[str, Any] = {"subject": subject, "encoder": audited.encoder}
-    summary |= summarise(audited, findings, batch_size)
-    pairs, groups, samples = (_arrays(table) for table in tables_of(audited, findings))
-    found = Audit(pairs, groups, samples, summary, audited, findings, shown)
+    decided = _decisions(decisions, out)
+    audited = open_audited(data, against, Request(encoder, tower, kind, columns, label, limit, workers, progress))
+    findings = audited.search(options, progress)
+    if decided:
+        findings = apply_decisions(findings, decided, Rows(len(audited), audited.key))
+    calibration = None
+    if calibrate is not None:
+        findings, calibration = _calibrated(findings, calibrate)
+    name = str(data) if isinstance(data, str | Path) else f"{len(audited)} {audited.unit}s"
+    found = _answer(audited, findings, name, batch_size, tuple(decided), calibration, shown)
     if out is not None:
         found.save(out, force=force, progress=progress)
     return found
+
+
+def _calibrated(findings: Findings, target: float) -> tuple[Findings, Calibration]:
+    return calibrate(findings, target)  # under another name than the argument of `audit`
+
+
+def _decisions(given: str | Path | Sequence[Decision] | None, out: str | Path | None) -> list[Decision]:
+    """Earlier decisions in the folder of the answer, and those that are given, which count more."""
+    earlier = None if out is None else Path(out) / DECISIONS
+    kept = read_decisions(earlier) if earlier is not None and earlier.is_file() and is_marked(earlier) else []
+    if given is None:
+        return kept
+    later = read_decisions(given) if isinstance(given, str | Path) else list(given)
+    return merged(kept, later)
+
+
+def _answer(
+    data: AuditedData,
+    findings: Findings,
+    name: str,
+    batch_size: int,
+    decisions: tuple[Decision, ...],
+    calibration: Calibration | None,
+    shown: int,
+) -> Audit:
+    """The tables and numbers of what was found."""
+    pairs, groups, samples = (_arrays(table) for table in tables_of(data, findings))
+    keep = _arrays(keep_table(data, findings))
+    numbers = numbers_of(data, findings, keep, batch_size)
+    summary: dict[str, Any] = {"subject": name, "encoder": data.encoder}
+    summary |= {"dimensions": int(data.vectors.embeddings.shape[1]), "batch size": min(batch_size, len(data))}
+    if calibration is not None:
+        summary |= {"calibrated bound": round(calibration.bound, 4)}
+        summary |= {"estimated precision": round(calibration.precision, 4)}
+        summary |= {"90 % interval of it": f"{calibration.low:.3f} to {calibration.high:.3f}"}
+    summary |= {number.name: number.value for number in numbers}
+    return Audit(pairs, groups, samples, keep, summary, tuple(numbers), data, findings, decisions, calibration, shown)
 
 
 def check_folder(out: str | Path, force: bool = False) -> Path:
@@ -176,74 +277,8 @@ def check_folder(out: str | Path, force: bool = False) -> Path:
     if not os.access(folder if folder.exists() else folder.absolute().parent, os.W_OK):
         raise ValueError(f"--out {folder} cannot be written to")
     for name in FILES:
-        refuse_foreign(folder / name, "--out", is_marked if name == REPORT else is_finding, force)
+        refuse_foreign(folder / name, "--out", is_finding, force)
     return folder
-
-
-def _open(data: Any, encoder: Any, limit: int | None, workers: int, progress: bool) -> AuditedData:
-    """Read vectors, or embed the photos of a folder, a dataset, a run or a list."""
-    if isinstance(data, np.ndarray | Tensor):
-        array = data.detach().cpu().numpy() if isinstance(data, Tensor) else data
-        vectors = checked(array, "data")
-        names = tuple(f"row {row}" for row in range(len(vectors)))
-        return AuditedData(vectors=Vectors(vectors, names), encoder="given vectors")
-    if isinstance(data, Vectors):
-        return _of_vectors(data, data.encoder or "given vectors", workers)
-    name = str(data)
-    if not isinstance(data, str | Path):
-        if not len(data) or isinstance(data[0], str):
-            raise ValueError(
-                "data is an empty list: give photos or vectors"
-                if not len(data)
-                else "data is a list of texts: embed them first (antipodes.embed), and audit the vectors"
-            )
-        photos = photos_of_list(data)
-    elif Path(name).suffix in FORMATS and not Path(name).is_dir():
-        return _of_vectors(read_embeddings(name), f"embeddings of {Path(name).name}", workers)
-    elif (Path(name) / "config.yaml").is_file():
-        from antipodes.auditing.runs import data_of_run, with_learned_thresholds
-
-        if encoder is None and (learned := with_learned_thresholds(name, progress)) is not None:
-            return learned
-        photos, encoder = photos_of(data_of_run(name)), encoder or name
-    else:
-        photos = open_photos(name, limit)
-    if len(photos) < 2:
-        raise ValueError(f"{name} has {len(photos)} image(s): an audit compares at least two")
-    return audited_photos(photos, encoder_of(encoder), workers, progress)
-
-
-def _of_vectors(vectors: Vectors, encoder: str, workers: int) -> AuditedData:
-    """Vectors, with their photos if their paths are files that still exist."""
-    photos = photos_of_files(vectors.paths)
-    if photos is None:
-        return AuditedData(vectors=vectors, encoder=encoder)
-    return photos_with_vectors(photos, vectors, encoder, workers)
-
-
-def encoder_of(encoder: Any) -> tuple[str, Encode]:
-    """An encoder of photos and its name: one that is given as a function, or by a run folder or a name."""
-    if callable(encoder):
-        return str(getattr(encoder, "name", type(encoder).__name__)), encoder
-    return open_encoder(None if encoder is None else str(encoder))
-
-
-def _search(data: AuditedData, options: AuditOptions, shown: bool) -> Findings:
-    """Search for pairs and samples: among the vectors, and as the kind of data does."""
-    with progress_bar("proposals", shown=shown) as progress:
-        proposed = data.proposals(progress)
-    with progress_bar("neighbours", shown=shown) as progress:
-        findings = audit_vectors(
-            data.vectors,
-            options,
-            copies=data.copies(),
-            verify=(lambda first, second: data.agree(first, second, progress)) if data.is_verified else None,
-            proposed=proposed,
-            thresholds=data.thresholds,
-            progress=progress,
-        )
-    with progress_bar("samples", shown=shown) as progress:
-        return findings.joined(data.pairs(findings), data.notices(progress))
 
 
 def _arrays(table: Columns) -> dict[str, NDArray[Any]]:

@@ -11,7 +11,7 @@ that stand out, groups, tables, page. It asks the data where the kinds differ:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -20,9 +20,18 @@ from PIL import Image
 from torch import Tensor
 
 from antipodes.auditing.embeddings import Vectors
-from antipodes.auditing.findings import Findings, Notice, Pair
+from antipodes.auditing.findings import (
+    EXACT,
+    FALSE_NEGATIVE,
+    NEAR,
+    OUTLIER,
+    AuditOptions,
+    Findings,
+    Notice,
+    audit_vectors,
+)
 from antipodes.auditing.groups import equal_rows
-from antipodes.progress import Progress
+from antipodes.progress import Progress, progress_bar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +48,8 @@ class AuditedData:
     """
 
     unit: ClassVar[str] = "vector"
+    pair_kinds: ClassVar[tuple[str, ...]] = (EXACT, NEAR, FALSE_NEGATIVE)
+    notice_kinds: ClassVar[tuple[str, ...]] = (OUTLIER,)
 
     vectors: Vectors
     encoder: str
@@ -71,9 +82,27 @@ class AuditedData:
         """Whether the samples of pairs are near duplicates, (p,)."""
         raise NotImplementedError
 
-    def pairs(self, findings: Findings) -> Sequence[Pair]:
-        """Further pairs of the kinds that only this data has."""
-        return ()
+    def search(self, options: AuditOptions, shown: bool) -> Findings:
+        """Find pairs and samples: among the vectors, and by what the kind of data knows.
+
+        Args:
+            options: what to look for.
+            shown: whether progress is shown.
+        """
+        with progress_bar("proposals", shown=shown) as progress:
+            proposed = self.proposals(progress)
+        with progress_bar("neighbours", shown=shown) as progress:
+            findings = audit_vectors(
+                self.vectors,
+                options,
+                copies=self.copies(),
+                verify=(lambda first, second: self.agree(first, second, progress)) if self.is_verified else None,
+                proposed=proposed,
+                thresholds=self.thresholds,
+                progress=progress,
+            )
+        with progress_bar("samples", shown=shown) as progress:
+            return replace(findings, notices=(*findings.notices, *self.notices(progress)))
 
     def notices(self, progress: Progress) -> Sequence[Notice]:
         """Samples with a fault of their own."""
@@ -98,3 +127,7 @@ class AuditedData:
     def text(self, row: int) -> str:
         """The text of a sample, empty if it has none."""
         return ""
+
+    def fields(self, row: int) -> dict[str, str]:
+        """The parts of a sample's text by the names of their columns."""
+        return {"text": self.text(row)}

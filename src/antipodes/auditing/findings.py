@@ -13,7 +13,7 @@ In plain terms:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ from antipodes.progress import Progress
 EXACT, NEAR, FALSE_NEGATIVE = "exact duplicate", "near duplicate", "false negative"
 OUTLIER, OTHER_CLASS = "outlier", "other class"
 KINDS = (EXACT, NEAR, FALSE_NEGATIVE)
+DUPLICATES = frozenset((EXACT, NEAR, "same by review"))
+"""The kinds of pairs that are the same thing."""
 _FEW = 50  # samples whose neighbours' pixels are all looked at: so few say little about what is close
 _ROBUST = 1.4826  # the median absolute deviation of a normal distribution, times this, is its standard deviation
 
@@ -39,24 +41,51 @@ Verify = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.bool_]]
 
 @dataclass(frozen=True)
 class Pair:
-    """Two samples, a before b, with their similarity and the threshold that it exceeds."""
+    """Two samples with their similarity and the threshold that it exceeds.
+
+    Args:
+        a: row of the first.
+        b: row of the other.
+        similarity: cosine of their vectors.
+        threshold: that the similarity exceeds.
+        kind: what the pair is.
+        decision: what a person decided: `same`, `different` or `skip`; empty if nothing.
+        found_as: the kind before the decision changed it.
+    """
 
     a: int
     b: int
     similarity: float
     threshold: float
     kind: str
+    decision: str = ""
+    found_as: str = ""
+
+    @property
+    def found(self) -> str:
+        """The kind as the audit found it."""
+        return self.found_as or self.kind
 
 
 @dataclass(frozen=True)
 class Notice:
-    """A sample that stands out: its score, the bound that the score passed, and for `other class` that class."""
+    """A sample that stands out.
+
+    Args:
+        row: of the sample.
+        kind: why it stands out, such as `outlier`.
+        score: what was measured.
+        bound: what the score passed.
+        suggestion: for `other class` that class, for kinds of pairs another row.
+        reason: the score in words.
+    """
 
     row: int
     kind: str
     score: float
     bound: float
     suggestion: int = -1
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,16 +97,16 @@ class Findings:
         notices: by kind, then the most striking first.
         groups: (n,) int64, negative = alone.
         exact_search: whether the neighbours are exact.
+        linked: the kinds of pairs that make groups.
+        links: further pairs of rows that make groups and are not listed.
     """
 
     pairs: tuple[Pair, ...]
     notices: tuple[Notice, ...]
     groups: NDArray[np.int64]
     exact_search: bool = True
-
-    def joined(self, pairs: Sequence[Pair], notices: Sequence[Notice]) -> Findings:
-        """The findings with further pairs, which join no groups, and further samples."""
-        return replace(self, pairs=(*self.pairs, *pairs), notices=(*self.notices, *notices))
+    linked: frozenset[str] = frozenset((EXACT, NEAR))
+    links: tuple[tuple[int, int], ...] = ()
 
     def count(self, kind: str) -> int:
         """How many pairs or samples of a kind there are."""
@@ -92,8 +121,10 @@ class AuditOptions:
         k: neighbours of every sample that are looked at.
         alpha: share of the others above a sample's threshold, as GloFND learns it; if not given the threshold is the
             similarity that about one of all pairs of unrelated samples would exceed.
-        duplicate: closeness from which two samples are near duplicates: 0 is like a stranger, 1 the same. With
-            pictures the pixels decide, and this is not used.
+        duplicate: closeness from which two samples are near duplicates: 0 is like a stranger, 1 the same. Of
+            photos the pixels decide, of texts the words, and this is not used.
+        margin: of pairs of queries and documents: another document is suspected to be a false negative if its
+            similarity to the query exceeds s+ - margin |s+|, where s+ is that of the query's own document.
         group_false_negatives: put likely false negatives into groups too, not only duplicates.
         seed: of the random samples that make the background.
     """
@@ -101,6 +132,7 @@ class AuditOptions:
     k: int = 10
     alpha: float | None = None
     duplicate: float = 0.9
+    margin: float = 0.05
     group_false_negatives: bool = False
     seed: int = 0
 
@@ -147,7 +179,7 @@ def audit_vectors(
     if proposed is not None:
         edges = _with_proposals(edges, proposed, matrix)
     copied = join(len(matrix), equal_rows(vectors.embeddings) if copies is None else copies)
-    found = [Pair(a, b, _similarity(matrix, a, b), 1.0, EXACT) for a, b in listed_pairs(copied)]
+    found = [Pair(a, b, similarity_of(matrix, a, b), 1.0, EXACT) for a, b in listed_pairs(copied)]
     found += _near(edges, background, options.duplicate, torch.from_numpy(copied), candidate, verify)
     taken = {(pair.a, pair.b) for pair in found}
     same = join(len(matrix), taken)
@@ -158,7 +190,7 @@ def audit_vectors(
     if vectors.labels is not None:
         notices += _other_classes(neighbours, vectors.labels)
     found.sort(key=lambda pair: (KINDS.index(pair.kind), -pair.similarity, pair.a, pair.b))
-    return Findings(tuple(found), tuple(notices), groups, neighbours.exact)
+    return Findings(tuple(found), tuple(notices), groups, neighbours.exact, frozenset(kinds))
 
 
 @dataclass(frozen=True)
@@ -253,7 +285,8 @@ def _pairs(edges: _Edges, chosen: Tensor, bar: Tensor, kind: str) -> list[Pair]:
     return [Pair(a, b, similarity, threshold, kind) for (a, b), similarity, threshold in numbers]
 
 
-def _similarity(vectors: Tensor, a: int, b: int) -> float:
+def similarity_of(vectors: Tensor, a: int, b: int) -> float:
+    """The cosine of two rows of vectors."""
     return float(torch.cosine_similarity(vectors[a], vectors[b], dim=0).clamp(-1, 1))
 
 

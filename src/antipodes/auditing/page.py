@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,28 +19,22 @@ from antipodes.pages.page import Card, Facts, Gallery, Map, Page, Picture, Secti
 from antipodes.pages.picture_store import PictureStore
 from antipodes.pages.plane import choose, map_of
 
+if TYPE_CHECKING:
+    from antipodes.auditing.audit import Audit
+
 MAPPED = 1000
 LISTED = 2000
 
 
-def audit_page(
-    title: str,
-    data: AuditedData,
-    findings: Findings,
-    summary: dict[str, Any],
-    shown: int = 200,
-    progress: Callable[[int, int], None] | None = None,
-) -> Page:
+def audit_page(found: Audit, progress: Callable[[int, int], None] | None = None) -> Page:
     """The page of an audit: its numbers, its pairs and samples with their pictures, a map, and the pairs as a table.
 
     Args:
-        title: what was audited.
-        data: what was audited.
-        findings: what was found.
-        summary: in numbers.
-        shown: pairs of each kind that are shown with pictures.
+        found: the audit.
         progress: called with (cards done, cards in all).
     """
+    data, findings, summary, shown = found.data, found.findings, found.summary, found.shown
+    title = str(summary["subject"])
     picture_store = PictureStore()
     vectors = replace(data.vectors, paths=tuple(short_paths(data.vectors.paths)))
     summary = {name: path_ends([value])[0] if name == "subject" else value for name, value in summary.items()}
