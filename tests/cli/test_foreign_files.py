@@ -43,7 +43,15 @@ CALLS = {
         ["audit", "VECTORS", "--out", "OUT/audit"],
         [
             f"audit/{name}"
-            for name in ("pairs.parquet", "groups.parquet", "samples.parquet", "summary.json", "report.html")
+            for name in (
+                "pairs.parquet",
+                "groups.parquet",
+                "samples.parquet",
+                "keep.csv",
+                "skipped.csv",
+                "summary.json",
+                "report.html",
+            )
         ],
     ),
     "compare": (["compare", "RUN", "RUN2", "--anyway", "--picture", "OUT/a.png"], ["a.png"]),

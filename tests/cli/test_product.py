@@ -153,19 +153,14 @@ def test_audit_of_embeddings(archive: Path) -> None:
     assert code == 0, errors
     assert "near duplicate pairs" in text
     pairs = parquet.read_table(out / "pairs.parquet").to_pylist()
-    assert {(pair["row_a"], pair["row_b"]) for pair in pairs if pair["kind"] == "near duplicate"} == {
+    assert {(pair["row"], pair["other"]) for pair in pairs if pair["kind"] == "near duplicate"} == {
         (0, 1),
         (2, 3),
         (4, 5),
         (6, 7),
     }
-    assert sorted(file.name for file in out.iterdir()) == [
-        "groups.parquet",
-        "pairs.parquet",
-        "report.html",
-        "samples.parquet",
-        "summary.json",
-    ]
+    names = ["groups.parquet", "keep.csv", "pairs.parquet", "report.html", "samples.parquet", "skipped.csv"]
+    assert sorted(file.name for file in out.iterdir()) == [*names, "summary.json"]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from torch import Tensor
 from antipodes.auditing.audited import AuditedData
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.findings import OUTLIER, Notice
-from antipodes.auditing.text_overlap import SHARE, WordOverlap, normalise, propose_texts
+from antipodes.auditing.text_overlap import SHARE, WordOverlap, normalise, propose_texts, words_of
 from antipodes.auditing.text_vectors import open_text_encoder
 from antipodes.progress import Progress, progress_bar
 
@@ -79,8 +79,8 @@ class AuditedTexts(AuditedData):
         return [*damaged_texts(self.texts), *odd_lengths(self.texts)]
 
     def rank(self, row: int) -> tuple[float, ...]:
-        """The longest text represents a group, and of equal ones the first."""
-        return (float(len(self.texts[row].strip())),)
+        """The text of the most words represents a group, and of equal ones the first."""
+        return (float(len(words_of(self.texts[row]))),)
 
     def key(self, row: int) -> str:
         """The digest of the text: rows of a file move when lines are added."""

@@ -3,7 +3,7 @@
 Of a group of duplicates one sample represents the others:
 
 1. one of the second split, if the group has any there: a test set stays whole, its copies leave the training data;
-2. the largest, then the sharpest photo; the longest text (`AuditedData.rank`);
+2. the largest, then the sharpest photo; the text of the most words (`AuditedData.rank`);
 3. the first.
 """
 

@@ -17,17 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antipodes.auditing.audited import AuditedData
-from antipodes.auditing.audited_pairs import AuditedPairs
 from antipodes.auditing.audited_photos import audited_photos, photos_with_vectors
-from antipodes.auditing.audited_texts import audited_texts
 from antipodes.auditing.embeddings import FORMATS, Vectors, checked, read_embeddings
 from antipodes.auditing.files import photos_of_files, photos_of_list
 from antipodes.auditing.photos import SIZE, Photos, photos_of
-from antipodes.auditing.text_vectors import open_text_encoder
 from antipodes.auditing.vectors import Encode, embed_photos, open_encoder
 from antipodes.data import Folder, Samples, open_dataset
 from antipodes.encoders.loading import is_open_clip, load
-from antipodes.pages.paths import path_ends
+from antipodes.pages.page import path_ends
 from antipodes.progress import progress_bar
 from antipodes.tables import read_names
 
@@ -401,6 +398,9 @@ def _embedded(opened: Opened, request: Request, data: Any) -> AuditedData:
         if photos is None or splits:
             return AuditedData(vectors=opened, encoder=opened.encoder, splits=splits)
         return photos_with_vectors(photos, opened, opened.encoder, request.workers)
+    from antipodes.auditing.audited_pairs import AuditedPairs  # only for texts: an audit of photos starts without
+    from antipodes.auditing.audited_texts import audited_texts
+
     labels, classes = _joined_labels([opened.labels]) if opened.labels is not None else (None, None)
     if opened.documents is None:
         return audited_texts(
@@ -456,6 +456,8 @@ def _embedded_pairs(opened: TextRows, request: Request) -> tuple[str, NDArray[np
             return str(encoder), queries, second.embed(list(opened.documents), 64, progress).numpy()
         if opened.photos is not None:
             raise ValueError("pairs of images and captions need an encoder of both: --encoder of a run of clip")
+        from antipodes.auditing.text_vectors import open_text_encoder
+
         name, encode = open_text_encoder(encoder, request.tower)
         vectors = encode([*opened.texts, *opened.documents], progress)
     return name, vectors[: len(opened)], vectors[len(opened) :]

@@ -177,7 +177,7 @@ class WordOverlap:
         """Whether one of two words is the other with a typing error: words that several texts have are words."""
         if min(self.counts[a], self.counts[b]) > 2 or any(map(str.isdigit, a + b)):
             return False
-        if _without_accents(a) == _without_accents(b):
+        if _without_accents(a).replace("'", "") == _without_accents(b).replace("'", ""):
             return True
         shorter = min(len(a), len(b))
         return shorter >= 4 and edits(a, b, 2) <= (2 if shorter >= 8 else 1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from antipodes.negatives.dataset_neighbours import match_partners
-from antipodes.negatives.known_file import read_knowledge, whole_groups
+from antipodes.negatives.known_file import knowledge_of, read_knowledge, whole_groups
 from antipodes.negatives.known_pairs import PairTable, make_table, spread
 from antipodes.negatives.policy import Needs, Policy
 from antipodes.pairs import Group, Pairs, Rule
@@ -27,11 +27,12 @@ class Known(Policy):
 
     Args:
         groups: (n,) the group of every row, whole numbers or names; a negative or missing one is alone. Or a file for
-            `Known.read`.
+            `Known.read`, or columns such as `antipodes.audit(...).groups` or `.pairs`.
         pairs: (L, 2) pairs of rows.
         num_samples: Size of the dataset, where neither says it; rows beyond `groups` are alone.
         weights: (L,) numbers in [0, 1], how much each of the pairs is pulled, where the positive is pulled by 1. They
             have a meaning with the treatments that pull: `attract` and `refine`.
+        kinds: Of an audit's pairs, the kinds that count, such as `false negative`; duplicates if not given.
 
     Example:
         >>> policy = Known([0, 0, -1, 1, 1])
@@ -54,12 +55,16 @@ class Known(Policy):
         pairs: Tensor | Any | None = None,
         num_samples: int | None = None,
         weights: Tensor | Any | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
         num_samples = None if num_samples is None else sample_count(num_samples)
         self.table = None
-        if isinstance(groups, (str, Path)):
-            known = read_knowledge(Path(groups), num_samples)
+        if isinstance(groups, (str, Path, Mapping)):
+            if isinstance(groups, Mapping):
+                known = knowledge_of(groups, kinds)
+            else:
+                known = read_knowledge(Path(groups), num_samples, kinds=kinds)
             if known.table is not None:
                 if pairs is not None:
                     raise ValueError(f"{groups} lists queries and documents by identity: leave pairs of rows out")
@@ -109,13 +114,20 @@ class Known(Policy):
         return cls._of_table(make_table(queries, documents, closure))
 
     @classmethod
-    def read(cls, path: str | Path, num_samples: int | None = None, closure: bool = False) -> Known:
+    def read(
+        cls,
+        path: str | Path,
+        num_samples: int | None = None,
+        closure: bool = False,
+        kinds: Sequence[str] | None = None,
+    ) -> Known:
         """Read what is known from a file; its columns decide what it says.
 
         | columns | meaning |
         |---|---|
         | `row`, `group` (or `group` alone, in the order of rows) | groups of rows |
         | `row`, `other`, perhaps `weight` | pairs of rows, and how much each is pulled |
+        | `row`, `other` and `kind` | an audit's pairs: duplicates, or what `kinds` says |
         | `query-id`, `query_id`, `query` or `user` with `corpus-id`, `document` or `item`, perhaps `score` | pairs by
           identity, as in `from_pairs`; only those with a score above 0 |
         | TREC's four columns without a header | the same: query, iteration, document, relevance |
@@ -128,13 +140,14 @@ class Known(Policy):
                 tensor of groups saved by torch (`.pt`).
             num_samples: Size of the dataset, for files that name rows; by default up to the last row that is named.
             closure: For pairs by identity: see `from_pairs`.
+            kinds: Of an audit's pairs, the kinds that count, such as `false negative`; duplicates if not given.
 
         Raises:
             ValueError: if the file cannot be read, has other columns, names rows that there are not, or gives one row
                 two groups.
         """
         if not closure:
-            return cls(path, num_samples=num_samples)
+            return cls(path, num_samples=num_samples, kinds=kinds)
         known = read_knowledge(Path(path), num_samples, closure)
         if known.table is None:
             raise ValueError(f"{path} lists rows, and closure joins queries and documents: leave it out")

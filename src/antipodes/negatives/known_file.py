@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ QUERIES = ("query-id", "query_id", "query", "user-id", "user_id", "user")
 DOCUMENTS = ("corpus-id", "corpus_id", "document-id", "document_id", "document", "item-id", "item_id", "item")
 """Names of the columns that identify queries and documents; the first that a file has counts."""
 
-COLUMNS = ("row", "group", "other", "weight", "path", *QUERIES, *DOCUMENTS, "score")
+COLUMNS = ("row", "group", "other", "weight", "kind", "path", "path_a", "path_b", *QUERIES, *DOCUMENTS, "score")
 """The columns that have a meaning."""
 
 LARGEST = np.iinfo(np.int64).max
@@ -86,6 +86,8 @@ SPARSE = 100
 # 007 is a name, 7.0 is how a table writes 7 next to missing numbers, and what is far beyond int64 is a name
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,30})(\.0{0,30})?")
 _COUNTED = re.compile(r"0|[1-9][0-9]{0,18}")  # an identity: 007 and 7 differ
+DUPLICATE_KINDS = ("exact duplicate", "near duplicate", "same by review")
+"""The kinds of an audit's pairs that are the same thing; others may be."""
 _MISSING = ("", "nan", "none", "null", "<na>")
 
 
@@ -100,25 +102,63 @@ class Knowledge(NamedTuple):
     table: PairTable | None = None
 
 
-def read_knowledge(path: Path, num_samples: int | None = None, closure: bool = False) -> Knowledge:
+def read_knowledge(
+    path: Path, num_samples: int | None = None, closure: bool = False, kinds: Sequence[str] | None = None
+) -> Knowledge:
     """Read groups or pairs from a table, a file of relevance judgements, arrays, or a saved tensor.
 
     Args:
         path: The file.
         num_samples: Rows of the dataset, if they are known.
         closure: Join pairs of queries and documents to connected components.
+        kinds: Of an audit's pairs, the kinds that count; duplicates if not given.
 
     Raises:
         ValueError: if it cannot be read, has other columns, or says what cannot be.
     """
     columns = read_columns(path)
     try:
-        return _knowledge(columns, path, num_samples, closure)
+        return _knowledge(columns, path, num_samples, closure, kinds)
     except (ValueError, TypeError, OverflowError) as error:
         raise error if str(path) in str(error) else ValueError(f"{path}: {error}") from error
 
 
-def _knowledge(columns: dict[str, np.ndarray], path: Path, num_samples: int | None, closure: bool) -> Knowledge:
+def knowledge_of(columns: Mapping[str, Any], kinds: Sequence[str] | None = None) -> Knowledge:
+    """What columns in memory say, such as the tables `groups` and `pairs` of `antipodes.audit`.
+
+    Raises:
+        ValueError: if they say nothing about rows, or what cannot be.
+    """
+    known = {
+        name: column_array(columns[name]) for name in ("row", "group", "other", "weight", "kind") if name in columns
+    }
+    if "group" not in known and not {"row", "other"} <= set(known):
+        raise ValueError(
+            f"groups must have columns row and group, or row and other, got {', '.join(columns) or 'none'}"
+        )
+    return _knowledge(known, Path("groups"), None, False, kinds)
+
+
+def counted_pairs(columns: Mapping[str, np.ndarray], kinds: Sequence[str] | None = None) -> np.ndarray:
+    """Which lines of an audit's pairs count (L,): duplicates, or the given kinds; all lines of a table without kinds.
+
+    Raises:
+        ValueError: if `kinds` are given and the table has no column of kinds.
+    """
+    if "kind" not in columns:
+        if kinds is not None:
+            raise ValueError("kinds were given, and the file has no column kind: only pairs of an audit have it")
+        return np.ones(len(columns["row"]), dtype=np.bool_)
+    return np.isin(columns["kind"].astype(str), list(kinds or DUPLICATE_KINDS))
+
+
+def _knowledge(
+    columns: dict[str, np.ndarray],
+    path: Path,
+    num_samples: int | None,
+    closure: bool,
+    kinds: Sequence[str] | None,
+) -> Knowledge:
     """What the columns of a file say."""
     lengths = {len(values) if values.ndim else 0 for values in columns.values()}
     if len(lengths) > 1:
@@ -129,6 +169,12 @@ def _knowledge(columns: dict[str, np.ndarray], path: Path, num_samples: int | No
             return Knowledge(groups)
         return Knowledge(_by_row(_rows(columns["row"], "row", path, num_samples), groups, path))
     if "row" in columns and "other" in columns:
+        if "kind" in columns or kinds is not None:
+            counted = counted_pairs(columns, kinds)
+            columns = {name: values[counted] for name, values in columns.items()}
+            if "kind" in columns:  # row -1 is a sample of another split, which is not trained on
+                trained = np.all([columns[name].astype(np.int64) >= 0 for name in ("row", "other")], axis=0)
+                columns = {name: values[trained] for name, values in columns.items()}
         pairs = torch.stack([_rows(columns[name], name, path, num_samples) for name in ("row", "other")], dim=1)
         return Knowledge(None, pairs, _weights(columns["weight"], path) if "weight" in columns else None)
     listed = listed_columns(columns, path)

@@ -29,7 +29,7 @@ from antipodes.data import Samples
 from antipodes.data.image_files import ImageFiles
 from antipodes.methods import Method
 from antipodes.negatives import Known
-from antipodes.negatives.known_file import read_columns
+from antipodes.negatives.known_file import counted_pairs, read_columns
 from antipodes.state import ByRow
 
 
@@ -212,6 +212,8 @@ def place_groups(spec: Spec, data: Samples) -> Spec:
     if not Path(groups).is_file():
         return spec  # `Known` raises
     columns = read_columns(Path(groups))
+    if {"row", "other", "path_a", "path_b"} <= set(columns):
+        return _with_known(spec, _placed_pairs(given, columns, data))
     if "path" not in columns or "group" not in columns:
         return spec
     of_rows = Known.read(groups).groups  # raises if the file is invalid
@@ -229,6 +231,23 @@ def place_groups(spec: Spec, data: Samples) -> Spec:
     placed = torch.full((len(data),), -1)
     placed[known] = of_rows[rows[found[known]]]
     return _with_known(spec, {**given, "groups": placed})
+
+
+def _placed_pairs(given: Spec, columns: Mapping[str, Any], data: ImageFiles | Captions) -> Spec:
+    """The options of `known` with the pairs of an audit's pairs.parquet as rows of the data, found by their paths."""
+    counted = counted_pairs(columns, given.get("kinds"))
+    names = [[str(path) for path in columns[side][counted].tolist()] for side in ("path_a", "path_b")]
+    listed = list(dict.fromkeys([*names[0], *names[1]]))
+    found = match_paths(listed, [_as_written(path) for path in data.paths], data.base).tolist()
+    row_of = {listed[place]: row for row, place in enumerate(found) if place >= 0}
+    pairs = [(row_of[a], row_of[b]) for a, b in zip(*names, strict=True) if a in row_of and b in row_of]
+    if listed and not pairs:
+        raise ValueError(
+            f"{given['groups']} describes other samples than {data.base} has: none of its {len(names[0])} pairs is in "
+            f"it, by their paths, such as {listed[0]}; audit this data again"
+        )
+    rest = {name: value for name, value in given.items() if name not in ("groups", "kinds")}
+    return {**rest, "pairs": torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2), "num_samples": len(data)}
 
 
 def without_groups(spec: Spec, count: int) -> Spec:
