@@ -298,7 +298,7 @@ def _captions(dataset: Samples, name: str, with_images: bool) -> TextRows:
     images = Captions(dataset.path, split, rows="image", size=SIZE)
     texts = tuple(str(each) for each in rows.inputs(torch.arange(len(rows)))["text"])
     photos = photos_of(images, name).training()
-    of_image = np.asarray(rows.row_images)
+    of_image = rows.image_ids(torch.arange(len(rows))).numpy()
     counted: dict[int, int] = {}
     names = []
     for image in of_image.tolist():

@@ -233,7 +233,7 @@ def place_groups(spec: Spec, data: Samples) -> Spec:
     return _with_known(spec, {**given, "groups": placed})
 
 
-def _placed_pairs(given: Spec, columns: Mapping[str, Any], data: ImageFiles | Captions) -> Spec:
+def _placed_pairs(given: Spec, columns: Mapping[str, Any], data: ImageFiles) -> Spec:
     """The options of `known` with the pairs of an audit's pairs.parquet as rows of the data, found by their paths."""
     counted = counted_pairs(columns, given.get("kinds"))
     names = [[str(path) for path in columns[side][counted].tolist()] for side in ("path_a", "path_b")]
