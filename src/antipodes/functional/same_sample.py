@@ -66,6 +66,21 @@ class SameSample:
             return self.different.sum(1).long()
         return self.filled.sum() - self.count
 
+    def exclude(self, similarities: Tensor, rows: slice) -> Tensor:
+        """Set the similarities (b, C) of the pairs that never count, of the anchors in these rows, to -inf, in place.
+
+        On a CPU the few pairs are listed. A device would have to wait for the length of that list, so that it compares
+        the ids of all pairs instead.
+        """
+        if on_host(similarities):
+            similarities[self.pairs(rows)] = -torch.inf
+            return similarities
+        return similarities.masked_fill_(~self._block(rows), -torch.inf)
+
+    def _block(self, rows: slice) -> Tensor:
+        """(b, C) of booleans: whether the pairs of these anchors count."""
+        return (self.anchor_ids[rows, None] != self.candidate_ids) & self.filled
+
     def blank(self, numbers: Tensor) -> Tensor:
         """Set what a matrix (A, C) holds for pairs of one sample and for empty slots to zero; for few pairs."""
         if not self.halves:
@@ -231,7 +246,7 @@ class Excluded(SameSample):
 
     def _block(self, rows: slice) -> Tensor:
         """(b, C) of booleans: whether the pairs of these anchors count."""
-        counts = (self.anchor_ids[rows, None] != self.candidate_ids) & self.filled
+        counts = super()._block(rows)
         for anchors, candidates in self.further:
             counts &= anchors[rows, None] != candidates
         if self.owners is not None:

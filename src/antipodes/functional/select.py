@@ -27,7 +27,7 @@ from torch import Tensor
 
 from antipodes.functional.rule import Bounds, Ranks, Rule
 from antipodes.functional.same_sample import SameSample
-from antipodes.functional.tensors import NotFinite
+from antipodes.functional.tensors import NotFinite, on_host
 
 SLACK = 1e-6
 """A product such as 0.46 * 100 may come out as 45.99999999999999. What misses a whole number by no more than this is
@@ -56,7 +56,8 @@ def whole_above(share: float | Tensor, count: Tensor) -> Tensor:
     return (share * count.double() - SLACK).ceil().long()
 
 
-ROWS, CELLS = 64, 2**17  # a block has so many rows, and more while it has fewer cells
+ROWS, CELLS = 64, 2**17  # a block has so many rows, and more while it has fewer cells, which stay in a CPU's cache
+DEVICE_CELLS = 2**27  # on other devices every block costs launches and a read-back: few blocks, of up to 0.5 GB
 
 
 class RowBlocks:
@@ -132,23 +133,32 @@ class RowBlocks:
         if len(self.candidates) == 0:
             return
         width = len(self.candidates)
-        height = min(max(ROWS, CELLS // width), len(self.anchors))
+        cells = CELLS if on_host(self.anchors) else DEVICE_CELLS
+        height = min(max(ROWS, cells // width), len(self.anchors))
         buffer = self.anchors.new_empty(height * width)
         for start in range(0, len(self.anchors), max(height, 1)):
             rows = slice(start, min(start + height, len(self.anchors)))
             similarities = buffer[: (rows.stop - start) * width].view(-1, width)
             torch.mm(self.anchors[rows], self.candidates.T, out=similarities)
-            similarities[self.same_sample.pairs(rows)] = -torch.inf
-            yield rows, similarities
+            yield rows, self.same_sample.exclude(similarities, rows)
 
     def places(self, first: Tensor, last: Tensor) -> Tensor:
-        """Where the ranks [first, last) of every anchor end and begin, (A, 2) as `edges` takes it; 0, 0 if nowhere."""
+        """Where the ranks [first, last) of every anchor end and begin; 0, 0 if nowhere.
+
+        Args:
+            first: (A,) or (A, R).
+            last: likewise.
+
+        Returns:
+            (A, 2) or (A, R, 2).
+        """
         if bool((first < 0).any()):
             raise ValueError(f"first must not be negative, got {int(first.min())}: rank 0 is the most similar")
-        last = last.minimum(self.count)
+        count = self.count if first.ndim == 1 else self.count[:, None]
+        last = last.minimum(count)
         # nothing is below the last allowed rank: all columns, so that the row need not be partitioned there
-        places = torch.stack([last.masked_fill(last == self.count, len(self.candidates)), first], dim=1)
-        return places.masked_fill_((first >= last)[:, None], 0)
+        places = torch.stack([last.masked_fill(last == count, len(self.candidates)), first], dim=-1)
+        return places.masked_fill_((first >= last)[..., None], 0)
 
     def original(self, columns: Tensor) -> Tensor:
         """Columns of the kept candidates as columns of all candidates; -1 stays."""
@@ -214,8 +224,14 @@ def band_by_rank(
 
 def band(blocks: RowBlocks, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
     """What `band_by_rank` returns, of candidates that are known already and ranks (A,)."""
+    low, high = bands(blocks, first[:, None], last[:, None])
+    return low[:, 0], high[:, 0]
+
+
+def bands(blocks: RowBlocks, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    """The bounds of several bands of ranks [first, last), (A, R) each, by one walk over the similarities."""
     places = blocks.places(first, last)
-    low = blocks.anchors.new_full((len(places),), torch.inf)
+    low = blocks.anchors.new_full(first.shape, torch.inf)
     high = -low
     for rows, similarities in blocks.blocks():
         low[rows], high[rows] = bounds(similarities, places[rows])
@@ -295,13 +311,21 @@ def within(similarities: Tensor, places: Tensor) -> Tensor:
 
 
 def bounds(similarities: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Bounds (low, high) between which the ranks of `RowBlocks.places` lie; the rows are reordered as in `edges`."""
-    above, below = edges(similarities, places)
+    """Return bounds (low, high), (A, R) each, between which the ranks of `RowBlocks.places` (A, R, 2) lie.
+
+    The rows of the similarities (A, C) are reordered as in `edges`, which takes the places of a row in falling order.
+    """
+    if places.shape[1] == 1:  # the two places of one band fall already
+        above, below = (each[:, None] for each in edges(similarities, places[:, 0]))
+    else:
+        falling, order = places.flatten(1).sort(dim=1, descending=True)
+        back = order.argsort(1)
+        above, below = (each.gather(1, back).view(places.shape) for each in edges(similarities, falling))
     middle = (above + below) / 2
     # between neighbouring floats there is no middle: then the bound is the similarity inside the band
-    low = torch.where(middle[:, 0] > below[:, 0], middle[:, 0], above[:, 0])
-    high = torch.where(middle[:, 1] < above[:, 1], middle[:, 1], below[:, 1])
-    last, first = places.unbind(1)
+    low = torch.where(middle[..., 0] > below[..., 0], middle[..., 0], above[..., 0])
+    high = torch.where(middle[..., 1] < above[..., 1], middle[..., 1], below[..., 1])
+    last, first = places.unbind(-1)
     low.masked_fill_(last == similarities.shape[1], -torch.inf)
     high.masked_fill_(first == 0, torch.inf)
     return low, high.masked_fill_(last == 0, -torch.inf)
@@ -325,16 +349,19 @@ def _edges_by_partition(similarities: Tensor, ranks: Tensor) -> tuple[Tensor, Te
     alike = bool((ranks == ranks[:1]).all())  # rows of the same ranks are partitioned by one call: no loop for a batch
     for rows in [slice(None)] if alike else [slice(i, i + 1) for i in range(len(values))]:
         block = values[rows]
+        known: int | None = None  # the rank to the left
         for j, rank in enumerate(ranks[rows][0].tolist()):
             split = block.shape[1] - rank
-            if rank and split:
+            if rank == known:
+                above[rows, j], below[rows, j] = above[rows, j - 1], below[rows, j - 1]
+            elif rank and split:
                 partition(block, split)  # one scalar at a time: a tuple of places takes numpy's slow path
                 above[rows, j], below[rows, j] = block[:, split], block[:, :split].max(axis=1)
             elif rank:
                 above[rows, j] = block.min(axis=1)
             elif split:
                 below[rows, j] = block.max(axis=1)
-            block = block[:, split:]
+            block, known = block[:, split:], rank
     return torch.from_numpy(above), torch.from_numpy(below)
 
 
@@ -380,17 +407,16 @@ def bounded(
     """
     if not any(rule.ranks for rule in rules):
         return tuple(rules)
-    spaces: dict[str, RowBlocks] = {}
-    result = []
-    for rule in rules:
-        for ranks in rule.ranks:
-            if ranks.space == "guide" and guide is None:
-                raise ValueError("a rule ranks by the guide's space: give guide=(anchor_guides, candidate_guides)")
-            if ranks.space not in spaces:
-                vectors = guide if ranks.space == "guide" and guide is not None else (anchors, candidates)
-                spaces[ranks.space] = RowBlocks(*vectors, anchor_ids, candidate_ids, same_sample)
-            blocks = spaces[ranks.space]
-            low, high = band(blocks, *checked(ranks, blocks))
-            rule = rule & (Rule(low=low, high=high) if ranks.space == "own" else Rule(guide=Bounds(low, high)))
-        result.append(replace(rule, ranks=()))
+    result = [replace(rule, ranks=()) for rule in rules]
+    for space, vectors in (("own", (anchors, candidates)), ("guide", guide)):
+        asked = [(place, ranks) for place, rule in enumerate(rules) for ranks in rule.ranks if ranks.space == space]
+        if not asked:
+            continue
+        if vectors is None:
+            raise ValueError("a rule ranks by the guide's space: give guide=(anchor_guides, candidate_guides)")
+        blocks = RowBlocks(*vectors, anchor_ids, candidate_ids, same_sample)
+        first, last = zip(*(checked(ranks, blocks) for _, ranks in asked), strict=True)
+        lows, highs = bands(blocks, torch.stack(first, 1), torch.stack(last, 1))
+        for (place, _), low, high in zip(asked, lows.unbind(1), highs.unbind(1), strict=True):
+            result[place] &= Rule(low=low, high=high) if space == "own" else Rule(guide=Bounds(low, high))
     return tuple(result)
