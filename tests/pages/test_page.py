@@ -7,7 +7,7 @@ import pytest
 
 from antipodes.pages.page import Card, Curves, Facts, Gallery, Map, Page, Picture, Point, Table, render
 from antipodes.pages.picture_store import PictureStore, data_uri
-from antipodes.reporting.curves import draw
+from antipodes.reporting.drawings import draw
 from tests.auditing.scenes import scene
 from tests.pages.browser import opened
 

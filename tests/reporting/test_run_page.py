@@ -7,12 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from antipodes.reporting.report import _curves
+from antipodes.reporting.report import _curves, _lines
 from antipodes.runs.records import epoch_lines
 from tests.auditing.scenes import scene
 from tests.cli.command import here, refused
 from tests.pages.browser import opened
 
+CLIPPED = """[...document.querySelectorAll("svg")].flatMap((svg) => {
+  const box = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll("text")].filter((text) => {
+    const { left, right, width } = text.getBoundingClientRect();
+    return width && (left < box.left - 0.5 || right > box.right + 0.5);
+  }).map((text) => text.textContent);
+})"""
+"""The labels of drawings that stick out of them."""
 KINDS = ("bridges", "harbours", "meadows")
 
 
@@ -45,12 +53,23 @@ def test_a_report_of_two_runs(runs: list[Path], tmp_path: Path) -> None:
     code, text, errors = here("report", *runs, "--out", out, "--json", "--shown", 10)
     assert code == 0, errors
     titles = json.loads(text)["sections"]
-    assert titles[:4] == ["Runs", "Data", "Scores", "Scores over seeds"]
-    assert {"Curves", "Map of seed0", "Map of seed1"} <= set(titles)
+    flagged = ["Flagged by seed0", "Flagged by seed1"]
+    assert titles[:6] == ["Scores", *flagged, "Map of seed0", "Map of seed1", "Curves"]  # the answer comes first
+    assert titles[6:] == ["More curves", "Every run", "Scores over seeds", "Settings", "Data"]
     with opened(out) as page:
-        body = page.locator("body").inner_text()
-        assert "40.5" in body  # the mean over seeds
-        assert "0.7071" in body
+        scores = page.locator("section.scores")
+        assert scores.locator("tbody tr").all_inner_texts() == [
+            "simclr + glofnd (eliminate), 2 seeds\t40.5 ± 0.7\t30.0 ± 0.0"
+        ]
+        assert scores.locator("svg .value").all_text_contents() == ["40.5 ± 0.7", "30.0 ± 0.0"]
+        assert scores.locator("svg .seed").count() == 4
+        curves = page.locator("section.curves >> figure:visible")
+        assert curves.count() == 5
+        assert page.locator("section:has(h2:text-is('Every run')) table").is_hidden()  # folded until it is asked for
+        page.locator("nav >> text=Every run").click()
+        assert page.locator("section:has(h2:text-is('Every run')) table").is_visible()
+        page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+        assert page.evaluate(CLIPPED) == []
         assert page.locator("svg polyline").count() >= 2
         assert page.locator("canvas").count() == 2
         flagged = page.locator("section.gallery .card:visible")
@@ -76,9 +95,9 @@ def test_what_a_run_without_a_policy_shows(runs: list[Path], tmp_path: Path) -> 
     with opened(out, viewport={"width": 400, "height": 800}) as browser:
         widths = browser.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
         assert widths[0] == widths[1]
-        table = browser.locator("section.table .scroll").first
+        table = browser.locator("section.scores .scroll").first
         assert table.evaluate("element => element.scrollWidth > element.clientWidth")
-        ticks = browser.locator("svg").first.locator("text.tick[text-anchor=middle]").all_text_contents()
+        ticks = browser.locator("section.curves svg").first.locator("text.tick[text-anchor=middle]").all_text_contents()
         assert ticks == ["1", "2", "3"]
 
 
@@ -91,7 +110,8 @@ def test_scores_of_earlier_weights_and_of_other_data_are_marked(runs: list[Path]
     out = tmp_path / "report.html"
     code, text, errors = here("report", *copies, "--samples", 0, "--out", out, "--json")
     assert code == 0, errors
-    assert json.loads(text)["sections"] == ["Runs", "Scores", "Curves"]  # no mean of scores that do not belong together
+    titles = ["Scores", "Curves", "More curves", "Every run", "Settings"]
+    assert json.loads(text)["sections"] == titles  # no mean of scores that do not belong together
     page = out.read_text()
     assert "seed0 †" in page
     assert "seed1 †" not in page
@@ -102,7 +122,7 @@ def test_scores_of_earlier_weights_and_of_other_data_are_marked(runs: list[Path]
 def test_a_quick_report_leaves_the_data_alone(runs: list[Path], tmp_path: Path) -> None:
     code, text, _ = here("report", runs[0], "--samples", 0, "--out", tmp_path / "quick.html", "--json")
     assert code == 0
-    assert json.loads(text)["sections"] == ["Runs", "Scores", "Curves"]
+    assert json.loads(text)["sections"] == ["Scores", "Curves", "More curves", "Every run", "Settings"]
 
 
 def test_wrong_calls_of_report(runs: list[Path], tmp_path: Path) -> None:
@@ -155,7 +175,8 @@ def test_flagged_pairs_of_images_and_texts_show_their_captions(tmp_path: Path) -
     photos.rename(tmp_path / "moved")
     out = tmp_path / "report.html"
     code, text, errors = here("report", run, "--out", out, "--json")
-    assert json.loads(text)["sections"] == ["Runs", "Data", "Curves"]  # the photos are gone, the rest can be shown
+    titles = ["Scores", "Curves", "More curves", "Settings", "Data"]
+    assert json.loads(text)["sections"] == titles  # the photos are gone, the rest can be shown
     code, text, errors = here("report", run, "--data", tmp_path / "moved", "--out", out, "--json", "--shown", 5)
     assert code == 0, errors
     titles = json.loads(text)["sections"]
@@ -193,12 +214,12 @@ def test_a_page_of_many_epochs_is_small_and_needs_little_memory(runs: list[Path]
     assert len(page) < 200_000
     assert f"1 at epoch {count}" in page  # the last
     tracemalloc.start()
-    curves = _curves({"long": epoch_lines(run)})
+    curves = _curves(_lines({"long": epoch_lines(run)}), ["long"])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert curves is not None
+    assert curves
     assert peak < 10_000_000  # a list of all lines takes 30 MB
     heights = [
-        float(point.partition(",")[2]) for point in curves.drawings[0].split('points="')[1].split('"')[0].split()
+        float(point.partition(",")[2]) for point in curves[0].drawings[0].split('points="')[1].split('"')[0].split()
     ]
     assert min(heights) < 60  # the peak at one epoch is still there

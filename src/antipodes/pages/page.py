@@ -14,7 +14,16 @@ from typing import Any, ClassVar
 
 from antipodes.files import MARK, replacing
 
-Cell = str | float | int | None
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean with the standard deviation of what it is the mean of."""
+
+    mean: float
+    deviation: float
+
+
+Cell = str | float | int | Spread | None
 
 
 @dataclass(frozen=True)
@@ -35,17 +44,31 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     note: str = ""
+    folded: bool = False
     template: ClassVar[str] = "table"
 
 
 @dataclass(frozen=True)
+class Scores:
+    """Rows as in a table, and drawings of some columns below them."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    drawings: Sequence[Any]
+    note: str = ""
+    template: ClassVar[str] = "scores"
+
+
+@dataclass(frozen=True)
 class Curves:
-    """Drawings, each an SVG made by `curves.draw`, with a legend of names."""
+    """Drawings, each an SVG with its caption, with a legend of names."""
 
     title: str
     drawings: Sequence[Any]
     legend: Sequence[str]
     note: str = ""
+    folded: bool = False
     template: ClassVar[str] = "curves"
 
 
@@ -71,11 +94,12 @@ class Card:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Cards that can be filtered by kind and by words."""
+    """Cards that can be filtered by kind and by words; `first` of them are shown before more are asked for."""
 
     title: str
     cards: Sequence[Card]
     note: str = ""
+    first: int = 60
     template: ClassVar[str] = "gallery"
 
     @property
@@ -111,7 +135,7 @@ class Map:
         return {"points": points, "groups": list(self.groups)}
 
 
-Section = Facts | Table | Curves | Gallery | Map
+Section = Facts | Table | Scores | Curves | Gallery | Map
 
 
 @dataclass(frozen=True)
@@ -174,6 +198,9 @@ def show(value: Cell) -> str:
         return "-"
     if isinstance(value, bool | str):
         return str(value)
+    if isinstance(value, Spread):
+        digits = 1 if abs(value.mean) >= 1 else 4
+        return f"{value.mean:,.{digits}f} ± {value.deviation:.{digits}f}"
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"

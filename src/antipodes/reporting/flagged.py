@@ -19,7 +19,7 @@ from antipodes.data.dataset import subset
 from antipodes.evaluation.compared import compared_embeddings, judge_frozen
 from antipodes.methods import Method
 from antipodes.negatives.flags import find_flags
-from antipodes.pages.page import Card, Cell, Gallery, Picture, Section, path_ends, short_paths
+from antipodes.pages.page import Card, Cell, Facts, Gallery, Picture, Section, path_ends, short_paths
 from antipodes.pages.picture_store import PictureStore
 from antipodes.pages.plane import choose
 from antipodes.pairs import Pairs
@@ -28,12 +28,15 @@ from antipodes.runs.folder import Run
 from antipodes.runs.opening import open_method
 from antipodes.runs.views import plain_view
 
+SHOWN_FIRST = 9  # cards of a gallery that are shown before more are asked for
+
 
 @dataclass
 class Seen:
-    """Sections of the page, and facts about the data."""
+    """Sections of flagged pairs and of maps, and facts about the data."""
 
-    sections: list[Section] = field(default_factory=list)
+    flagged: list[Section] = field(default_factory=list)
+    maps: list[Section] = field(default_factory=list)
     facts: list[tuple[str, Cell]] = field(default_factory=list)
 
 
@@ -86,9 +89,11 @@ def examine_run(run: Run, name: str, samples: int, shown: int, picture_store: Pi
         if labelled:
             note += f" {100 * sum(labelled) / len(labelled):.0f} % of these have one label."
         if cards:
-            seen.sections.append(Gallery(title.format(run=name), cards, note))
+            seen.flagged.append(Gallery(title.format(run=name), cards, note, SHOWN_FIRST))
+        else:
+            seen.flagged.append(Facts(title.format(run=name), [], f"None among the pairs of {len(rows):,} samples."))
     images = picture_store.add_pixels([(name, int(row)) for row in rows], part.fetch(torch.arange(len(rows))))
-    seen.sections.append(map_of_vectors(f"Map of {name}", vectors, np.arange(len(rows)), images))
+    seen.maps.append(map_of_vectors(f"Map of {name}", vectors, np.arange(len(rows)), images))
     return seen
 
 
@@ -200,4 +205,5 @@ def _card(
     if vectors.labels is not None:
         first, second = vectors.labels[pair.a], vectors.labels[pair.b]
         right = bool(first == second) if first >= 0 and second >= 0 else None
-    return Card("false negative", pictures, round(pair.similarity, 6), text, right)
+    kind = "flagged" if right is None else "right" if right else "wrong"
+    return Card(kind, pictures, round(pair.similarity, 6), text, right)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from antipodes.evaluation.figures import without_empty_precisions
-from antipodes.evaluation.scores import FILE, are_outdated, read_measured, read_scores
 from antipodes.files import is_marked, refuse_foreign
 from antipodes.pages.page import Cell, Curves, Page, Section, Table, path_ends, require_jinja
 from antipodes.pages.picture_store import PictureStore
 from antipodes.progress import progress_bar
-from antipodes.reporting.curves import TITLES, Thinned, draw, title_of
+from antipodes.reporting.drawings import Thinned, draw, importance, title_of
 from antipodes.reporting.flagged import examine_run
+from antipodes.reporting.run_scores import measured_of, score_sections
 from antipodes.runs.folder import Run
 from antipodes.runs.records import epoch_lines
 from antipodes.tables import require_out
@@ -67,6 +65,7 @@ def report(
 
 
 _UNSEEN = ("kind", "step", "epoch")
+MOST_CURVES = 5  # curves that are not folded
 
 
 def run_page(
@@ -76,7 +75,10 @@ def run_page(
     progress: Callable[[int, int], None] | None = None,
     data: str | None = None,
 ) -> Page:
-    """The page of one or several runs.
+    """Return the page of one or several runs.
+
+    It starts with the answer: scores, what was flagged as pictures, and the map of the features. Then come the curves
+    that matter most; the other curves, every number, the settings and facts about the data are folded.
 
     Args:
         folders: of the runs.
@@ -91,28 +93,25 @@ def run_page(
     """
     runs = _named(folders, data)
     configs = {name: run.config for name, run in runs.items()}
-    sections: list[Section] = [_settings(configs)]
-    scores = {name: _scores(run) for name, run in runs.items()}
-    if any(scores.values()):
-        outdated = [name for name, run in runs.items() if scores[name] and are_outdated(run)]
-        measured = {name: str(read_measured(run.folder).get("data", "")) for name, run in runs.items() if scores[name]}
-        sections.append(_score_table(scores, outdated, measured))
-        current = {name: {} if name in outdated else each for name, each in scores.items()}
-        if spread := _spread(current, configs, measured):
-            sections.append(spread)
-    if curves := _curves({name: epoch_lines(run.folder) for name, run in runs.items()}):
-        sections.append(curves)
+    lines = _lines({name: epoch_lines(run.folder) for name, run in runs.items()})
+    trained = {name: points[-1][1] for name, line in lines.get("knn", {}).items() if (points := line.points())}
+    measured = {name: measured_of(run, trained.get(name)) for name, run in runs.items()}
+    scores, folded = score_sections(runs, configs, measured)
     picture_store = PictureStore()
+    galleries: list[Section] = []
+    maps: list[Section] = []
     notes: list[list[Cell]] = []
     for done, (name, run) in enumerate(runs.items()):
         if samples:
             found = examine_run(run, name, samples, shown, picture_store)
-            sections += found.sections
+            galleries += found.flagged
+            maps += found.maps
             notes += [[name, what, value] for what, value in found.facts]
         if progress is not None:
             progress(done + 1, len(runs))
+    sections = [scores, *galleries, *maps, *_curves(lines, list(runs)), *folded, _settings(configs)]
     if notes:
-        sections.insert(1, Table("Data", ["run", "what", "found"], notes))
+        sections.append(Table("Data", ["run", "what", "found"], notes, folded=True))
     title = f"Run {next(iter(runs))}" if len(runs) == 1 else f"{len(runs)} runs"
     return Page(title, ", ".join(runs), sections, picture_store.pictures)
 
@@ -143,7 +142,7 @@ def _settings(configs: Mapping[str, Mapping[str, Any]]) -> Table:
     ]
     columns = [_without_folders([each.get(option) for each in flat.values()]) for option in kept]
     rows: list[list[Cell]] = [[name, *values] for name, *values in zip(flat, *columns, strict=True)]
-    return Table("Runs", ["run", *kept], rows, "The usual options, and all in which the runs differ.")
+    return Table("Settings", ["run", *kept], rows, "The usual options, and all in which the runs differ.", True)
 
 
 def _without_folders(values: list[Cell]) -> list[Cell]:
@@ -163,76 +162,30 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Cell]:
     return found
 
 
-def _scores(run: Run) -> dict[str, float]:
-    """What antipodes evaluate has left, nothing where it was not called."""
-    if not (run.folder / FILE).is_file():
-        return {}
-    try:
-        return read_scores(run.folder)
-    except (json.JSONDecodeError, AttributeError, TypeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{run.folder / FILE} is broken: remove it and run antipodes evaluate again") from error
-
-
-def _score_table(
-    scores: Mapping[str, Mapping[str, float]], outdated: Sequence[str], measured: Mapping[str, str]
-) -> Table:
-    """The scores of every run; what makes some of them another thing is said above them.
-
-    Args:
-        scores: Run -> score -> number.
-        outdated: Runs that were trained on since they were scored.
-        measured: Run -> the data of its scores, empty where it is not known.
-    """
-    names = list(dict.fromkeys(name for each in scores.values() for name in each))
-    rows: list[list[Cell]] = [
-        [run + " †" * (run in outdated), *(each.get(name) for name in names)] for run, each in scores.items()
-    ]
-    missing = [run for run, each in scores.items() if not each]
-    note = "Of antipodes evaluate, in percent unless the name says otherwise."
-    if missing:
-        note += f" Not evaluated yet: {', '.join(missing)}."
-    if outdated:
-        note += " † Of earlier weights: the run was trained on since, antipodes evaluate measures it again."
-    if len({data for data in measured.values() if data}) > 1:
-        told = "; ".join(f"{run}: {data or 'not known'}" for run, data in measured.items())
-        note += f" Measured on different data, so not comparable: {told}."
-    return Table("Scores", ["run", *names], rows, note)
-
-
-def _spread(
-    scores: Mapping[str, Mapping[str, float]], configs: Mapping[str, Mapping[str, Any]], measured: Mapping[str, str]
-) -> Table | None:
-    """Means and spreads over runs that differ only in their seed, scored on one data; None where there are none."""
-    groups: dict[str, list[str]] = {}
-    for run, config in configs.items():
-        same = {name: value for name, value in config.items() if name not in ("seed", "out")}
-        groups.setdefault(json.dumps([same, measured.get(run)], sort_keys=True), []).append(run)
-    rows: list[list[Cell]] = []
-    for members in groups.values():
-        names = list(dict.fromkeys(name for run in members for name in scores[run]))
-        for name in names:
-            values = [scores[run][name] for run in members if name in scores[run]]
-            if len(values) > 1:
-                row = [statistics.mean(values), statistics.stdev(values), min(values), max(values), len(values)]
-                rows.append([", ".join(members), name, *row])
-    if not rows:
-        return None
-    columns = ["runs", "score", "mean", "standard deviation", "least", "most", "seeds"]
-    return Table("Scores over seeds", columns, rows, "Runs that differ only in their seed.")
-
-
-def _curves(epochs: Mapping[str, Iterable[Mapping[str, Any]]]) -> Curves | None:
-    """A drawing for every number that some run has written down at its epochs; lines are read once, one by one."""
-    found: dict[str, dict[str, Thinned]] = {}  # number -> run -> points
+def _lines(epochs: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, dict[str, Thinned]]:
+    """Return number -> run -> line of what the runs logged at their epochs; each file is read once, line by line."""
+    found: dict[str, dict[str, Thinned]] = {}
     for run, lines in epochs.items():
         for line in map(without_empty_precisions, lines):
             place = float(line.get("epoch", line["step"]))
             for number, value in line.items():
                 if number not in _UNSEEN and isinstance(value, int | float):
                     found.setdefault(number, {}).setdefault(run, Thinned()).add(place, float(value))
+    return found
+
+
+def _curves(found: Mapping[str, Mapping[str, Thinned]], runs: Sequence[str]) -> list[Section]:
+    """Return the curves that matter most, and the others folded.
+
+    Args:
+        found: Number -> run -> line, of `_lines`.
+        runs: The names of the runs, in the order of their colours.
+    """
     drawings = []
-    for number in [name for name in TITLES if name in found] + [name for name in found if name not in TITLES]:
-        lines_of = {run: points.points() for run, points in found[number].items()}
+    for number in sorted(found, key=importance):
+        lines_of = {run: line.points() for run, line in found[number].items()}
         if any(value for points in lines_of.values() for _, value in points):  # what is always zero does not apply
-            drawings.append(draw(title_of(number), lines_of, list(epochs)))
-    return Curves("Curves", drawings, list(epochs), "Over epochs.") if drawings else None
+            drawings.append(draw(title_of(number), lines_of, runs))
+    first, rest = drawings[:MOST_CURVES], drawings[MOST_CURVES:]
+    sections: list[Section] = [Curves("Curves", first, runs, "Over epochs.")] if first else []
+    return [*sections, *([Curves("More curves", rest, runs, "Over epochs.", True)] if rest else [])]

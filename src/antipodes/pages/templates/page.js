@@ -1,13 +1,12 @@
 "use strict";
 (() => {
   const pictures = JSON.parse(document.getElementById("pictures").textContent);
-  const STEP = 60;
 
   const wordsOf = (box) => box.value.toLowerCase().split(/\s+/).filter(Boolean);
   const matches = (text, words) => words.every((word) => text.includes(word));
 
   // Tables: a click on a heading sorts, words filter.
-  for (const section of document.querySelectorAll("section.table")) {
+  for (const section of document.querySelectorAll("section.table, section.scores")) {
     const body = section.querySelector("tbody");
     const rows = [...body.rows];
     const texts = new Map(rows.map((row) => [row, row.textContent.toLowerCase()]));
@@ -52,9 +51,18 @@
     filter();
   }
 
+  // Folded sections open when they are linked to.
+  const unfold = () => {
+    const folded = document.getElementById(location.hash.slice(1))?.querySelector(":scope > details");
+    if (folded) folded.open = true;
+  };
+  window.addEventListener("hashchange", unfold);
+  unfold();
+
   // Galleries: by kind and by words, some at a time; a picture is only put in when its card is shown.
   for (const section of document.querySelectorAll("section.gallery")) {
     const holder = section.querySelector(".cards");
+    const STEP = Number(holder.dataset.first);
     const given = [...holder.children];
     const texts = new Map(given.map((card) => [card, (card.textContent + " " +
       [...card.querySelectorAll("figcaption")].map((each) => each.title).join(" ")).toLowerCase()]));

@@ -1,12 +1,16 @@
-"""Curves over epochs as SVG, in the colours of the page, and the titles of the numbers that they show."""
+"""Curves over epochs and bars as SVG, in the colours of the page, and the titles of the numbers that they show."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 WIDTH, HEIGHT = 420, 240
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 28, 30
+RIGHT, TOP, BOTTOM = 16, 8, 30
+LETTER = 6.2  # pixels of a letter of a label, at most
+SHORT = 26  # letters of a name next to a bar
 COLOURS = 8
 BUCKETS = 256  # of a line that is thinned; the drawing is not much wider in pixels
 _LONGEST_BUCKET = 64  # points that a bucket collects before its extremes are looked for
@@ -63,11 +67,57 @@ def _extremes(points: list[Point]) -> list[Point]:
     return [points[place] for place in sorted(kept)]
 
 
-def draw(title: str, lines: Mapping[str, Sequence[tuple[float, float]]], order: Sequence[str]) -> str:
-    """One drawing: a line for each name, coloured by the name's place in `order`; the title is above.
+@dataclass(frozen=True)
+class Bar:
+    """A bar: its name, and a value for every seed; its length is their mean."""
+
+    name: str
+    values: Sequence[float]
+
+
+def draw_bars(title: str, bars: Sequence[Bar]) -> str:
+    """Draw percentages as bars from 0, with a line from the least to the greatest value and a dot for every seed.
 
     Returns:
-        SVG text in which every string is escaped.
+        A caption and SVG text, in which every string is escaped.
+    """
+    from markupsafe import Markup, escape
+
+    names = [bar.name if len(bar.name) <= SHORT else bar.name[: SHORT - 1] + "…" for bar in bars]
+    left = 12 + LETTER * max(map(len, names))
+    room = WIDTH - left - 12 - LETTER * len("100.0 ± 10.0")
+    most = max(max(bar.values) for bar in bars) or 1.0
+    height = 26 * len(bars) + 8
+    parts = [
+        f'<figcaption class="heading">{escape(title)}</figcaption>',
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">',
+    ]
+    for number, (bar, name) in enumerate(zip(bars, names, strict=True)):
+        mean, middle = statistics.mean(bar.values), 26 * number + 17
+        spread = f" ± {statistics.stdev(bar.values):.1f}" if len(bar.values) > 1 else ""
+        end = left + room * mean / most
+        colour = f"c{number % COLOURS}"
+        parts.append(f'<text class="tick" x="{left - 8:.1f}" y="{middle + 4}" text-anchor="end">{escape(name)}')
+        parts.append(f"<title>{escape(bar.name)}</title></text>")
+        parts.append(
+            f'<rect class="bar {colour}" x="{left:.1f}" y="{middle - 8}" width="{end - left:.1f}" height="16"/>'
+        )
+        low, high = (left + room * extreme / most for extreme in (min(bar.values), max(bar.values)))
+        if len(bar.values) > 1:
+            parts.append(f'<line class="spread" x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}"/>')
+            parts += [
+                f'<circle class="seed" cx="{left + room * value / most:.1f}" cy="{middle}" r="2.6"/>'
+                for value in bar.values
+            ]
+        parts.append(f'<text class="value" x="{max(end, high) + 7:.1f}" y="{middle + 4}">{mean:.1f}{spread}</text>')
+    return Markup("".join([*parts, "</svg>"]))
+
+
+def draw(title: str, lines: Mapping[str, Sequence[tuple[float, float]]], order: Sequence[str]) -> str:
+    """Draw a line for each name, coloured by the name's place in `order`; the title is a caption above.
+
+    Returns:
+        A caption and SVG text, in which every string is escaped.
 
     Raises:
         ValueError: if there is no point to draw.
@@ -78,27 +128,29 @@ def draw(title: str, lines: Mapping[str, Sequence[tuple[float, float]]], order: 
     if not points:
         raise ValueError(f"there is nothing to draw for {title}")
     across, up = _scale([x for x, _ in points]), _scale([y for _, y in points])
+    labels = {tick: f"{tick:g}" for tick in _ticks(*up)}
+    left = 14 + LETTER * max(map(len, labels.values()))  # wide enough for the longest label
     parts = [
+        f'<figcaption class="heading">{escape(title)}</figcaption>',
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">',
-        f'<text class="heading" x="{LEFT}" y="16">{escape(title)}</text>',
     ]
-    for tick in _ticks(*up):
+    for tick, label in labels.items():
         y = _down(tick, up)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{tick:g}</text>')
+        parts.append(f'<line class="grid" x1="{left:.1f}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text class="tick" x="{left - 6:.1f}" y="{y + 3.5:.1f}" text-anchor="end">{label}</text>')
     for tick in _ticks(*across, whole=True):
-        x = _right(tick, across)
+        x = _right(tick, across, left)
         parts.append(f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 10}" text-anchor="middle">{tick:g}</text>')
     for name, line in lines.items():
         colour = order.index(name) % COLOURS
-        kept = [(x, y) for x, y in line if math.isfinite(y)]
-        path = " ".join(f"{_right(x, across):.1f},{_down(y, up):.1f}" for x, y in kept)
+        kept = [(_right(x, across, left), _down(y, up), x, y) for x, y in line if math.isfinite(y)]
+        path = " ".join(f"{place:.1f},{height:.1f}" for place, height, _, _ in kept)
         if len(kept) > 1:
             parts.append(f'<polyline class="line c{colour}" points="{path}"/>')
-        for x, y in kept if len(kept) <= 60 else kept[-1:]:
+        for place, height, x, y in kept if len(kept) <= 60 else kept[-1:]:
             tip = escape(f"{name}: {y:.4g} at epoch {x:g}")
             parts.append(
-                f'<circle class="dot c{colour}" cx="{_right(x, across):.1f}" cy="{_down(y, up):.1f}" r="2.6">'
+                f'<circle class="dot c{colour}" cx="{place:.1f}" cy="{height:.1f}" r="2.6">'
                 f"<title>{tip}</title></circle>"
             )
     return Markup("".join([*parts, "</svg>"]))
@@ -124,8 +176,8 @@ def _ticks(low: float, high: float, whole: bool = False) -> list[float]:
     return [round(number * step, 12) for number in range(first, math.floor(high / step) + 1)]
 
 
-def _right(x: float, scale: tuple[float, float]) -> float:
-    return LEFT + (x - scale[0]) / (scale[1] - scale[0]) * (WIDTH - LEFT - RIGHT)
+def _right(x: float, scale: tuple[float, float], left: float) -> float:
+    return left + (x - scale[0]) / (scale[1] - scale[0]) * (WIDTH - left - RIGHT)
 
 
 def _down(y: float, scale: tuple[float, float]) -> float:
@@ -167,6 +219,19 @@ TITLES = {
     "images_per_second": "images per second",
 }
 """The numbers that training records, in the order of the page's drawings, with their titles."""
+
+
+def importance(number: str) -> tuple[bool, int]:
+    """Return a key that sorts numbers of training: the order of `TITLES`, coarse labels last.
+
+    Example:
+        >>> sorted(["lr", "coarse_precision", "mine", "loss", "precision"], key=importance)
+        ['loss', 'precision', 'lr', 'mine', 'coarse_precision']
+    """
+    name = number.rpartition("/")[2]
+    plain = name.removeprefix("coarse_")
+    places = list(TITLES)
+    return plain != name, places.index(plain) if plain in TITLES else len(places)
 
 
 def title_of(number: str) -> str:
