@@ -75,13 +75,11 @@ def call(make: Callable[[], Any], batch: int, device: torch.device | None, calls
     loss = loss if device is None else loss.to(device)
     made = torch.Generator().manual_seed(2)
     for _ in range(calls):
-        views = [torch.randn(batch, WIDTH, generator=made)]
-        views += [
-            views[0] + 0.5 * torch.randn(batch, WIDTH, generator=made),
-            torch.randperm(ROWS, generator=made)[:batch],
-        ]
-        guide = [torch.randn(batch, 6, generator=made) for _ in range(2)]
-        z1, z2, ids, *guide = [each if device is None else each.to(device) for each in (*views, *guide)]
+        first, noise = (torch.randn(batch, WIDTH, generator=made) for _ in range(2))
+        drawn = torch.randperm(ROWS, generator=made)[:batch]
+        guides = [torch.randn(batch, 6, generator=made) for _ in range(2)]
+        given = (first, first + 0.5 * noise, drawn, *guides)
+        z1, z2, ids, *guide = [each if device is None else each.to(device) for each in given]
         z1.requires_grad_()
         z2.requires_grad_()
         more = {"guide": tuple(guide)} if any(part.needs.guide for part in policies(loss)) else {}
@@ -152,7 +150,7 @@ def test_queue_and_bank_stay_on_the_device(device: torch.device) -> None:
         with Trace():
             queue.push(keys.to(place), ids.to(place))
             bank.write(ids.to(place), keys.to(place))
-            z = keys.to(place).requires_grad_()
+            z = keys.clone().to(place).requires_grad_()
             loss(z, z.detach(), ids.to(place) + 100, candidates=queue.keys, candidate_ids=queue.ids).backward()
             assert (z.grad.device.type, queue.keys.device.type) == (place.type, place.type)  # type: ignore[union-attr]
             found.append((queue.keys.cpu(), z.grad.cpu()))  # type: ignore[union-attr]
