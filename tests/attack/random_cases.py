@@ -367,7 +367,7 @@ def tolerance(case: Case) -> tuple[float, float]:
 def rounding(case: Case, leaf: Tensor) -> float:
     """The error that the gradient of embeddings (n, D) must be allowed even where it is nearly 0.
 
-    1. Pairs of a coefficient of at most 1 add vectors of up to 1 / (tau |z|), or 1 / |z| in SogCLR's loss; they may
+    1. Pairs of a coefficient of at most 1 add vectors of up to 1 / (tau |z|), or 1 / |z| in SogCLR's loss, which may
        cancel.
     2. float16 has no numbers between 0 and 2**-24: two values that round to either side of one differ by that.
     """

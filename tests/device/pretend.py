@@ -1,9 +1,9 @@
 """A device that is not there: its tensors compute on the CPU, and count what a real device would cost.
 
 `Pretend` is a tensor subclass on torch's device for backends of one's own (`privateuse1`). Inside `Trace` every
-operation on one is a launch; devices are not mixed and memory is not handed to NumPy, as on a GPU. What makes the host wait for a
-real device is a read-back: numbers read into Python, copies to the CPU, and results whose size depends on the numbers.
-Each is kept with the line of the package that asked for it.
+operation on one is a launch; devices are not mixed and memory is not handed to NumPy, as on a GPU. What makes the host
+wait for a real device is a read-back: numbers read into Python, copies to the CPU, and results whose size depends on
+the numbers. Each is kept with the line of the package that asked for it.
 """
 
 from __future__ import annotations
