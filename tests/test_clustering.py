@@ -31,19 +31,19 @@ def at(*degrees: float) -> Tensor:
     return torch.stack((angles.cos(), angles.sin()), dim=1)
 
 
-@pytest.mark.parametrize("iterations", [1, 3])
-def test_equals_the_loops(iterations: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clustering, "BLOCK", 7)
-    features = noise(60, 5).double()
-    starts = [torch.arange(60) % k for k in (3, 5)]
-    results = spherical_kmeans(features, (3, 5), labels=starts, iterations=iterations, tolerance=0)
-    for k, start, result in zip((3, 5), starts, results, strict=True):
-        labels, centroids = kmeans_from_labels(features, start.tolist(), k, iterations)
-        assert result.labels.tolist() == labels
-        torch.testing.assert_close(result.centroids, torch.tensor(centroids, dtype=torch.float64))
-        own = (normalise(features) * torch.tensor(centroids, dtype=torch.float64)[labels]).sum(1)
-        torch.testing.assert_close(result.similarity, own)
-        assert result.inertia == pytest.approx(1 - own.mean().item())
+def test_equals_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    for iterations in [1, 3]:
+        monkeypatch.setattr(clustering, "BLOCK", 7)
+        features = noise(60, 5).double()
+        starts = [torch.arange(60) % k for k in (3, 5)]
+        results = spherical_kmeans(features, (3, 5), labels=starts, iterations=iterations, tolerance=0)
+        for k, start, result in zip((3, 5), starts, results, strict=True):
+            labels, centroids = kmeans_from_labels(features, start.tolist(), k, iterations)
+            assert result.labels.tolist() == labels
+            torch.testing.assert_close(result.centroids, torch.tensor(centroids, dtype=torch.float64))
+            own = (normalise(features) * torch.tensor(centroids, dtype=torch.float64)[labels]).sum(1)
+            torch.testing.assert_close(result.similarity, own)
+            assert result.inertia == pytest.approx(1 - own.mean().item())
 
 
 def test_by_hand_on_the_circle() -> None:
@@ -149,14 +149,14 @@ def test_an_empty_cluster_takes_the_least_similar_row() -> None:
     torch.testing.assert_close(settled.centroids, at(5, 80))
 
 
-@pytest.mark.parametrize("warm", [True, False])
-def test_more_clusters_than_directions(warm: bool) -> None:
-    features = torch.ones(10, 3)
-    labels = [torch.zeros(10, dtype=torch.int64)] if warm else None
-    (result,) = spherical_kmeans(features, (4,), labels=labels)
-    assert result.labels.unique().tolist() == [0, 1, 2, 3]
-    torch.testing.assert_close(result.centroids, normalise(torch.ones(4, 3)))
-    assert result.inertia == pytest.approx(0, abs=1e-6)
+def test_more_clusters_than_directions() -> None:
+    for warm in [True, False]:
+        features = torch.ones(10, 3)
+        labels = [torch.zeros(10, dtype=torch.int64)] if warm else None
+        (result,) = spherical_kmeans(features, (4,), labels=labels)
+        assert result.labels.unique().tolist() == [0, 1, 2, 3]
+        torch.testing.assert_close(result.centroids, normalise(torch.ones(4, 3)))
+        assert result.inertia == pytest.approx(0, abs=1e-6)
 
 
 def test_as_many_clusters_as_rows() -> None:
@@ -205,11 +205,11 @@ def test_members_that_cancel_out_stay_finite() -> None:
     assert result.similarity.isfinite().all()
 
 
-@pytest.mark.parametrize("factor", [1e-30, 1e30])
-def test_length_does_not_matter(factor: float) -> None:
-    features = noise(100, 6)
-    (plain,), (scaled,) = (spherical_kmeans(rows, (5,)) for rows in (features, features * factor))
-    assert torch.equal(plain.labels, scaled.labels)
+def test_length_does_not_matter() -> None:
+    for factor in [1e-30, 1e30]:
+        features = noise(100, 6)
+        (plain,), (scaled,) = (spherical_kmeans(rows, (5,)) for rows in (features, features * factor))
+        assert torch.equal(plain.labels, scaled.labels)
 
 
 def test_half_precision_and_gradients_come_in() -> None:
@@ -255,9 +255,8 @@ def test_all_ranks_refuse_what_one_of_them_holds(two_ranks: Ranks) -> None:
     assert two_ranks(refused) == ["1 rows of features hold NaN or infinite numbers: check the encoder's output"] * 2
 
 
-@pytest.mark.parametrize(
-    ("features", "clusters", "labels", "sentence"),
-    [
+def test_refuses() -> None:
+    for features, clusters, labels, sentence in [
         (torch.ones(4), (2,), None, r"features must be floating point \(n, F\)"),
         (torch.ones(4, 2, dtype=torch.int64), (2,), None, "features must be floating point"),
         (torch.full((4, 2), math.inf), (2,), None, "4 rows of features hold NaN or infinite"),
@@ -268,11 +267,9 @@ def test_all_ranks_refuse_what_one_of_them_holds(two_ranks: Ranks) -> None:
         (torch.ones(4, 2), (2,), [], r"1 tensors of shape \(4,\)"),
         (torch.ones(4, 2), (2,), [torch.tensor([0, 1, 2, 0])], r"labels of 2 clusters must be whole numbers in 0..1"),
         (torch.ones(4, 2), (2,), [torch.zeros(4)], "whole numbers in 0..1"),
-    ],
-)
-def test_refuses(features: Tensor, clusters: tuple[int, ...], labels: list[Tensor] | None, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        spherical_kmeans(features, clusters, labels=labels)
+    ]:
+        with pytest.raises(ValueError, match=sentence):
+            spherical_kmeans(features, clusters, labels=labels)
 
 
 def test_refuses_no_iterations() -> None:

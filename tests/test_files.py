@@ -74,18 +74,18 @@ def test_a_file_of_the_user_is_refused_unless_forced(tmp_path: Path) -> None:
         refuse_foreign(tmp_path, "--out", lambda path: True, force=True)
 
 
-@pytest.mark.parametrize("place", [0, 500, 999, 1010, 1071])
-def test_every_flipped_bit_is_noticed(tmp_path: Path, place: int) -> None:
-    file = tmp_path / "a.bin"
-    file.write_bytes(bytes(range(250)) * 4)
-    append_digest(file)
-    check_digest(file)
-    content = bytearray(file.read_bytes())
-    assert len(content) == 1072
-    content[place] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(ValueError, match=r"a\.bin"):
+def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    for place in [0, 500, 999, 1010, 1071]:
+        file = tmp_path / "a.bin"
+        file.write_bytes(bytes(range(250)) * 4)
+        append_digest(file)
         check_digest(file)
+        content = bytearray(file.read_bytes())
+        assert len(content) == 1072
+        content[place] ^= 1
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=r"a\.bin"):
+            check_digest(file)
 
 
 def test_a_file_without_a_digest_is_accepted_only_where_others_may_have_written_it(tmp_path: Path) -> None:

@@ -191,18 +191,15 @@ def test_fingerprint_out_of_memory_follows_the_content():
     assert TorchImages([grey(1), grey(3)], memory_limit=0).fingerprint != first
 
 
-@pytest.mark.parametrize(
-    ("item", "message"),
-    [
+def test_other_items_are_refused():
+    for item, message in [
         (torch.full((3, 8, 8), -0.5), "leave out normalisation"),
         (torch.zeros(5, 8, 8), "a Pillow image"),
         (torch.zeros(3, 8, 8, dtype=torch.int64), "a Pillow image"),
         ("a path", "a Pillow image"),
-    ],
-)
-def test_other_items_are_refused(item, message):
-    with pytest.raises(ValueError, match=f"item 0 of dataset torch.*{message}"):
-        TorchImages([(item, 0)], size=8)
+    ]:
+        with pytest.raises(ValueError, match=f"item 0 of dataset torch.*{message}"):
+            TorchImages([(item, 0)], size=8)
 
 
 def test_streams_and_partial_labels_are_refused():

@@ -43,14 +43,14 @@ def test_files_land_in_the_cache_once(tmp_path, cache, make):
     assert (unpacked(archive) / "x" / "1.txt").read_bytes() == b"another"
 
 
-@pytest.mark.parametrize("name", ["../out.txt", "a/../../out.txt", "/out.txt", "a\\..\\b.txt", "C:/x.txt"])
-@pytest.mark.parametrize("make", [zipped, tarred])
-def test_members_that_lead_outside_are_refused(tmp_path, cache, make, name):
-    archive = make(tmp_path / ("a.zip" if make is zipped else "a.tgz"), {"good.txt": b"1", name: b"2"})
-    with pytest.raises(ValueError, match="outside its folder"):
-        unpacked(archive)
-    assert list((cache / "unpacked").iterdir()) == []
-    assert not (tmp_path / "out.txt").exists()
+def test_members_that_lead_outside_are_refused(tmp_path, cache):
+    for name in ["../out.txt", "a/../../out.txt", "/out.txt", "a\\..\\b.txt", "C:/x.txt"]:
+        for make in [zipped, tarred]:
+            archive = make(tmp_path / ("a.zip" if make is zipped else "a.tgz"), {"good.txt": b"1", name: b"2"})
+            with pytest.raises(ValueError, match="outside its folder"):
+                unpacked(archive)
+            assert list((cache / "unpacked").iterdir()) == []
+            assert not (tmp_path / "out.txt").exists()
 
 
 def test_safe_names():
@@ -76,18 +76,18 @@ def test_links_in_archives_are_passed_over(tmp_path, cache):
     assert not any(path.is_symlink() for path in unpacked(tmp_path / "a.zip").iterdir())
 
 
-@pytest.mark.parametrize("beyond", [0, 100, 512], ids=["between members", "inside a header", "after a header"])
-@pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
-def test_a_tar_that_is_cut_where_tarfile_ends_quietly_is_refused(tmp_path, cache, beyond, suffix):
-    packed = tarred(tmp_path / "whole.tar.gz", {"1.txt": b"one", "2.txt": b"two"})
-    with tarfile.open(packed) as file:
-        cut = file.getmember("2.txt").offset + beyond
-    content = gzip.decompress(packed.read_bytes())[:cut]
-    archive = tmp_path / f"a{suffix}"
-    archive.write_bytes(content if suffix == ".tar" else gzip.compress(content))
-    with pytest.raises(ValueError, match=r"cannot be unpacked \(.*(cut off|end of data)\): get it again"):
-        unpacked(archive)
-    assert list((cache / "unpacked").iterdir()) == []
+def test_a_tar_that_is_cut_where_tarfile_ends_quietly_is_refused(tmp_path, cache):
+    for beyond in [0, 100, 512]:
+        for suffix in [".tar", ".tar.gz"]:
+            packed = tarred(tmp_path / "whole.tar.gz", {"1.txt": b"one", "2.txt": b"two"})
+            with tarfile.open(packed) as file:
+                cut = file.getmember("2.txt").offset + beyond
+            content = gzip.decompress(packed.read_bytes())[:cut]
+            archive = tmp_path / f"a{suffix}"
+            archive.write_bytes(content if suffix == ".tar" else gzip.compress(content))
+            with pytest.raises(ValueError, match=r"cannot be unpacked \(.*(cut off|end of data)\): get it again"):
+                unpacked(archive)
+            assert list((cache / "unpacked").iterdir()) == []
 
 
 def test_bombs_and_damage_are_refused(tmp_path, cache, monkeypatch):

@@ -1,7 +1,6 @@
 import colorsys
 import math
 
-import pytest
 import torch
 from PIL import Image, ImageOps
 
@@ -51,18 +50,18 @@ def test_hue_is_the_plain_rotation_of_i_and_q():
     torch.testing.assert_close(change(images, hue=0.2), torch.einsum("cy,ybhw->bchw", to_yiq.inverse(), turned))
 
 
-@pytest.mark.parametrize("shift", [-0.3, -0.1, 0.05, 0.1, 0.4])
-def test_hue_moves_hsv_hue_about_as_far(shift):
-    images = pictures(4, 0.4, 0.6)
-    before, after = images.flatten(2).transpose(1, 2).reshape(-1, 3), change(images, hue=shift)
-    after = after.flatten(2).transpose(1, 2).reshape(-1, 3)
-    moved = [
-        (colorsys.rgb_to_hsv(*b)[0] - colorsys.rgb_to_hsv(*a)[0]) % 1
-        for a, b in zip(before.tolist(), after.tolist(), strict=True)
-    ]
-    error = [abs((one - shift + 0.5) % 1 - 0.5) for one in moved]
-    assert sum(error) / len(error) < 0.05
-    assert max(error) < 0.12
+def test_hue_moves_hsv_hue_about_as_far():
+    for shift in [-0.3, -0.1, 0.05, 0.1, 0.4]:
+        images = pictures(4, 0.4, 0.6)
+        before, after = images.flatten(2).transpose(1, 2).reshape(-1, 3), change(images, hue=shift)
+        after = after.flatten(2).transpose(1, 2).reshape(-1, 3)
+        moved = [
+            (colorsys.rgb_to_hsv(*b)[0] - colorsys.rgb_to_hsv(*a)[0]) % 1
+            for a, b in zip(before.tolist(), after.tolist(), strict=True)
+        ]
+        error = [abs((one - shift + 0.5) % 1 - 0.5) for one in moved]
+        assert sum(error) / len(error) < 0.05
+        assert max(error) < 0.12
 
 
 def test_all_parts_commute_with_each_other():

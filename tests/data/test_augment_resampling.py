@@ -35,20 +35,20 @@ def test_flip_reverses_columns_of_the_rows_that_drew_it():
     torch.testing.assert_close(views, torch.stack((images[0].flip(2), images[1])))
 
 
-@pytest.mark.parametrize("size", [8, 20, 32, 50])
-@pytest.mark.parametrize("shape", [(32, 32), (24, 40)])
-def test_crop_matches_pillow_bilinear_with_a_box(size, shape):
-    height, width = shape
-    images = pictures(8, height, width)
-    boxes = draw_boxes(8, (0.08, 1.0), (0.5, 2.0), torch.Generator().manual_seed(2))
-    flip = torch.arange(8) % 2 == 1
-    views = crop(images, boxes, flip, size)
-    for image, box, flipped, view in zip(images, boxes.tolist(), flip, views, strict=True):
-        left, top = box[0] * width, box[1] * height
-        right, bottom = min(left + box[2] * width, width), min(top + box[3] * height, height)
-        expected = pillow_resize(image, (left, top, right, bottom), size)
-        expected = expected.flip(2) if flipped else expected
-        assert (view - expected).abs().max() <= 1.01  # Pillow rounds to 8 bits after each of two passes
+def test_crop_matches_pillow_bilinear_with_a_box():
+    for size in [8, 20, 32, 50]:
+        for shape in [(32, 32), (24, 40)]:
+            height, width = shape
+            images = pictures(8, height, width)
+            boxes = draw_boxes(8, (0.08, 1.0), (0.5, 2.0), torch.Generator().manual_seed(2))
+            flip = torch.arange(8) % 2 == 1
+            views = crop(images, boxes, flip, size)
+            for image, box, flipped, view in zip(images, boxes.tolist(), flip, views, strict=True):
+                left, top = box[0] * width, box[1] * height
+                right, bottom = min(left + box[2] * width, width), min(top + box[3] * height, height)
+                expected = pillow_resize(image, (left, top, right, bottom), size)
+                expected = expected.flip(2) if flipped else expected
+                assert (view - expected).abs().max() <= 1.01  # Pillow rounds to 8 bits after each of two passes
 
 
 def test_halving_by_a_whole_number_of_pixels_is_a_triangle_average_by_hand():
@@ -84,23 +84,23 @@ def test_a_box_that_never_fits_becomes_the_whole_image():
     torch.testing.assert_close(boxes, torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(5, 1))
 
 
-@pytest.mark.parametrize("kernel", [0, 3, 7])
-def test_blur_matches_an_explicit_kernel(kernel):
-    images = pictures(3, 12, 12)
-    boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(3, 1)
-    sigma = torch.tensor([0.0, 0.7, 2.0])
-    views = crop(images, boxes, no(3), 12, sigma, kernel)
-    torch.testing.assert_close(views[0], images[0])
-    radius = kernel // 2 if kernel else 12
-    for row in (1, 2):
-        for y, x in ((0, 0), (5, 6), (11, 4)):
-            total, weights = torch.zeros(3), 0.0
-            for v in range(max(0, y - radius), min(12, y + radius + 1)):
-                for u in range(max(0, x - radius), min(12, x + radius + 1)):
-                    weight = math.exp(-((v - y) ** 2 + (u - x) ** 2) / (2 * float(sigma[row]) ** 2))
-                    total += weight * images[row, :, v, u]
-                    weights += weight
-            torch.testing.assert_close(views[row, :, y, x], total / weights, rtol=1e-4, atol=1e-3)
+def test_blur_matches_an_explicit_kernel():
+    for kernel in [0, 3, 7]:
+        images = pictures(3, 12, 12)
+        boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(3, 1)
+        sigma = torch.tensor([0.0, 0.7, 2.0])
+        views = crop(images, boxes, no(3), 12, sigma, kernel)
+        torch.testing.assert_close(views[0], images[0])
+        radius = kernel // 2 if kernel else 12
+        for row in (1, 2):
+            for y, x in ((0, 0), (5, 6), (11, 4)):
+                total, weights = torch.zeros(3), 0.0
+                for v in range(max(0, y - radius), min(12, y + radius + 1)):
+                    for u in range(max(0, x - radius), min(12, x + radius + 1)):
+                        weight = math.exp(-((v - y) ** 2 + (u - x) ** 2) / (2 * float(sigma[row]) ** 2))
+                        total += weight * images[row, :, v, u]
+                        weights += weight
+                torch.testing.assert_close(views[row, :, y, x], total / weights, rtol=1e-4, atol=1e-3)
 
 
 def test_blur_of_a_crop_is_the_crop_then_the_blur():

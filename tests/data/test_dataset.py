@@ -25,10 +25,10 @@ def test_fetch_follows_the_order_of_ids():
     assert fetched[:, 0, 0, 0].tolist() == [4, 0, 4]
 
 
-@pytest.mark.parametrize("ids", [torch.tensor([0, 5]), torch.tensor([-1]), torch.tensor([0.0]), torch.tensor(1)])
-def test_fetch_refuses_other_ids(ids):
-    with pytest.raises(ValueError, match="ids must"):
-        TensorImages(pictures(5)).fetch(ids)
+def test_fetch_refuses_other_ids():
+    for ids in [torch.tensor([0, 5]), torch.tensor([-1]), torch.tensor([0.0]), torch.tensor(1)]:
+        with pytest.raises(ValueError, match="ids must"):
+            TensorImages(pictures(5)).fetch(ids)
 
 
 def test_item_outside_is_an_index_error():
@@ -36,10 +36,10 @@ def test_item_outside_is_an_index_error():
         TensorImages(pictures(5))[5]
 
 
-@pytest.mark.parametrize("images", [torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 4, 5, dtype=torch.uint8)])
-def test_images_of_another_kind_are_refused(images):
-    with pytest.raises(ValueError, match=r"\(n, 3, H, H\) uint8"):
-        TensorImages(images)
+def test_images_of_another_kind_are_refused():
+    for images in [torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 4, 5, dtype=torch.uint8)]:
+        with pytest.raises(ValueError, match=r"\(n, 3, H, H\) uint8"):
+            TensorImages(images)
 
 
 def test_labels_of_another_count_are_refused():

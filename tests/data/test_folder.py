@@ -215,9 +215,8 @@ def photo(path, size=(40, 30), seed=0):
     Image.fromarray(noise).save(path)
 
 
-@pytest.mark.parametrize(
-    ("own", "given", "expected"),
-    [
+def test_sizes_of_views_and_of_decoded_images(tmp_path):
+    for own, given, expected in [
         ((300, 200), {}, (64, 73)),
         ((300, 200), {"size": 128}, (128, 146)),
         ((300, 240), {"size": 224}, (224, 240)),
@@ -226,13 +225,11 @@ def photo(path, size=(40, 30), seed=0):
         ((16, 16), {}, (32, 32)),
         ((300, 200), {"decode": 48}, (48, 48)),
         ((300, 200), {"size": 32, "decode": 100}, (32, 100)),
-    ],
-)
-def test_sizes_of_views_and_of_decoded_images(tmp_path, own, given, expected):
-    photo(tmp_path / "a.png", own)
-    data = Folder(str(tmp_path), **given)
-    assert (data.image_size, data.decode) == expected
-    assert data.fetch(torch.tensor([0])).shape == (1, 3, data.decode, data.decode)
+    ]:
+        photo(tmp_path / "a.png", own)
+        data = Folder(str(tmp_path), **given)
+        assert (data.image_size, data.decode) == expected
+        assert data.fetch(torch.tensor([0])).shape == (1, 3, data.decode, data.decode)
 
 
 def test_labels_can_be_turned_off(tmp_path):

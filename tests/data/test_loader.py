@@ -56,11 +56,11 @@ def test_global_generator_is_left_alone(data):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("start", range(5))
-def test_an_epoch_resumes_at_any_batch(data, start):
-    loader = Loader(data, 5, seed=1)
-    whole = [both(batch) for batch in loader.epoch(3)]
-    assert [both(batch) for batch in loader.epoch(3, start)] == whole[start:]
+def test_an_epoch_resumes_at_any_batch(data):
+    for start in range(5):
+        loader = Loader(data, 5, seed=1)
+        whole = [both(batch) for batch in loader.epoch(3)]
+        assert [both(batch) for batch in loader.epoch(3, start)] == whole[start:]
 
 
 def test_two_ranks_share_what_one_sees(data):
@@ -79,26 +79,23 @@ def test_workers_change_nothing():
     assert len(here) == 3
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_batches_pass_over_everything_in_order(workers):
-    seen = [both(batch) for batch in batches(Decoding(), 10, workers)]
-    assert [len(ids) for ids, _ in seen] == [10, 10, 3]
-    assert [i for ids, _ in seen for i in ids] == list(range(23))
-    assert all(ids == values for ids, values in seen)
+def test_batches_pass_over_everything_in_order():
+    for workers in [0, 2]:
+        seen = [both(batch) for batch in batches(Decoding(), 10, workers)]
+        assert [len(ids) for ids, _ in seen] == [10, 10, 3]
+        assert [i for ids, _ in seen for i in ids] == list(range(23))
+        assert all(ids == values for ids, values in seen)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_impossible_settings_are_refused(data):
+    for arguments, message in [
         ({"batch_size": 5, "world_size": 2}, "multiple of the 2 rank"),
         ({"batch_size": 0}, "positive multiple"),
         ({"batch_size": 24}, "at most 23"),
         ({"batch_size": 4, "rank": 2, "world_size": 2}, "rank must be"),
-    ],
-)
-def test_impossible_settings_are_refused(data, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        Loader(data, seed=0, **arguments)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Loader(data, seed=0, **arguments)
 
 
 def test_start_outside_is_refused(data):
@@ -119,12 +116,12 @@ class Drawing(Samples):
         return {"text": [f"{row} {draw}" for row in rows.tolist()], "vector": rows[:, None].float()}
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_choice_among_inputs_follows_from_seed_and_epoch(workers):
-    data = Drawing()
-    data.in_memory = workers == 0
-    for rows, inputs in Loader(data, 3, seed=4, workers=workers).epoch(7):
-        assert inputs["text"] == [f"{row} (4, 7)" for row in rows.tolist()]
-        assert inputs["vector"][:, 0].tolist() == rows.tolist()
-    for rows, inputs in batches(data, 4, workers):
-        assert inputs["text"] == [f"{row} None" for row in rows.tolist()]  # the first, whenever it is asked
+def test_a_choice_among_inputs_follows_from_seed_and_epoch():
+    for workers in [0, 1]:
+        data = Drawing()
+        data.in_memory = workers == 0
+        for rows, inputs in Loader(data, 3, seed=4, workers=workers).epoch(7):
+            assert inputs["text"] == [f"{row} (4, 7)" for row in rows.tolist()]
+            assert inputs["vector"][:, 0].tolist() == rows.tolist()
+        for rows, inputs in batches(data, 4, workers):
+            assert inputs["text"] == [f"{row} None" for row in rows.tolist()]  # the first, whenever it is asked

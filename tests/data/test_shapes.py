@@ -82,7 +82,7 @@ def test_fast_enough_for_a_default():
     assert time.process_time() - start < 4  # 0.3 s on an idle core
 
 
-@pytest.mark.parametrize("arguments", [{"count": 0}, {"size": 16}, {"split": "validation"}])
-def test_impossible_arguments_are_refused(arguments):
-    with pytest.raises(ValueError, match=r"shapes needs|split must be"):
-        Shapes(**({"count": 4} | arguments))
+def test_impossible_arguments_are_refused():
+    for arguments in [{"count": 0}, {"size": 16}, {"split": "validation"}]:
+        with pytest.raises(ValueError, match=r"shapes needs|split must be"):
+            Shapes(**({"count": 4} | arguments))

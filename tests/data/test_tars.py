@@ -107,19 +107,19 @@ def test_what_cannot_be_used_is_counted(tmp_path, cache):
     assert not (tmp_path.parent / "out.png").exists()
 
 
-@pytest.mark.parametrize("beyond", [0, 100, 512], ids=["between members", "inside a header", "after a header"])
-def test_a_tar_that_is_cut_where_tarfile_ends_quietly_says_so(tmp_path, cache, beyond):
-    path = shard(tmp_path / "a.tar", [*pair(1), *pair(2), *pair(3)])
-    with tarfile.open(path) as file:
-        cut = file.getmember("0003.png").offset + beyond
-    path.write_bytes(path.read_bytes()[:cut])
-    data = Tars(str(path))
-    assert shown(data) == [(1, "number 1"), (2, "number 2")]
-    if beyond < 512:
-        assert data.skipped == [("a.tar", "the file ends without its end mark: it is cut off")]
-    assert data.skipped == Tars(str(path)).skipped != []  # also when the manifest comes from the cache
-    with pytest.raises(ValueError, match="cannot be used, the first is"):
-        Tars(str(path), strict=True)
+def test_a_tar_that_is_cut_where_tarfile_ends_quietly_says_so(tmp_path, cache):
+    for beyond in [0, 100, 512]:
+        path = shard(tmp_path / "a.tar", [*pair(1), *pair(2), *pair(3)])
+        with tarfile.open(path) as file:
+            cut = file.getmember("0003.png").offset + beyond
+        path.write_bytes(path.read_bytes()[:cut])
+        data = Tars(str(path))
+        assert shown(data) == [(1, "number 1"), (2, "number 2")]
+        if beyond < 512:
+            assert data.skipped == [("a.tar", "the file ends without its end mark: it is cut off")]
+        assert data.skipped == Tars(str(path)).skipped != []  # also when the manifest comes from the cache
+        with pytest.raises(ValueError, match="cannot be used, the first is"):
+            Tars(str(path), strict=True)
 
 
 def test_a_damaged_header_does_not_hide_what_follows(tmp_path, cache):

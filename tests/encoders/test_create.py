@@ -109,20 +109,17 @@ def test_features_that_cannot_be_measured_are_explained():
         feature_size(KeepsSpace())
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
+def test_unknown_names_are_refused():
+    for name, message in [
         ("resnet18-slimm", r"unknown encoder 'resnet18-slimm': did you mean 'resnet18-slim'\?.*resnet50-4x.*timm:"),
         ("vgg", "unknown encoder 'vgg': Choose one of resnet18,"),
         ("antipodes.nowhere.Net", "cannot be imported"),
         ("torch.nn.Nowhere", "cannot be imported"),
         ("fractions.Fraction", "cannot be the encoder: it is not a subclass"),
         ("collections.OrderedDict", "cannot be the encoder: it is not a subclass"),
-    ],
-)
-def test_unknown_names_are_refused(name, message):
-    with pytest.raises(ValueError, match=message):
-        create(name)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            create(name)
 
 
 def test_arguments_that_the_class_does_not_take_are_refused():

@@ -89,16 +89,16 @@ def test_convolutions_run_channels_last():
     assert seen == [True] * 49
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [({"in_channels": 1}, "take 3 channels, not 1"), ({"in_channels": 0, "pretrained": False}, "at least 1")],
-)
-def test_impossible_arguments_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        create("efficientnet-lite0", **arguments)
+def test_impossible_arguments_are_refused():
+    for arguments, message in [
+        ({"in_channels": 1}, "take 3 channels, not 1"),
+        ({"in_channels": 0, "pretrained": False}, "at least 1"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            create("efficientnet-lite0", **arguments)
 
 
-@pytest.mark.parametrize("shape", [(2, 1, 64, 64), (3, 64, 64), (2, 3, 31, 64)])
-def test_images_of_another_shape_are_refused(shape):
-    with pytest.raises(ValueError, match=r"images must be \(B, 3, H, W\)"):
-        create("efficientnet-lite0", pretrained=False)(torch.rand(shape))
+def test_images_of_another_shape_are_refused():
+    for shape in [(2, 1, 64, 64), (3, 64, 64), (2, 3, 31, 64)]:
+        with pytest.raises(ValueError, match=r"images must be \(B, 3, H, W\)"):
+            create("efficientnet-lite0", pretrained=False)(torch.rand(shape))

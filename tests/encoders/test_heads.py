@@ -12,9 +12,8 @@ def kinds(module):
     return [type(layer) for layer in module]
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "expected"),
-    [
+def test_layers_come_in_the_papers_order():
+    for kind, options, expected in [
         ("linear", {"batch_norm": True}, [nn.Linear]),
         ("mlp2", {}, [nn.Linear, nn.ReLU, nn.Linear]),
         ("mlp2", {"batch_norm": True}, [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]),
@@ -23,15 +22,13 @@ def kinds(module):
             {"batch_norm": True, "centred": True},
             [nn.Linear, nn.BatchNorm1d, nn.ReLU] * 2 + [nn.Linear, nn.BatchNorm1d],
         ),
-    ],
-)
-def test_layers_come_in_the_papers_order(kind, options, expected):
-    module = head(kind, 6, 5, 4, **options)
-    assert kinds(module) == expected
-    assert module(torch.rand(3, 6)).shape == (3, 4)
-    linear = [layer for layer in module if isinstance(layer, nn.Linear)]
-    widths = [6] + [5] * (len(linear) - 1) + [4]
-    assert [(layer.in_features, layer.out_features) for layer in linear] == list(pairwise(widths))
+    ]:
+        module = head(kind, 6, 5, 4, **options)
+        assert kinds(module) == expected
+        assert module(torch.rand(3, 6)).shape == (3, 4)
+        linear = [layer for layer in module if isinstance(layer, nn.Linear)]
+        widths = [6] + [5] * (len(linear) - 1) + [4]
+        assert [(layer.in_features, layer.out_features) for layer in linear] == list(pairwise(widths))
 
 
 def test_only_a_layer_without_batch_norm_has_a_bias():
@@ -60,23 +57,20 @@ def test_unknown_heads_and_sizes_are_refused():
         head("mlp2", 6, 5, 0)
 
 
-@pytest.mark.parametrize(
-    "built",
-    [
+def test_a_head_is_built_again_from_its_description(tmp_path):
+    for built in [
         head("linear", 4, 1, 2),
         head("mlp2", 4, 3, 2, batch_norm=True, centred=True),
         head("mlp3", 4, 3, 2, activation="gelu"),
-    ],
-)
-def test_a_head_is_built_again_from_its_description(built, tmp_path):
-    built(torch.rand(5, 4))  # batch statistics of its own
-    export_head(built, tmp_path / "head.safetensors")
-    again = load_head(tmp_path / "head.safetensors").eval()
-    features = torch.rand(3, 4)
-    assert torch.equal(again(features), built.eval()(features))
-    assert embedding_length(again, 4) == 2
-    export_head(again, tmp_path / "again.safetensors")
-    assert (tmp_path / "head.safetensors").read_bytes() == (tmp_path / "again.safetensors").read_bytes()
+    ]:
+        built(torch.rand(5, 4))  # batch statistics of its own
+        export_head(built, tmp_path / "head.safetensors")
+        again = load_head(tmp_path / "head.safetensors").eval()
+        features = torch.rand(3, 4)
+        assert torch.equal(again(features), built.eval()(features))
+        assert embedding_length(again, 4) == 2
+        export_head(again, tmp_path / "again.safetensors")
+        assert (tmp_path / "head.safetensors").read_bytes() == (tmp_path / "again.safetensors").read_bytes()
 
 
 def test_no_head_and_strange_heads():

@@ -111,15 +111,12 @@ def test_a_rank_fits_them_by_itself(two_ranks: Ranks) -> None:
     torch.testing.assert_close(two_ranks(seen_by)[0], seen_by(0, 1))
 
 
-@pytest.mark.parametrize(
-    ("options", "side", "sentence"),
-    [
+def test_refusals() -> None:
+    for options, side, sentence in [
         ({"words": 0}, 32, "words of a patch encoder must be at least 1, got 0"),
         ({"patch": 9, "size": 8}, 8, "size must be at least"),
         ({"words": 5, "patch": 4, "grid": 1, "size": 8}, 8, "dim must be at most 5"),
         ({"patch": 4, "size": 8}, 8, "dim must be at most 39"),
-    ],
-)
-def test_refusals(options: dict[str, int], side: int, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        PatchEncoder(**options).fit(torch.rand(40, 3, side, side))
+    ]:
+        with pytest.raises(ValueError, match=sentence):
+            PatchEncoder(**options).fit(torch.rand(40, 3, side, side))

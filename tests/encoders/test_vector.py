@@ -21,9 +21,9 @@ def test_a_network_of_linear_layers_and_gelu():
     assert len(create("mlp", in_features=5, layers=1).layers) == 1
 
 
-@pytest.mark.parametrize("name", ["identity", "mlp"])
-def test_wrong_sizes_are_refused(name):
-    with pytest.raises(ValueError, match="at least 1"):
-        create(name, in_features=0)
-    with pytest.raises(ValueError, match=r"vectors must be \(B, 5\) for this encoder, got \(2, 4\)"):
-        create(name, in_features=5)(torch.rand(2, 4))
+def test_wrong_sizes_are_refused():
+    for name in ["identity", "mlp"]:
+        with pytest.raises(ValueError, match="at least 1"):
+            create(name, in_features=0)
+        with pytest.raises(ValueError, match=r"vectors must be \(B, 5\) for this encoder, got \(2, 4\)"):
+            create(name, in_features=5)(torch.rand(2, 4))
