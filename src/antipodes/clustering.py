@@ -167,7 +167,8 @@ class _Rows:
         """Return the nearest centroid and its cosine, (G, n) each; centroids without members are skipped."""
         places = torch.empty(len(clusters), len(self.features), dtype=torch.int64, device=self.features.device)
         similarity = torch.empty(places.shape, dtype=self.dtype, device=self.features.device)
-        transposed, any_empty = centroids.T, bool(empty.any())
+        # only on a CPU may one look without waiting
+        transposed, any_empty = centroids.T, empty.device.type != "cpu" or bool(empty.any())
         for part, block in self.blocks():
             scores = block @ transposed
             if any_empty:
@@ -221,10 +222,10 @@ class _Rows:
             # beyond the end if all rows coincide with a chosen one: fill_empty then fills the remaining clusters
             tried = torch.searchsorted(weight, draw * weight[-1], right=True).clamp(max=size - 1)
             remaining = torch.minimum(distance, 1 - sample[tried] @ sample.T)
-            best = int(remaining.sum(1).argmin())
-            chosen.append(int(tried[best]))
-            distance = remaining[best]
-        return sample[chosen]
+            best = remaining.sum(1).argmin(0, keepdim=True)  # stays a tensor: a device need not be waited for
+            chosen.append(tried[best])
+            distance = remaining[best].squeeze(0)
+        return sample[torch.cat(chosen)]
 
 
 def summed(tensor: Tensor) -> Tensor:
