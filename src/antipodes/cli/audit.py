@@ -56,8 +56,8 @@ def main(arguments: list[str]) -> None:
         "--encoder",
         type=str | None,
         default=None,
-        help="Run, name of an encoder, or a sentence-transformers model for texts; `patches` (photos) and `ngrams` "
-        "(texts) need no weights.",
+        help="hf:MODEL (texts), timm:MODEL (photos), a folder of such a model, a run or another name; `patches` (photos) "
+        "and `ngrams` (texts) need no weights.",
     )
     parser.add_argument("--tower", type=str | None, default=None, help="Encoder of a run that has several.")
     parser.add_argument(

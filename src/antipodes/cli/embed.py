@@ -14,13 +14,16 @@ from antipodes.cli.tables import facts_table
 from antipodes.parsing import FORCE, ArgumentParser
 
 DESCRIPTION = """Embed images or texts: a vector for every image of a folder or dataset, or for every text of a file or
-table, by the encoder of a run, a pretrained one (efficientnet-lite0), an exported .safetensors file, or the small
-patches that these images are made of (patches, which needs no weights and takes a minute). A call that was interrupted
-continues where it stopped when it is made again.
+table, by the encoder of a run, a pretrained one (hf:sentence-transformers/all-MiniLM-L6-v2 for texts,
+timm:vit_small_patch14_dinov2.lvd142m for images, a folder that holds such a model, or without a hub minilm and
+efficientnet-lite0, whose weights are in packages), an exported .safetensors file, or the small patches that these
+images are made of (patches, which needs no weights and takes a minute). A call that was interrupted continues where it
+stopped when it is made again.
 
 Examples:
 antipodes embed runs/a path/to/photos --out photos.npz - arrays embeddings (N, F) and paths (N,);
-antipodes embed efficientnet-lite0 path/to/photos --out photos.parquet - columns id, path, embedding;
+antipodes embed timm:vit_small_patch14_dinov2.lvd142m path/to/photos --out photos.parquet - columns id, path,
+embedding;
 antipodes embed patches path/to/photos --out photos.npz - without any training or weights;
 antipodes embed runs/a --out training.npy - the run's own training images, the vectors alone; paths are in
 training.paths.csv;
@@ -30,7 +33,11 @@ antipodes embed runs/clip texts.txt --tower text --out texts.npz - texts by one 
 def main(arguments: list[str]) -> None:
     """Parse the call, embed, print what was written."""
     parser = ArgumentParser(prog="antipodes embed", description=DESCRIPTION, allow_abbrev=False)
-    parser.add_argument("encoder", metavar="RUN|ENCODER", help="Run folder, name of an encoder, or exported file.")
+    parser.add_argument(
+        "encoder",
+        metavar="RUN|ENCODER",
+        help="Run folder, hf:MODEL, timm:MODEL, folder of such a model, other name, or exported file.",
+    )
     parser.add_argument(
         "data",
         metavar="FOLDER|DATA",

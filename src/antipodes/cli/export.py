@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from antipodes.parsing import FORCE, ArgumentParser
-from antipodes.runs.exporting import Exported, write_formats
+from antipodes.runs.exporting import Exported, Upload, write_formats
 
 DESCRIPTION = """Write the encoder of a run for other programs, with the preprocessing of its images. RUN may also be an
-exported .safetensors file, or the name of an encoder that comes with weights, such as efficientnet-lite0."""
+exported .safetensors file, or an encoder with weights, such as hf:sentence-transformers/all-MiniLM-L6-v2."""
 
 
 def main(arguments: list[str]) -> None:
@@ -42,7 +42,24 @@ def main(arguments: list[str]) -> None:
         help="Write both towers of a CLIP run with linear heads; open_clip loads the folder as local-dir:FOLDER.",
     )
     parser.add_argument(
-        "--embeddings", action="store_true", help="ONNX of what the loss compares, with the head, instead of features."
+        "--hugging_face",
+        type=str | None,
+        default=None,
+        metavar="FOLDER",
+        help="Write a folder that SentenceTransformer(FOLDER) loads (texts), or timm as local-dir:FOLDER (images).",
+    )
+    parser.add_argument(
+        "--push_to_hub",
+        type=str | None,
+        default=None,
+        metavar="OWNER/NAME",
+        help="Upload that folder to Hugging Face, where huggingface_hub is installed and you are logged in.",
+    )
+    parser.add_argument("--private", action="store_true", help="A new repository there is private.")
+    parser.add_argument(
+        "--embeddings",
+        action="store_true",
+        help="What the loss compares, with the head, instead of features: for ONNX and folders of texts.",
     )
     parser.add_argument("--tower", type=str | None, default=None, help="Which encoder, where a run has several: text.")
     parser.add_argument(
@@ -55,9 +72,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="Print JSON instead of sentences.")
     call = parser.parse_args(arguments)
 
-    formats = ("onnx", "detectron2", "safetensors", "open_clip")
+    formats = ("onnx", "detectron2", "safetensors", "open_clip", "hugging_face")
     asked = {name: Path(call[name]) for name in formats if call[name]}
-    done = write_formats(call.run, asked, call.embeddings, call.tower, call.checkpoint, call.force)
+    upload = Upload(call.push_to_hub, call.private) if call.push_to_hub else None
+    done = write_formats(call.run, asked, call.embeddings, call.tower, call.checkpoint, call.force, upload)
     if call.json:
         print(json.dumps({name: _facts(each) for name, each in done.items()}))
         return

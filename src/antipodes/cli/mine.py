@@ -41,7 +41,8 @@ def main(arguments: list[str]) -> None:
         "--encoder",
         type=str | None,
         default=None,
-        help="Run, name of an encoder or exported file; by default minilm for texts, efficientnet-lite0 for photos.",
+        help="hf:MODEL, timm:MODEL, a folder of such a model, a run or an exported file; by default minilm for texts, "
+        "efficientnet-lite0 for photos, whose weights are in packages.",
     )
     parser.add_argument("--k", type=int, default=8, help="Negatives of every query.")
     parser.add_argument(

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from antipodes.registry import find
@@ -54,6 +55,8 @@ def create(name: str, *, probe_size: int = 32, **arguments: Any) -> "Encoder":
 
         encoder.num_features = feature_size(encoder, probe_size, arguments.get("in_channels", 3))
         arguments["probe_size"] = probe_size
+    if (revision := getattr(encoder, "revision", None)) is not None:
+        arguments["revision"] = revision  # the commit that was found, also if the name on the hub moves on
     encoder.origin = (name, arguments)
     return encoder
 
@@ -77,12 +80,14 @@ def without_pretrained() -> Iterator[None]:
         _PRETRAINED.reset(before)
 
 
-def timm_model(model: str, pretrained: bool = False, in_channels: int = 3, **arguments: Any) -> "Encoder":
+def timm_model(model: str, pretrained: bool | None = None, in_channels: int = 3, **arguments: Any) -> "Encoder":
     """Build a model of timm without its classifier.
 
     Args:
-        model: the model's name in timm.
-        pretrained: load timm's weights.
+        model: the model's name in timm, such as ``vit_small_patch14_dinov2.lvd142m``, or a folder with timm's
+            ``config.json``.
+        pretrained: load the weights; None does so where the name has a tag (what stands behind the dot says which
+            weights are meant) or is a folder.
         in_channels: channels of the images.
         **arguments: further arguments of the model.
 
@@ -96,11 +101,21 @@ def timm_model(model: str, pretrained: bool = False, in_channels: int = 3, **arg
             f"encoder 'timm:{model}' needs timm, which cannot be imported here ({error}): "
             "install antipodes[timm], or choose one of the built-in encoders"
         ) from error
+    folder = Path(model).expanduser()
+    name = f"local-dir:{folder}" if folder.is_dir() else model
+    weights = folder.is_dir() or "." in model if pretrained is None else pretrained
     try:
-        built = timm.create_model(model, pretrained=pretrained, in_chans=in_channels, num_classes=0, **arguments)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"timm could not build encoder 'timm:{model}': {error}") from error
+        built = timm.create_model(name, pretrained=weights, in_chans=in_channels, num_classes=0, **arguments)
+    except (RuntimeError, TypeError, OSError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(f"timm could not build encoder 'timm:{model}': {first}") from error
     encoder = cast("Encoder", built)
+    if weights and (said := getattr(built, "pretrained_cfg", None)):  # how its images were prepared
+        from antipodes.encoders.encoder import Preprocessing
+
+        size = int(said["input_size"][1])
+        whole = round(size / float(said.get("crop_pct") or 1))
+        encoder.preprocessing = Preprocessing(size, said["mean"], said["std"], decode=None if whole == size else whole)
     # Some timm models (MobileNetV3) end in a wider layer than `num_features` says; its width is `head_hidden_size`.
     encoder.num_features = getattr(encoder, "head_hidden_size", encoder.num_features)
     return encoder

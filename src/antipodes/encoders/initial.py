@@ -124,14 +124,14 @@ def initialise_head(module: nn.Module, file: Path) -> bool:
 def _read(source: str | Path, tower: str | None) -> dict[str, Tensor]:
     """Read the tensors of a source under their own names."""
     place = Path(source).expanduser()
-    if str(source) in PRETRAINED and not place.exists():
+    if (str(source) in PRETRAINED or str(source).startswith(("hf:", "timm:"))) and not place.exists():
         return dict(create(str(source), pretrained=True).state_dict())
     if place.is_dir():
         return read_safetensors(_file_of_run(place, tower))[1]
     if not place.is_file():
         raise ValueError(
-            f"there are no weights at {source}: give a run folder, a .safetensors, .pth or .pt file, or one of "
-            f"{', '.join(PRETRAINED)}"
+            f"there are no weights at {source}: give a run folder, a .safetensors, .pth or .pt file, hf:<text model>, "
+            f"timm:<image model>, or {' or '.join(PRETRAINED)}"
         )
     if place.suffix == ".safetensors":
         return read_safetensors(place)[1]

@@ -13,7 +13,7 @@ from antipodes.encoders import create
 from antipodes.encoders.encoder import Encoder, Preprocessing
 from antipodes.encoders.export import load_backbone, load_head
 from antipodes.encoders.heads import embedding_length
-from antipodes.registry import NAMES
+from antipodes.registry import NAMES, hub_layout
 
 ENDING = ".safetensors"
 HEAD = "head"
@@ -21,6 +21,12 @@ OPEN_CLIP_CONFIG = "open_clip_config.json"
 """The file by which a folder with a model of open_clip is known."""
 PRETRAINED = ("efficientnet-lite0", "minilm")
 """Names of encoders whose weights are in an installed package."""
+
+LOADABLE = (
+    f"a run folder, a {ENDING} file, hf:<text model>, timm:<image model>, a folder that holds such a model, or one of "
+    f"{', '.join(PRETRAINED)}, whose weights are in packages"
+)
+"""What can be loaded, for messages."""
 
 Progress = Callable[[int, int], None]
 """A function that is called with the number of inputs that are done, and of all inputs."""
@@ -191,9 +197,9 @@ def load(
     """Load an encoder with its preprocessing.
 
     Args:
-        path: a run folder, an exported ``.safetensors`` file, a folder with open_clip's names (of ``antipodes export
-            --open_clip``), or the name of an encoder that comes with weights (``efficientnet-lite0``, ``minilm``,
-            ``timm:<model>``, ``hf:<text model>``).
+        path: a run folder, an exported ``.safetensors`` file, ``hf:<text model>``, ``timm:<image model>``, a folder in
+            Hugging Face's, timm's or open_clip's layout, or the name of an encoder whose weights are in a package
+            (``efficientnet-lite0``, ``minilm``).
         tower: the tower whose encoder is loaded, such as ``"text"``; by default the only one, or that of the images.
         preprocessing: how images are prepared; by default as the file says.
         embeddings: return the projection head's embeddings with unit length instead of the encoder's features. The
@@ -211,11 +217,11 @@ def load(
     """
     if not isinstance(path, (str, Path)) or not str(path):
         said = "is empty" if path == "" else f"must be a path or a name, got {path!r}"
-        raise ValueError(f"what to load {said}: give a run folder, a {ENDING} file, or one of {', '.join(PRETRAINED)}")
+        raise ValueError(f"what to load {said}: give {LOADABLE}")
     place = Path(path).expanduser()
     if is_open_clip(place):
         return _of_open_clip(place, tower, preprocessing, embeddings)
-    if place.is_dir():
+    if place.is_dir() and hub_layout(place) is None:
         files = files_of_run(place, tower)
     elif place.suffix == ENDING or place.is_file():
         files = [place]
@@ -331,11 +337,8 @@ def _of_open_clip(
 
 def _pretrained(name: str, preprocessing: Preprocessing | None) -> LoadedEncoder:
     """Load an encoder by its name, with pretrained weights."""
-    if name not in PRETRAINED and not name.startswith(("timm:", "hf:")):
+    if name not in PRETRAINED and not name.startswith(("timm:", "hf:")) and hub_layout(Path(name).expanduser()) is None:
         what = "has no weights of its own" if name in NAMES["encoder"] else "does not exist"
-        raise ValueError(
-            f"{name} {what}: give a run folder, a {ENDING} file, or one of {', '.join(PRETRAINED)}, timm:<model>, "
-            "hf:<text model>"
-        )
+        raise ValueError(f"{name} {what}: give {LOADABLE}")
     encoder = create(name, pretrained=True)
-    return LoadedEncoder([encoder], [preprocessing or encoder.preprocessing], name)
+    return LoadedEncoder([encoder], [preprocessing or getattr(encoder, "preprocessing", None)], name)

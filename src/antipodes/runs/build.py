@@ -106,6 +106,26 @@ def build_method(config: Spec, data: Samples) -> Method:
     return method
 
 
+def with_revisions(config: dict[str, Any], method: Method) -> dict[str, Any]:
+    """Return the configuration with the commit of every encoder that came from a hub, which may move on.
+
+    Args:
+        config: The configuration of a new run.
+        method: The method with its encoders.
+    """
+    found: dict[str, Any] = {}
+    for name in method.network.names():
+        origin: tuple[str, dict[str, Any]] = getattr(method.network[name].encoder, "origin", ("", {}))
+        found[origin[0]] = origin[1].get("revision")
+
+    def pinned(spec: Spec) -> dict[str, Any]:
+        revision = found.get(spec["name"])
+        return dict(spec) if revision is None else {**spec, "revision": revision}
+
+    towers = {name: pinned(spec) for name, spec in config.get("encoders", {}).items()}
+    return {**config, "encoder": pinned(config["encoder"]), "encoders": towers}
+
+
 def freeze(network: Towers, towers: Sequence[str]) -> None:
     """Freeze the encoders of these towers: no gradient, and no update of batch statistics.
 

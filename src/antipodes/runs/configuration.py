@@ -19,7 +19,7 @@ import jsonargparse
 
 from antipodes.encoders.heads import Head
 from antipodes.parsing import ArgumentParser
-from antipodes.registry import ELSE, NAMES, Kind, find, find_preset, merged
+from antipodes.registry import ELSE, NAMES, Kind, choices, find, find_preset, hub_layout, merged
 from antipodes.runs.build import GIVEN, Learned, policy_names
 from antipodes.runs.folder import Run, absolute
 from antipodes.runs.settings import Settings
@@ -37,6 +37,7 @@ DEFAULTS: dict[Kind, str] = {
 CHOICES: dict[Kind, str] = {kind: f"{', '.join(names)}, {ELSE[kind]}" for kind, names in NAMES.items()} | {
     "negatives": f"none, {', '.join(NAMES['negatives'])}, several joined by +, or {ELSE['negatives']}",
     "guide": f"none, {', '.join(NAMES['guide'])}, a .npy, .npz or .safetensors file, or {ELSE['guide']}",
+    "encoder": choices("encoder"),
     "augmentation": f"{', '.join(NAMES['augmentation'])}; by default what the method's paper uses",
 }
 RENAMED = {
@@ -174,6 +175,9 @@ class Options:
             parsed = self.parser.parse_args(arguments, namespace=parsed)
         found: dict[str, Any] = parsed.as_dict()
         found["data"]["name"] = absolute(found["data"]["name"])
+        for spec in (found["encoder"], *(found.get("encoders") or {}).values()):
+            if hub_layout(Path(spec["name"]).expanduser()) is not None:
+                spec["name"] = str(Path(spec["name"]).expanduser().absolute())
         if found["guide"].get("path") is not None:
             found["guide"]["path"] = str(Path(found["guide"]["path"]).expanduser().absolute())
         if found["init"] is not None and Path(found["init"]).expanduser().exists():

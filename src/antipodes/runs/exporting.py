@@ -20,6 +20,8 @@ from antipodes.data import Samples
 from antipodes.encoders.detectron2 import detectron2_files, save_detectron2, to_detectron2
 from antipodes.encoders.encoder import Encoder, Preprocessing
 from antipodes.encoders.export import export_backbone, export_head
+from antipodes.encoders.hub_folder import CARD, hub_files, save_hub_folder
+from antipodes.encoders.hub_folder import push_to_hub as upload_folder
 from antipodes.encoders.loading import LoadedEncoder, load
 from antipodes.encoders.onnx import export_onnx, require_onnx
 from antipodes.encoders.open_clip import (
@@ -123,6 +125,14 @@ Checkpoint = Literal["last", "best"]
 
 
 @dataclass(frozen=True)
+class Upload:
+    """A repository of Hugging Face: owner/name, and whether it is private if it is new."""
+
+    repo: str
+    private: bool = False
+
+
+@dataclass(frozen=True)
 class Exported:
     """One format of an encoder that was written.
 
@@ -146,6 +156,9 @@ def export(
     safetensors: str | Path | None = None,
     detectron2: str | Path | None = None,
     open_clip: str | Path | None = None,
+    hugging_face: str | Path | None = None,
+    push_to_hub: str | None = None,
+    private: bool = False,
     embeddings: bool = False,
     tower: str | None = None,
     checkpoint: Checkpoint | None = None,
@@ -159,7 +172,10 @@ def export(
         safetensors: file for safetensors with torchvision's names; a model card is written next to it.
         detectron2: file (.pkl) with detectron2's names; configurations for VOC and COCO are written next to it.
         open_clip: folder for both towers of a CLIP run with linear heads, under open_clip's names.
-        embeddings: ONNX of what the loss compares, with the head, instead of features.
+        hugging_face: folder that sentence-transformers (texts) or timm (images) loads.
+        push_to_hub: repository of Hugging Face, owner/name, to which that folder is uploaded.
+        private: a new repository is private.
+        embeddings: what the loss compares, with the head, instead of features; for ONNX and folders of texts.
         tower: which encoder, where a run has several.
         checkpoint: weights of this checkpoint instead of those at the end of training.
         force: replace files that are not an earlier export.
@@ -171,8 +187,11 @@ def export(
         ValueError: if no format is asked for, or one cannot be written; nothing is written then.
     """
     formats = {"onnx": onnx, "detectron2": detectron2, "safetensors": safetensors, "open_clip": open_clip}
+    formats["hugging_face"] = hugging_face
     asked = {name: Path(path) for name, path in formats.items() if path}
-    return {name: each.path for name, each in write_formats(run, asked, embeddings, tower, checkpoint, force).items()}
+    upload = None if push_to_hub is None else Upload(push_to_hub, private)
+    done = write_formats(run, asked, embeddings, tower, checkpoint, force, upload)
+    return {name: each.path for name, each in done.items()}
 
 
 def write_formats(
@@ -182,6 +201,7 @@ def write_formats(
     tower: str | None = None,
     checkpoint: Checkpoint | None = None,
     force: bool = False,
+    upload: Upload | None = None,
 ) -> dict[str, Exported]:
     """Do the work of `export`, and describe every format that was written.
 
@@ -192,9 +212,17 @@ def write_formats(
         tower: as in `export`.
         checkpoint: as in `export`.
         force: as in `export`.
+        upload: where to upload the folder `hugging_face`.
     """
+    if upload is not None and "hugging_face" not in asked:
+        raise ValueError(
+            f"--push_to_hub {upload.repo} uploads a folder: add --hugging_face FOLDER, where it is written"
+        )
     if not asked:
-        raise ValueError("say what to write: --onnx FILE, --detectron2 FILE, --safetensors FILE or --open_clip FOLDER")
+        raise ValueError(
+            "say what to write: --onnx FILE, --detectron2 FILE, --safetensors FILE, --open_clip FOLDER or "
+            "--hugging_face FOLDER"
+        )
     wanted = {name: asked[name] for name in WRITERS if name in asked}
     for name, file in wanted.items():
         for each in FILES[name](file) if not file.is_dir() else [file]:
@@ -203,17 +231,29 @@ def write_formats(
             raise ValueError(f"--{name} {file}: the folder {file.parent} does not exist, make it first")
     if "onnx" in wanted:
         require_onnx()
-    folder = asked.get("open_clip")
+    folder, hub = asked.get("open_clip"), asked.get("hugging_face")
     towers = None
+    if hub is not None:
+        _refuse_other_folder(hub, force)
     if folder is not None:
         _refuse_other_model(folder, force)
         towers = open_towers(str(run), checkpoint)
     done: dict[str, Exported] = {}
-    if wanted:
+    if wanted or hub is not None:
         loaded = open_encoder(str(run), tower, checkpoint, embeddings)
         if "detectron2" in wanted:
             to_detectron2(*single(loaded, "--detectron2"))
+        if hub is not None:
+            hub_files(loaded)  # refuses before anything is written
         done = {name: WRITERS[name](loaded, file) for name, file in wanted.items()}
+    if hub is not None:
+        written = save_hub_folder(loaded, hub, _facts_of(run))
+        library = "sentence-transformers" if loaded.modality == "text" else "timm"
+        sentence = f"{hub}: a folder for {library}, {_shape(loaded)}"
+        if upload is not None:
+            with working(f"uploading to {upload.repo}"):
+                sentence += f"; uploaded to {upload_folder(hub, upload.repo, private=upload.private)}"
+        done["hugging_face"] = Exported(hub, tuple(map(str, written)), sentence)
     if towers is not None and folder is not None:
         save_open_clip(towers, str(folder))
         sentence = f"{folder}: two towers under open_clip's names, for local-dir:{folder}"
@@ -300,6 +340,23 @@ def _refuse_other_model(folder: Path, force: bool) -> None:
     refuse_foreign(weights, "--open_clip", is_marked, force)
     for name in (CONFIG_FILE, VOCABULARY_FILE):
         refuse_foreign(folder / name, "--open_clip", lambda _: weights.is_file(), force)
+
+
+def _refuse_other_folder(folder: Path, force: bool) -> None:
+    """Refuse a folder with a model that this package did not write: our card carries the mark."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--hugging_face {folder} is a file: name a folder")
+    if not folder.absolute().parent.is_dir():
+        raise ValueError(f"--hugging_face {folder}: the folder {folder.parent} does not exist, make it first")
+    card = folder / CARD
+    if folder.is_dir() and any(folder.iterdir()) and not card.is_file():
+        refuse_foreign(folder / "config.json", "--hugging_face", lambda _: False, force)
+    refuse_foreign(card, "--hugging_face", is_marked, force)
+
+
+def _facts_of(run: str | Path) -> dict[str, str]:
+    """Return the facts of a run for a model card; none of other encoders."""
+    return card_facts(Run.open(run).config) if (Path(run) / "config.yaml").is_file() else {}
 
 
 def _shape(loaded: LoadedEncoder) -> str:

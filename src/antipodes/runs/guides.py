@@ -8,7 +8,7 @@ earlier embeddings) and `momentum` (MoCo's momentum network).
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -72,17 +72,25 @@ def network_guide(
     Args:
         data: The training split.
         method: The method that the guide is for.
-        encoder: A network that antipodes.load accepts: efficientnet-lite0 for images, minilm for texts, a run folder,
-            a .safetensors file, timm:<model> or hf:<text model>.
-        input: The input of the data that it embeds; by default the first of its modality.
+        encoder: A network that antipodes.load accepts: hf:<text model>, timm:<image model>, a folder that holds one,
+            a run folder, a .safetensors file, or with weights in a package efficientnet-lite0 (images) and minilm.
+        input: The input of the data that it embeds. By default the first of its modality; of pairs of one modality,
+            such as queries and documents, every tower has the vectors of its own input.
         size: Side in pixels to which images are scaled, by default the network's own; smaller is faster and less exact.
         dim: Subtract the mean of all vectors and keep this many principal components, which finds more false negatives
             and costs less. By default the vectors stay as they are.
     """
-    source = TableGuide.deferred(
-        lambda notify: _with_dim(TableGuide(network_vectors(load(encoder), data, input, size, notify)), dim)
-    )
-    return RunGuide(dict.fromkeys(method.network.names(), source))
+
+    def source(name: str | None) -> GuideSource:
+        return TableGuide.deferred(
+            lambda notify: _with_dim(TableGuide(network_vectors(load(encoder), data, name, size, notify)), dim)
+        )
+
+    plans = {name: plan for name, plan in method.network.plans.items() if plan.input}
+    inputs = {plan.input for plan in plans.values()}
+    if input is None and dim is None and len(inputs) > 1 and len({plan.modality for plan in plans.values()}) == 1:
+        return RunGuide({name: source(plan.input) for name, plan in plans.items()})
+    return RunGuide(dict.fromkeys(method.network.names(), source(input)))
 
 
 def patches_guide(
@@ -279,10 +287,9 @@ def _embed_inputs(network: LoadedEncoder, data: Samples, name: str) -> Tensor:
 
 def _embed_texts(network: LoadedEncoder, data: Samples, name: str) -> Tensor:
     """Embed texts: (n, F), the mean of the unit vectors of every row's texts."""
-    several: Callable[[int], list[str]] | None = getattr(data, "captions", None)
     parts = []
     for rows, raw in batches(data, BATCH):
-        texts = [[text] for text in raw[name]] if several is None else [several(row) for row in rows.tolist()]
+        texts = [data.captions(row) or [text] for row, text in zip(rows.tolist(), raw[name], strict=True)]
         vectors = normalise(network.embed([text for some in texts for text in some], BATCH))
         parts += [part.mean(0) for part in vectors.split([len(some) for some in texts])]
     return torch.stack(parts)

@@ -26,7 +26,7 @@ from antipodes.methods import Method
 from antipodes.negatives import DatasetNeighbours
 from antipodes.processes import end_with_parent
 from antipodes.progress import TrainingProgress
-from antipodes.runs.build import build_method
+from antipodes.runs.build import build_method, with_revisions
 from antipodes.runs.embedding import use_cached_features
 from antipodes.runs.folder import CHECKPOINT_KEYS, Run, load_checkpoint
 from antipodes.runs.opening import load_model, open_data
@@ -99,6 +99,7 @@ def prepare_training(
     data = open_data(config["data"], saved)
     config = config if resume is not None else with_statistics(config, data)
     method = _build_method(config, settings, data, saved, notify)
+    config = config if resume is not None else with_revisions(config, method)
     if fabric.is_global_zero and settings.epochs:
         warn_of_equal_views(method)
     views = BatchMaker(config, data, method, fabric.device, fabric.global_rank, fabric.world_size)
