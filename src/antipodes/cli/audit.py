@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
         "--encoder",
         type=str | None,
         default=None,
-        help="hf:MODEL (texts), timm:MODEL (photos), a folder of such a model, a run or another name; `patches` (photos) "
+        help="hf:MODEL (texts), timm:MODEL (photos), a folder of such a model, a run or a name; `patches` (photos) "
         "and `ngrams` (texts) need no weights.",
     )
     parser.add_argument("--tower", type=str | None, default=None, help="Encoder of a run that has several.")
