@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
+from antipodes.auditing.audited_photos import photos_with_vectors
 from antipodes.auditing.embeddings import Vectors
+from antipodes.auditing.files import photos_of_list
 from antipodes.auditing.findings import audit_vectors
-from antipodes.auditing.pixels import agree
 from antipodes.candidates.cross import cross_pairs
 from antipodes.encoders.heads import head
 from antipodes.evaluation.compared import judge_frozen
@@ -30,6 +32,7 @@ from antipodes.losses import InfoNCE, Loss, TwoWay
 from antipodes.negatives import FNC, IFND, GloFND, Guided, Known, Policy
 from antipodes.negatives.flags import FlagCounts, count_flags
 from antipodes.pairs import normalise
+from antipodes.progress import progress_bar
 from antipodes.seeding import generator
 from antipodes.studies.definition import Study
 from antipodes.studies.runner import Runner
@@ -211,7 +214,12 @@ def audited_groups(injected: Injected) -> Tensor:
     """The groups (n,) of near duplicates that an audit of the photos finds; it looks at no caption."""
     names = tuple(str(row) for row in range(len(injected.images)))
     vectors = Vectors(injected.images.float().numpy(), names)
-    found = audit_vectors(vectors, verify=lambda a, b: agree(injected.pixels[a], injected.pixels[b]).numpy())
+    pictures = injected.pixels.permute(0, 2, 3, 1).numpy()
+    photos = photos_of_list([Image.fromarray(picture) for picture in pictures])
+    data = photos_with_vectors(photos, vectors, "the image tower")
+    with progress_bar("copies", shown=False) as progress:
+        proposed = data.proposals(progress)
+        found = audit_vectors(vectors, verify=lambda a, b: data.agree(a, b, progress), proposed=proposed)
     return torch.from_numpy(found.groups)
 
 

@@ -194,6 +194,28 @@ def locked(file: Path, purpose: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def claimed(file: Path) -> Iterator[bool]:
+    """Hold a lock as `locked` does, unless another process or thread holds it: yield False then, without waiting.
+
+    Where the system has no locks, or the file cannot be made, the answer is True.
+    """
+    with ExitStack() as stack:
+        mine = True
+        with suppress(OSError, ImportError):
+            import fcntl
+
+            private_folder(file.parent)
+            handle = stack.enter_context(open(file, "w", opener=private_file))
+            _HELD.add(handle)
+            stack.callback(_HELD.discard, handle)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                mine = False
+        yield mine
+
+
 def _lock(handle: IO[str], purpose: str) -> None:
     import fcntl
 

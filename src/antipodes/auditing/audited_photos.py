@@ -1,24 +1,39 @@
-"""Photos as an audit works on them: files that are equal, pixels that agree, and which of several is kept."""
+"""Photos as an audit works on them: equal files, copies whose pixels agree, faults, and which of several is kept.
+
+1. All photos are scanned once: vectors, keypoints, numbers about the quality.
+2. Pairs that may be copies are proposed by the vectors' neighbours and by an index of the keypoints.
+3. The keypoints of each proposed pair are matched; where they agree on one map, the pixels are compared under it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from antipodes.auditing.alignment import agree
 from antipodes.auditing.audited import AuditedData
 from antipodes.auditing.embeddings import Vectors
+from antipodes.auditing.findings import Notice
+from antipodes.auditing.keypoints import signatures
+from antipodes.auditing.neighbours import nearest_large
 from antipodes.auditing.photos import Photos
-from antipodes.auditing.pixels import agree
-from antipodes.auditing.proposals import propose
-from antipodes.auditing.vectors import PATCHES, Encode, embed_photos
+from antipodes.auditing.scanning import Scan, scan_photos
+from antipodes.auditing.vectors import Encode, ImageVectors
 from antipodes.progress import Progress, progress_bar
+from antipodes.threads import one_thread
 
-VERIFIED = 64  # pairs whose pixels are fetched and compared at a time
+PROPOSED = 3
+"""How many photos with the most similar keypoints are proposed as copies of each."""
+
+VERIFIED = 256  # pairs that a thread compares at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +42,14 @@ class AuditedPhotos(AuditedData):
 
     Args:
         photos: the photos, in the order of the vectors.
-        workers: threads that decode them.
+        scan: what was found out about them.
+        workers: threads that compare them.
     """
 
     unit: ClassVar[str] = "photo"
 
     photos: Photos
+    scan: Scan
     workers: int = 2
 
     @property
@@ -41,32 +58,42 @@ class AuditedPhotos(AuditedData):
         return True
 
     def copies(self) -> list[tuple[int, int]]:
-        """Pairs of equal files; where photos are not files, pairs of equal vectors."""
-        found = self.photos.copies()
-        return super().copies() if found is None else found
+        """Pairs of equal files or equal pixels, as a training counts them."""
+        return self.photos.copies()
 
     def proposals(self, progress: Progress) -> Tensor | None:
-        """What the small patches of the photos find alike, unless they made the vectors."""
-        return None if self.encoder == PATCHES else propose(self.photos, self.workers, progress)
+        """Every photo with those that share most keypoints with it, (p, 2)."""
+        index = signatures(self.scan.keypoints)
+        found = nearest_large(index, min(PROPOSED, len(self) - 1), progress)
+        first = torch.arange(len(self))[:, None].expand_as(found.rows)
+        close = (found.rows >= 0) & (found.similarities > 0)
+        return torch.stack((first[close], found.rows[close]), 1)
 
     def agree(self, first: NDArray[np.int64], second: NDArray[np.int64], progress: Progress) -> NDArray[np.bool_]:
         """Whether the pixels of pairs agree."""
-        answers = [np.zeros(0, dtype=np.bool_)]
-        for start in range(0, len(first), VERIFIED):
-            rows = slice(start, start + VERIFIED)
-            answers.append(agree(self.photos.pixels(first[rows]), self.photos.pixels(second[rows])).numpy())
-            progress(start, len(first))
-        return np.concatenate(answers)
+        one, other = (torch.from_numpy(np.asarray(rows, dtype=np.int64)) for rows in (first, second))
+        scan, answers = self.scan, [torch.zeros(0, dtype=torch.bool)]
+
+        def compare(rows: tuple[Tensor, Tensor]) -> Tensor:
+            with torch.inference_mode():
+                first, second = (scan.keypoints.of(each) for each in rows)
+                return agree(first, second, [scan.grey[each] for each in rows], [scan.sizes[each] for each in rows])
+
+        with one_thread(), ThreadPoolExecutor(max(1, self.workers)) as pool:
+            for answer in pool.map(compare, zip(one.split(VERIFIED), other.split(VERIFIED), strict=True)):
+                answers.append(answer)
+                progress(sum(map(len, answers)), len(first))
+        return torch.cat(answers).numpy()
+
+    def notices(self, progress: Progress) -> Sequence[Notice]:
+        """Photos with a fault: blank, dark, bright, blurred, of an odd size or shape, or grey among coloured ones."""
+        issues = self.scan.quality.issues()
+        return [Notice(each.row, each.kind, each.score, each.bound, reason=each.reason) for each in issues]
 
     def rank(self, row: int) -> tuple[float, ...]:
         """The number of pixels, then the sharpness of a photo."""
-        try:
-            image = self.photos.image(row)
-        except ValueError:  # gone, or damaged
-            return (0.0, 0.0)
-        grey = np.asarray(image.convert("L").resize((256, 256)), dtype=np.float32)
-        detail = 4 * grey[1:-1, 1:-1] - grey[:-2, 1:-1] - grey[2:, 1:-1] - grey[1:-1, :-2] - grey[1:-1, 2:]
-        return (float(image.width * image.height), round(float(detail.var()), 1))
+        quality = self.scan.quality
+        return (float(quality.width[row] * quality.height[row]), round(float(quality.sharpness[row]), 3))
 
     def image(self, row: int) -> Image.Image | None:
         """The photo, None where it cannot be read any more."""
@@ -81,32 +108,48 @@ class AuditedPhotos(AuditedData):
 
 
 def audited_photos(photos: Photos, encoder: tuple[str, Encode], workers: int, shown: bool) -> AuditedPhotos:
-    """Embed photos for an audit, each averaged with its mirror image.
+    """Scan and embed photos for an audit.
 
     Args:
         photos: at least two.
         encoder: the name of the encoder and the encoder.
-        workers: threads that decode the photos.
+        workers: threads that decode and compute.
         shown: whether progress is shown.
     """
     name, encode = encoder
-    with progress_bar("embedding", shown=shown) as progress:
-        matrix = embed_photos(photos, encode, mirrored=True, workers=workers, progress=progress)
-    vectors = Vectors(matrix, photos.paths, photos.labels, photos.classes)
-    return photos_with_vectors(photos, vectors, name, workers)
+    image_vectors = ImageVectors(encode, photos)
+    with progress_bar("photos", shown=shown) as progress:
+        side, identity = image_vectors.side, image_vectors.identity
+        scan = scan_photos(photos, image_vectors, side=side, identity=identity, workers=workers, progress=progress)
+    assert scan.vectors is not None
+    vectors = Vectors(scan.vectors, photos.paths, photos.labels, photos.classes)
+    return _with_scan(photos, vectors, name, workers, None, scan)
 
 
 def photos_with_vectors(
-    photos: Photos, vectors: Vectors, encoder: str, workers: int = 2, thresholds: Tensor | None = None
+    photos: Photos,
+    vectors: Vectors,
+    encoder: str,
+    workers: int = 2,
+    thresholds: Tensor | None = None,
+    shown: bool = False,
 ) -> AuditedPhotos:
     """Photos with given vectors."""
-    splits = photos.splits if len(photos.parts) > 1 else ()
+    with progress_bar("photos", shown=shown) as progress:
+        scan = scan_photos(photos, identity="no vectors", workers=workers, progress=progress)
+    return _with_scan(photos, vectors, encoder, workers, thresholds, scan)
+
+
+def _with_scan(
+    photos: Photos, vectors: Vectors, encoder: str, workers: int, thresholds: Tensor | None, scan: Scan
+) -> AuditedPhotos:
     return AuditedPhotos(
         vectors=vectors,
         encoder=encoder,
-        splits=splits,
+        splits=photos.splits if len(photos.parts) > 1 else (),
         skipped=photos.skipped,
         thresholds=thresholds,
         photos=photos,
+        scan=scan,
         workers=workers,
     )

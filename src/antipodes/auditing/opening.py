@@ -21,7 +21,7 @@ from antipodes.auditing.audited_photos import audited_photos, photos_with_vector
 from antipodes.auditing.embeddings import FORMATS, Vectors, checked, read_embeddings
 from antipodes.auditing.files import photos_of_files, photos_of_list
 from antipodes.auditing.photos import SIZE, Photos, photos_of
-from antipodes.auditing.vectors import Encode, embed_photos, open_encoder
+from antipodes.auditing.vectors import AUDITED, Encode, embed_photos, open_encoder
 from antipodes.data import Folder, Samples, open_dataset
 from antipodes.encoders.loading import is_open_clip, load
 from antipodes.pages.page import path_ends
@@ -397,7 +397,7 @@ def _embedded(opened: Opened, request: Request, data: Any) -> AuditedData:
         splits = opened.splits if isinstance(opened, SplitVectors) else ()
         if photos is None or splits:
             return AuditedData(vectors=opened, encoder=opened.encoder, splits=splits)
-        return photos_with_vectors(photos, opened, opened.encoder, request.workers)
+        return photos_with_vectors(photos, opened, opened.encoder, request.workers, shown=request.shown)
     from antipodes.auditing.audited_pairs import AuditedPairs  # only for texts: an audit of photos starts without
     from antipodes.auditing.audited_texts import audited_texts
 
@@ -432,7 +432,7 @@ def _image_encoder(encoder: Any) -> tuple[str, Encode]:
     """An encoder of photos and its name: one that is given as a function, or by a run folder or a name."""
     if callable(encoder):
         return str(getattr(encoder, "name", type(encoder).__name__)), encoder
-    return open_encoder(None if encoder is None else str(encoder))
+    return open_encoder(None if encoder is None else str(encoder), size=AUDITED)
 
 
 def _embedded_pairs(opened: TextRows, request: Request) -> tuple[str, NDArray[np.float32], NDArray[np.float32]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +16,7 @@ from torch import Tensor
 
 from antipodes.data import Folder, Samples, open_dataset
 from antipodes.data.decode import upright
+from antipodes.data.describe import group_equal
 from antipodes.data.image_files import ImageFiles
 from antipodes.data.image_opening import Source, opened_source
 
@@ -86,15 +85,57 @@ class Photos:
             return read_image(self.paths[row])
         return Image.fromarray(self.pixels([row])[0].permute(1, 2, 0).numpy())
 
+    def small(self, row: int, side: int | None) -> tuple[Image.Image, tuple[int, int]]:
+        """A picture whose shorter side has at least `side` pixels, if the whole one has, and the whole one's size.
+
+        Without a side it is the whole picture.
+        """
+        if not self.are_files:
+            image = self.image(row)
+            return image, image.size
+        try:
+            with opened_source(Source(self.paths[row])) as opened:
+                whole = opened.size
+                image = upright(opened, side).convert("RGB")
+        except Exception as error:  # damaged files raise nearly anything in Pillow's decoders
+            raise ValueError(f"{self.paths[row]} cannot be read as an image ({error})") from error
+        is_turned = (image.width > image.height) != (whole[0] > whole[1])
+        return image, whole[::-1] if is_turned else whole
+
+    def digests(self) -> list[str] | None:
+        """A digest of every file's content; None where pictures are not files."""
+        if not self.are_files:
+            return None
+        found: list[str] = []
+        for part, start in zip(self.parts, (0, len(self.parts[0])), strict=False):
+            known = part.pictures.digests if isinstance(part, ImageFiles) else None
+            found += known or [_file_digest(path) for path in self.paths[start : start + len(part)]]
+        return found
+
     def contents(self) -> list[str]:
         """Digests of the files as they are now; where pictures are not files, the fingerprints of the datasets."""
         if self.are_files:
             return [_file_digest(path) for path in self.paths]
         return [part.fingerprint for part in self.parts]
 
-    def copies(self) -> list[tuple[int, int]] | None:
-        """Pairs of the first and every other file of equal content; None where pictures are not files."""
-        return equal_files(self.paths) if self.are_files else None
+    def copies(self) -> list[tuple[int, int]]:
+        """Pairs of the first and every other picture with equal files or equal pixels.
+
+        A training counts exact duplicates in the same way (`data.duplicates`), within its own split.
+        """
+        pictures = [part.pictures for part in self.parts if isinstance(part, ImageFiles)]
+        if len(self.parts) == 1 and (pictures or not self.are_files):
+            groups = self.parts[0].groups()
+        elif self.are_files and len(pictures) == len(self.parts):
+            files = [digest for each in pictures for digest in each.digests]
+            groups = group_equal(files, [digest for each in pictures for digest in each.pixel_digests])
+        elif self.are_files:  # a list, of which some may be unreadable
+            groups = group_equal([_file_digest(path) for path in self.paths])
+        else:
+            groups = group_equal([self.pixels([row]).numpy().tobytes() for row in range(len(self))])
+        firsts: dict[int, int] = {}
+        rows = enumerate(groups.tolist())
+        return [(first, row) for row, group in rows if group >= 0 and (first := firsts.setdefault(group, row)) != row]
 
 
 def open_photos(place: str, limit: int | None = None) -> Photos:
@@ -143,21 +184,6 @@ def read_image(path: str) -> Image.Image:
             return upright(image).convert("RGB")
     except Exception as error:  # damaged files raise nearly anything in Pillow's decoders
         raise ValueError(f"{path} cannot be read as an image ({error})") from error
-
-
-def equal_files(paths: Sequence[str]) -> list[tuple[int, int]]:
-    """Pairs (row of the first, row of another) of files with equal content. Only files of equal size are read."""
-    sizes: dict[int, list[int]] = defaultdict(list)
-    for row, path in enumerate(paths):
-        sizes[os.path.getsize(path)].append(row)
-    found = []
-    for rows in sizes.values():
-        firsts: dict[str, int] = {}
-        for row in rows if len(rows) > 1 else ():
-            first = firsts.setdefault(_file_digest(paths[row]), row)
-            if first != row:
-                found.append((first, row))
-    return sorted(found)
 
 
 def _file_digest(path: str) -> str:

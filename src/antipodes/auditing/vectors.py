@@ -6,6 +6,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from antipodes.auditing.photos import Photos
+from antipodes.encoders.encoder import Preprocessing
+from antipodes.encoders.fast import fast_features
 from antipodes.encoders.loading import LoadedEncoder, load, normalise_images
 from antipodes.encoders.patches import DIM, PatchEncoder, rows_to_fit
 from antipodes.progress import Progress
@@ -22,9 +25,14 @@ from antipodes.progress import Progress
 Encode = Callable[[list[Image.Image]], Any]
 PRETRAINED, PATCHES = "efficientnet-lite0", "patches"
 BATCH = 32
+AUDITED = 160
+"""Side of the images that an audit's own encoder gets. Of 1,534 photos of clothes, 72.0 % have a nearest neighbour of
+their class (at 224 pixels 74.7 %, at 128 pixels 69.7 %), in half of the time that 224 pixels take."""
+
+LEAST_SIDE = 160  # pixels of the shorter side that keypoints and the quality are computed from, at least
 
 
-def open_encoder(name: str | None, tower: str | None = None) -> tuple[str, Encode]:
+def open_encoder(name: str | None, tower: str | None = None, size: int | None = None) -> tuple[str, Encode]:
     """An encoder by a run's folder or its name, with the name.
 
     Without a name it is the pretrained EfficientNet-Lite0 where its weights are installed, else small patches.
@@ -32,6 +40,7 @@ def open_encoder(name: str | None, tower: str | None = None) -> tuple[str, Encod
     Args:
         name: Of the encoder.
         tower: Which encoder of a run with several, such as `text`.
+        size: Side of the images that the pretrained encoder gets where no name is given; 224 by default.
 
     Raises:
         ValueError: if a name was given and there is no such encoder.
@@ -41,6 +50,8 @@ def open_encoder(name: str | None, tower: str | None = None) -> tuple[str, Encod
             raise ValueError(f"--tower {tower} says which encoder of a run is meant, and {PATCHES} is no run")
         return PATCHES, Patches()
     try:
+        if name is None and size is not None:
+            return PRETRAINED, load(PRETRAINED, tower, preprocessing=Preprocessing(size))
         return name or PRETRAINED, load(name or PRETRAINED, tower)
     except (ValueError, ImportError, AttributeError) as error:
         if name is not None:
@@ -96,6 +107,49 @@ def encoder_digest(encode: Encode) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(values.numpy().data)
     return digest.hexdigest()
+
+
+class ImageVectors:
+    """Vectors of images for a scan, computed by several threads at a time.
+
+    An encoder of ours runs in all threads, by onnxruntime where that is installed; a function of a caller's runs in one
+    thread at a time.
+
+    Args:
+        encode: the encoder.
+        photos: to which patches are fitted.
+
+    Attributes:
+        side: the shorter side of the images that it needs; None for whole images.
+        identity: a digest of the encoder, by which its vectors are found again; None where it has none.
+    """
+
+    def __init__(self, encode: Encode, photos: Photos) -> None:
+        if isinstance(encode, Patches):
+            encode.fit(photos)
+        loaded = encode.loaded if isinstance(encode, Patches) else encode
+        self._lock, self._encode = Lock(), encode
+        self._loaded = loaded if isinstance(loaded, LoadedEncoder) and loaded.modality == "image" else None
+        self.side: int | None = None
+        self.identity: str | None = None
+        if self._loaded is not None:
+            self._features, is_fast = fast_features(self._loaded)
+            preprocessing = self._loaded.preprocessing[0]
+            self.side = max(LEAST_SIDE, self._loaded.size, getattr(preprocessing, "decode", None) or 0)
+            self.identity = f"{encoder_digest(encode)} {'onnxruntime' if is_fast else 'torch'}"
+
+    def __call__(self, images: list[Image.Image]) -> NDArray[np.float32]:
+        """Vectors (b, F) of images."""
+        if self._loaded is None:
+            with self._lock:
+                return _encoded(self._encode, images)
+        loaded = self._loaded
+
+        def encode(some: list[Image.Image]) -> Tensor:
+            return self._features(loaded.prepare(some))
+
+        starts = range(0, len(images), BATCH)
+        return np.concatenate([_encoded(encode, images[start : start + BATCH]) for start in starts])
 
 
 def embed_photos(

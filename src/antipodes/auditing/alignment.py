@@ -1,0 +1,245 @@
+"""Whether two photos show the same pixels: one may be cropped, turned, mirrored, stretched, recoloured or written on.
+
+In plain terms:
+1. `match` pairs up keypoints with the most similar descriptors. Every match proposes a map from one photo to the other
+   (a move, a turn and a scale); the map that most other matches agree with is kept and fitted to them, at last with a
+   stretch and a shear of its own. The same is tried with the second photo mirrored.
+2. `overlap` puts one photo on the other by that map, and compares them window by window: the share of the windows
+   whose detail is the same, and the mean correlation. Where exactly one of the two is flat, such as a bar that was
+   painted over a photo, or what a rotation has left empty, nothing is compared.
+3. `agree` says yes where enough matches have one map, and nearly all windows have the same detail. Two photos of one
+   scene that were taken a second apart have matches on the background, and differ in the windows of whatever moved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d, grid_sample, max_pool2d
+
+from antipodes.auditing.keypoints import SIDE, Keypoints, blurred, detail, mirrored
+
+MATCHES = 8
+"""Keypoints that one map must explain. Of 18,000 pairs of other photos, seven had more."""
+
+MEAN, SHARE = 0.77, 0.75
+"""The mean correlation of the windows, and the share of those with one above `_SAME`, from which photos agree."""
+
+HIDDEN = 0.8
+"""The share of the overlap in which one photo may be flat and the other is not."""
+
+_BATCH = 32
+_KEPT = 48  # matches of a pair that are looked at, the most similar first
+_SIMILAR = 0.75  # cosine of descriptors from which they match
+_SAME = 0.6  # correlation from which two windows have the same detail
+_TEXTURE = 3.0  # grey levels of deviation from which a window, or a place, has detail
+_WINDOWS = 6  # windows with detail that a comparison needs
+_FLAT = 1.5  # grey levels of deviation below which a place is flat
+
+
+class Map(NamedTuple):
+    """Maps of p pairs from the first photo to the second, and the matches that they explain.
+
+    Args:
+        affine: (p, 2, 3) x -> affine[:, :2] x + affine[:, 2], in pixels of the canvas.
+        matches: (p,) how many.
+    """
+
+    affine: Tensor
+    matches: Tensor
+
+
+def match(first: Keypoints, second: Keypoints) -> Map:
+    """The map from each of p photos to another one that most matches of keypoints agree with."""
+    plain = _match(first, second, False)
+    turned = _match(first, second, True)
+    better = turned.matches > plain.matches
+    return Map(
+        torch.where(better[:, None, None], turned.affine, plain.affine), torch.maximum(turned.matches, plain.matches)
+    )
+
+
+def agree(first: Keypoints, second: Keypoints, grey: Sequence[Tensor], sizes: Sequence[Tensor]) -> Tensor:
+    """Whether p photos and p others show the same pixels, (p,) bool.
+
+    Args:
+        first: their keypoints, as `Keypoints.of` gives them.
+        second: those of the others.
+        grey: their canvases (p, S, S) uint8, and those of the others.
+        sizes: (p, 2) the heights and widths on these, and those of the others.
+    """
+    result = torch.zeros(len(grey[0]), dtype=torch.bool)
+    for start in range(0, len(result), _BATCH):
+        rows = torch.arange(start, min(start + _BATCH, len(result)))
+        found = match(Keypoints(*(each[rows] for each in first)), Keypoints(*(each[rows] for each in second)))
+        rows, affine = rows[found.matches >= MATCHES], found.affine[found.matches >= MATCHES]
+        if len(rows):
+            share, mean = overlap(affine, [each[rows] for each in grey], [each[rows] for each in sizes])
+            result[rows] = (share >= SHARE) & (mean >= MEAN)
+    return result
+
+
+def overlap(affine: Tensor, grey: Sequence[Tensor], sizes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """How well the detail of photos agrees under a map.
+
+    Args:
+        affine: (p, 2, 3) from the first photo to the second.
+        grey: two times (p, S, S) uint8.
+        sizes: two times (p, 2).
+
+    Returns:
+        The share (p,) of windows with the same detail, and the mean correlation (p,) of all windows; both are 0 where
+        there are too few windows with detail, or too much is hidden.
+    """
+    shrink = torch.linalg.det(affine[:, :, :2]).abs()
+    swapped = shrink > 1  # so that the photo whose content is larger is the frame, and sampling skips no pixels
+    affine = torch.where(swapped[:, None, None], _inverse(affine), affine)
+    scale = torch.where(swapped, 1 / shrink, shrink).sqrt().clamp(0.2, 1)
+    one, other = (each[:, None].float() for each in grey)
+    frame = torch.where(swapped[:, None, None, None], other, one)
+    seen = torch.where(swapped[:, None, None, None], one, other)
+    size, seen_size = (torch.where(swapped[:, None], *each) for each in ((sizes[1], sizes[0]), (sizes[0], sizes[1])))
+
+    frame = _softened(frame, scale)
+    points = _GRID @ affine[:, :, :2].transpose(1, 2) + affine[:, None, :, 2]
+    frame, seen = blurred(frame, 0.8), blurred(seen, 0.8)
+    both = torch.cat((detail(seen), seen), 1)
+    place = ((points + 0.5) * 2 / SIDE - 1).unflatten(1, (SIDE, SIDE))
+    mapped, whole = grid_sample(both, place, padding_mode="border", align_corners=False).split(1, 1)
+    inside = (_within(_GRID.expand_as(points), size) & _within(points, seen_size))[:, None]
+    spread, other_spread = _spread(frame), _spread(whole)
+    hidden = _grown((torch.minimum(spread, other_spread) < _FLAT) & (torch.maximum(spread, other_spread) > _TEXTURE))
+    counted = (inside & ~hidden).float()
+
+    weight = avg_pool2d(counted, 16, 8).clamp(min=0.1)
+    x, y = detail(frame) * counted, mapped * counted
+    mean_x, mean_y = avg_pool2d(x, 16, 8) / weight, avg_pool2d(y, 16, 8) / weight
+    product = avg_pool2d(x * y, 16, 8) / weight - mean_x * mean_y
+    spread_x = (avg_pool2d(x * x, 16, 8) / weight - mean_x.square()).clamp(min=0)
+    spread_y = (avg_pool2d(y * y, 16, 8) / weight - mean_y.square()).clamp(min=0)
+    correlation = (product / (spread_x * spread_y).clamp(min=1e-3).sqrt()).flatten(1)
+    detailed = ((weight > 0.5) & (torch.minimum(spread_x, spread_y) > _TEXTURE**2)).flatten(1)
+    windows = detailed.sum(1)
+    share = ((correlation > _SAME) & detailed).sum(1) / windows.clamp(min=1)
+    mean = (correlation.clamp(min=0) * detailed).sum(1) / windows.clamp(min=1)
+    covered = (inside & hidden).flatten(1).sum(1) <= HIDDEN * inside.flatten(1).sum(1)
+    enough = (windows >= _WINDOWS) & covered
+    return share * enough, mean * enough
+
+
+def _match(first: Keypoints, second: Keypoints, mirror: bool) -> Map:
+    """The best map, with the second photos mirrored or not; it leads to the photos as they are."""
+    other = mirrored(second.descriptors) if mirror else second.descriptors
+    similarity = first.descriptors @ other.transpose(1, 2)  # (p, K, K)
+    best, partner = similarity.max(2)
+    mutual = similarity.argmax(1).gather(1, partner) == torch.arange(similarity.shape[1])
+    kept, chosen = torch.where(mutual & (best > _SIMILAR), best, 0.0).topk(_KEPT, 1)
+    known, partner = kept > 0, partner.gather(1, chosen)
+
+    here = first.places.gather(1, chosen[..., None].expand(-1, -1, 2))
+    there = second.places.gather(1, partner[..., None].expand(-1, -1, 2))
+    angle = second.angles.gather(1, partner)
+    if mirror:
+        there, angle = there * _FLIP, math.pi - angle
+    turn = angle - first.angles.gather(1, chosen)
+    scale = second.scales.gather(1, partner) / first.scales.gather(1, chosen)
+
+    # every match m proposes a map; which matches n does it explain?
+    real, imaginary = (scale * turn.cos())[..., None], (scale * turn.sin())[..., None]
+    step = here[:, None] - here[:, :, None]  # (p, m, n, 2)
+    x = real * step[..., 0] - imaginary * step[..., 1] + there[:, :, None, 0] - there[:, None, :, 0]
+    y = imaginary * step[..., 0] + real * step[..., 1] + there[:, :, None, 1] - there[:, None, :, 1]
+    turned = (torch.remainder(turn[:, None] - turn[:, :, None] + math.pi, 2 * math.pi) - math.pi).abs() < 0.4
+    scaled = (scale.log()[:, None] - scale.log()[:, :, None]).abs() < 0.6
+    near = x.square() + y.square() < (8 * scale.clamp(min=1)[:, :, None]).square()
+    explained = near & turned & scaled & known[:, None] & known[:, :, None]
+    most = explained.sum(2).argmax(1)
+    weight = explained.gather(1, most[:, None, None].expand(-1, 1, _KEPT))[:, 0].float()
+
+    affine = _similarity(here, there, weight)
+    for fit, reach in ((_similarity, 4.0), (_similarity, 2.5), (_stretched, 4.0), (_stretched, 4.0)):
+        affine = fit(here, there, _explained(affine, here, there, reach) * known, affine)
+    matches = (_explained(affine, here, there, 2.5) * known).sum(1)
+    return Map(affine * _FLIP[:, None] if mirror else affine, matches)
+
+
+def _explained(affine: Tensor, here: Tensor, there: Tensor, reach: float) -> Tensor:
+    """Which points (p, m, 2) a map brings closer to their partners than `reach` pixels, as 0 or 1, (p, m)."""
+    off = (here @ affine[:, :, :2].transpose(1, 2) + affine[:, None, :, 2] - there).square().sum(-1)
+    scale = torch.linalg.det(affine[:, :, :2]).abs().sqrt().clamp(min=1)[:, None]
+    explained: Tensor = off < (reach * scale).square()
+    return explained.float()
+
+
+def _centred(here: Tensor, there: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    total = weight.sum(1, keepdim=True).clamp(min=1e-6)
+    middle, other = ((each * weight[..., None]).sum(1) / total for each in (here, there))
+    return here - middle[:, None], there - other[:, None], middle, other
+
+
+def _joined(linear: Tensor, middle: Tensor, other: Tensor) -> Tensor:
+    return torch.cat((linear, other[..., None] - linear @ middle[..., None]), 2)
+
+
+def _similarity(here: Tensor, there: Tensor, weight: Tensor, _: Tensor | None = None) -> Tensor:
+    """The move, turn and scale (p, 2, 3) of the least squares over weighted matches."""
+    a, b, middle, other = _centred(here, there, weight)
+    total = (weight * a.square().sum(-1)).sum(1) + 1e-3
+    real = (weight * (a * b).sum(-1)).sum(1) / total
+    imaginary = (weight * (a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0])).sum(1) / total
+    linear = torch.stack((torch.stack((real, -imaginary), -1), torch.stack((imaginary, real), -1)), 1)
+    return _joined(linear, middle, other)
+
+
+def _stretched(here: Tensor, there: Tensor, weight: Tensor, affine: Tensor) -> Tensor:
+    """The affine map of the least squares over weighted matches, which stays close to a given one for few matches."""
+    a, b, middle, other = _centred(here, there, weight)
+    left = b - a @ affine[:, :, :2].transpose(1, 2)
+    weighted = (a * weight[..., None]).transpose(1, 2)
+    ridge = 20.0 * weight.sum(1).clamp(min=1e-6)[:, None, None] * torch.eye(2)
+    change = torch.linalg.solve(weighted @ a + ridge, weighted @ left).transpose(1, 2)
+    return _joined(affine[:, :, :2] + change, middle, other)
+
+
+def _inverse(affine: Tensor) -> Tensor:
+    linear = affine[:, :, :2]
+    regular = torch.linalg.det(linear).abs() > 1e-6
+    inverse = torch.linalg.inv(torch.where(regular[:, None, None], linear, torch.eye(2)))
+    return torch.cat((inverse, -inverse @ affine[:, :, 2:]), 2)
+
+
+def _softened(pictures: Tensor, scale: Tensor) -> Tensor:
+    """Pictures blurred to the resolution of others in which the same content is smaller by `scale` (p,)."""
+    width = 0.6 * (1 / scale.square() - 1).sqrt()
+    result = pictures.clone()
+    for least, most, blur in ((0.25, 0.6, 0.4), (0.6, 0.9, 0.7), (0.9, math.inf, 1.1)):
+        chosen = (width >= least) & (width < most)
+        if bool(chosen.any()):
+            result[chosen] = blurred(pictures[chosen], blur)
+    return result
+
+
+def _spread(pictures: Tensor) -> Tensor:
+    """The deviation of the grey around every pixel of pictures (p, 1, S, S)."""
+    mean = avg_pool2d(pictures, 7, 1, 3, count_include_pad=False)
+    square = avg_pool2d(pictures.square(), 7, 1, 3, count_include_pad=False)
+    return (square - mean.square()).clamp(min=0).sqrt()
+
+
+def _grown(mask: Tensor) -> Tensor:
+    """A mask (p, 1, S, S) and what is so close to it that its edge is part of the detail there."""
+    return max_pool2d(mask.float(), 15, 1, 7) > 0
+
+
+def _within(points: Tensor, size: Tensor) -> Tensor:
+    """Which points (p, S x S, 2) lie on photos of these heights and widths (p, 2), as (p, S, S)."""
+    limit = size.flip(1)[:, None].float() - 2
+    return ((points >= 1) & (points < limit)).all(-1).view(-1, SIDE, SIDE)
+
+
+_FLIP = torch.tensor([-1.0, 1.0])
+_GRID = torch.stack(torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="xy"), -1).float().view(1, -1, 2)

@@ -1,0 +1,254 @@
+"""Keypoints of photos: corners with descriptors that survive crops, rotations, mirroring and other light.
+
+In plain terms, following Lowe's SIFT (2004) and VLAD by Jégou and others (2010):
+1. `canvas` scales a photo so that its longer side has `SIDE` pixels, in grey, on a square whose rest repeats the edge.
+2. `find_keypoints` looks for corners (Harris) at several scales. The direction in which a corner's surroundings get
+   brighter is its angle, so that a rotated photo has the same corners at other angles.
+3. The surroundings, turned by that angle, become a descriptor: 4 x 4 cells with a histogram of 8 directions of edges.
+4. `signatures` adds up a photo's descriptors, by the visual word that each is closest to. A photo and its mirror image
+   have the same signature, and two photos with many equal corners have similar ones: an index of candidates.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import avg_pool2d, conv2d, grid_sample, interpolate, max_pool2d, normalize, one_hot, pad
+
+from antipodes.clustering import spherical_kmeans
+from antipodes.seeding import generator
+
+SIDE = 128
+"""Pixels of the longer side of a photo in which keypoints are looked for."""
+
+PER_LEVEL = (56, 36, 24, 16, 10)
+"""Most keypoints at each scale; every scale is smaller than the one before by a factor of the root of two."""
+
+COUNT, LENGTH = sum(PER_LEVEL), 128
+WORDS, DIMENSIONS = 64, 512
+BATCH = 16
+"""Photos whose keypoints are found at a time, so that intermediate results stay in the cache of a core."""
+
+_STEP = math.sqrt(2)
+_PATCH, _CELLS, _BINS = 16, 4, 8
+_EDGE = 6  # pixels at the edge of a photo without keypoints
+_WEAK = 1.0  # a corner's response below which it is noise
+_CODE = 510  # the entries of descriptors are at most 0.5, and are kept as bytes
+_FITTED = 2048  # photos by which words and components are fitted
+_DESCRIPTORS = 20_000  # descriptors that are clustered to words
+
+
+class Keypoints(NamedTuple):
+    """Keypoints of n photos, K each; those that are missing have a descriptor of zeros.
+
+    Args:
+        places: (n, K, 2) float16, x and y on the canvas.
+        scales: (n, K) float16, pixels of the canvas in a pixel of the level.
+        angles: (n, K) float16, radians.
+        descriptors: (n, K, 128) uint8.
+    """
+
+    places: Tensor
+    scales: Tensor
+    angles: Tensor
+    descriptors: Tensor
+
+    def of(self, rows: Tensor) -> Keypoints:
+        """The keypoints of some photos, as float32 with descriptors of unit length."""
+        descriptors = self.descriptors[rows].float()
+        return Keypoints(
+            self.places[rows].float(),
+            self.scales[rows].float(),
+            self.angles[rows].float(),
+            normalize(descriptors, dim=-1),
+        )
+
+
+def canvas(image: Image.Image) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+    """The luminance of a photo on a square (S, S), and the height and width that the photo takes there."""
+    share = SIDE / max(image.size)
+    width, height = (max(1, round(share * side)) for side in image.size)
+    grey = np.asarray(image.convert("L").resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0))
+    return np.pad(grey, ((0, SIDE - height), (0, SIDE - width)), mode="edge"), (height, width)
+
+
+def find_keypoints(grey: Tensor, sizes: Tensor) -> Keypoints:
+    """Find the keypoints of photos.
+
+    Args:
+        grey: canvases (n, S, S) uint8.
+        sizes: (n, 2) height and width of the photos on them.
+
+    Example:
+        >>> found = find_keypoints(torch.zeros(1, SIDE, SIDE, dtype=torch.uint8), torch.tensor([[SIDE, SIDE]]))
+        >>> int(found.descriptors.max())  # nothing is a corner
+        0
+    """
+    parts = [
+        _find(grey[start : start + BATCH, None].float(), sizes[start : start + BATCH].float())
+        for start in range(0, len(grey), BATCH)
+    ]
+    return Keypoints(*(torch.cat(each) for each in zip(*parts, strict=True)))
+
+
+def mirrored(descriptors: Tensor) -> Tensor:
+    """The descriptors (..., 128) that the same corners have in the mirror image."""
+    return descriptors[..., _MIRROR]
+
+
+def signatures(keypoints: Keypoints, seed: int = 0) -> Tensor:
+    """Vectors (n, D) of unit length of the photos with these keypoints.
+
+    1. Descriptors of a sample are clustered to visual words.
+    2. For every word, the differences of a photo's descriptors to it are added up and normalised; those of the mirror
+       image are added.
+    3. The sums are projected on the directions in which photos differ most, which are then made equally important.
+    """
+    n = len(keypoints.places)
+    sample = torch.randperm(n, generator=generator("signatures", seed))[:_FITTED]
+    words = _words(keypoints, sample, seed)
+    if words is None:
+        return torch.zeros(n, 1)
+    known = _sums(keypoints, sample, words)
+    centre = known.mean(0)
+    dimensions = min(DIMENSIONS, len(sample))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # torch.svd_lowrank takes no generator
+        _, size, directions = torch.svd_lowrank(known - centre, dimensions, niter=1)
+    directions = directions / (size / size[0].clamp(min=1e-12)).clamp(min=1e-6).sqrt()
+    rows = torch.arange(n)
+    return torch.cat([normalize((_sums(keypoints, some, words) - centre) @ directions) for some in rows.split(_FITTED)])
+
+
+def _words(keypoints: Keypoints, sample: Tensor, seed: int) -> Tensor | None:
+    """The mean descriptors of clusters (W, 128); None where there are no descriptors."""
+    descriptors = keypoints.of(sample[: max(1, _DESCRIPTORS // 50)]).descriptors.flatten(0, 1)
+    descriptors = descriptors[descriptors.any(1)]
+    if not len(descriptors):
+        return None
+    chosen = torch.randperm(len(descriptors), generator=generator("words", seed))[:_DESCRIPTORS]
+    descriptors = descriptors[chosen]
+    words = min(WORDS, len(descriptors))
+    (found,) = spherical_kmeans(descriptors, [words], iterations=8, seed=seed)
+    sums = torch.zeros(words, LENGTH).index_add_(0, found.labels, descriptors)
+    return sums / torch.bincount(found.labels, minlength=words).clamp(min=1)[:, None]
+
+
+def _sums(keypoints: Keypoints, rows: Tensor, words: Tensor) -> Tensor:
+    """Differences of descriptors to words, added up by word, of photos and their mirror images, (m, W x 128)."""
+    parts = []
+    for some in rows.split(64):
+        descriptors = keypoints.of(some).descriptors
+        both = []
+        for each in (descriptors, mirrored(descriptors)):
+            nearest = one_hot((each @ words.T).argmax(-1), len(words)).float() * each.any(-1, keepdim=True)
+            difference = nearest.transpose(1, 2) @ each - nearest.sum(1)[..., None] * words
+            both.append(normalize(normalize(difference, dim=2).flatten(1)))
+        parts.append(normalize(both[0] + both[1]))
+    return torch.cat(parts)
+
+
+def _find(grey: Tensor, sizes: Tensor) -> Keypoints:
+    """The keypoints of canvases (b, 1, S, S) float."""
+    found = []
+    for level, most in enumerate(PER_LEVEL):
+        side = round(SIDE / _STEP**level)
+        scaled = grey if level == 0 else interpolate(grey, (side, side), mode="bilinear", antialias=True)
+        found.append(_find_at(blurred(scaled, 1.2), sizes * side / SIDE, most))
+    places, scales, angles, patches, strong = (torch.cat(each, 1) for each in zip(*found, strict=True))
+    descriptors = _describe(patches) * strong[..., None]
+    return Keypoints(places.half(), scales.half(), angles.half(), (descriptors * _CODE).round().clamp(max=255).byte())
+
+
+def _find_at(picture: Tensor, sizes: Tensor, most: int) -> tuple[Tensor, ...]:
+    """Corners of pictures (b, 1, s, s) of one level: places, scales, angles, turned patches, and which are strong."""
+    side = picture.shape[-1]
+    padded = pad(picture, (1, 1, 1, 1), mode="replicate")
+    slope_x = (padded[:, :, 1:-1, 2:] - padded[:, :, 1:-1, :-2]) / 2
+    slope_y = (padded[:, :, 2:, 1:-1] - padded[:, :, :-2, 1:-1]) / 2
+    xx, yy, xy = blurred(torch.cat((slope_x**2, slope_y**2, slope_x * slope_y), 1), 1.6).unbind(1)
+    corner = (xx * yy - xy * xy) / (xx + yy + 1e-3)
+    places = torch.arange(side, dtype=torch.float32)
+    inside = (places >= _EDGE) & (places < sizes[..., None] - _EDGE)  # (b, 2, s)
+    highest = max_pool2d(corner, 5, 1, 2) == corner
+    strength, at = (corner * (inside[:, 0, :, None] & inside[:, 1, None, :] & highest)).flatten(1).topk(most, 1)
+    row, column = at // side, at % side
+    response = corner.flatten(1)
+    x = column + _between(response, at, 1)
+    y = row + _between(response, at, side)
+    moments = conv2d(picture, _MOMENTS, padding=_EDGE).flatten(2).gather(2, at[:, None].expand(-1, 2, -1))
+    angle = torch.atan2(moments[:, 1], moments[:, 0])
+    cosine, sine = angle.cos()[..., None], angle.sin()[..., None]
+    across, down = _OFFSETS
+    turned = (across * cosine - down * sine + x[..., None], across * sine + down * cosine + y[..., None])
+    seen = torch.stack(turned, -1)
+    patches = grid_sample(picture, (seen + 0.5) * 2 / side - 1, padding_mode="border", align_corners=False)[:, 0]
+    factor = SIDE / side
+    centres = (torch.stack((x, y), -1) + 0.5) * factor - 0.5
+    return centres, torch.full_like(x, factor), angle, patches, strength > _WEAK
+
+
+def _between(response: Tensor, at: Tensor, step: int) -> Tensor:
+    """By which fraction of a pixel the maximum of a parabola through three neighbours is off, (b, k)."""
+    last = response.shape[1] - 1
+    before, here, after = (response.gather(1, (at + move).clamp(0, last)) for move in (-step, 0, step))
+    return ((after - before) / (2 * (2 * here - before - after)).clamp(min=1e-6)).clamp(-0.5, 0.5)
+
+
+def _describe(patches: Tensor) -> Tensor:
+    """Descriptors (b, k, 128) of unit length of turned patches (b, k, 256)."""
+    square = patches.unflatten(-1, (_PATCH, _PATCH))
+    across, down = torch.zeros_like(square), torch.zeros_like(square)
+    across[..., 1:-1] = square[..., 2:] - square[..., :-2]
+    down[..., 1:-1, :] = square[..., 2:, :] - square[..., :-2, :]
+    weight = ((across.square() + down.square()).sqrt() * _WINDOW).flatten(-2)
+    direction = (torch.atan2(down, across) * (_BINS / (2 * math.pi))).flatten(-2)
+    lower = direction.floor()
+    share = direction - lower
+    first = lower.long() % _BINS
+    counts = torch.zeros(*weight.shape[:2], _BINS, _PATCH**2)
+    counts.scatter_(2, first[:, :, None], ((1 - share) * weight)[:, :, None])
+    counts.scatter_(2, ((first + 1) % _BINS)[:, :, None], (share * weight)[:, :, None])
+    histograms = normalize((counts @ _POOL).flatten(2), dim=2)
+    return normalize(normalize(histograms.clamp(max=0.2), dim=2).sqrt(), dim=2)
+
+
+def blurred(picture: Tensor, width: float) -> Tensor:
+    """Pictures (b, c, s, s) after a Gaussian blur of a standard deviation of `width` pixels."""
+    reach = max(1, int(3 * width + 0.5))
+    weights = torch.exp(-torch.arange(-reach, reach + 1).square() / (2 * width**2))
+    weights = (weights / weights.sum()).expand(picture.shape[1], 1, 1, -1)
+    wide = conv2d(pad(picture, (reach, reach, 0, 0), mode="replicate"), weights, groups=picture.shape[1])
+    tall = pad(wide, (0, 0, reach, reach), mode="replicate")
+    return conv2d(tall, weights.transpose(2, 3), groups=picture.shape[1])
+
+
+def detail(picture: Tensor, width: int = 13) -> Tensor:
+    """Pictures (b, c, s, s) without the mean of every pixel's surroundings."""
+    return picture - avg_pool2d(picture, width, 1, width // 2, count_include_pad=False)
+
+
+def _tables() -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Offsets of a patch's pixels, their weights, their shares of cells, kernels of moments, the mirrored order."""
+    steps = torch.arange(_PATCH) - (_PATCH - 1) / 2
+    down, across = (each.flatten() for each in torch.meshgrid(steps, steps, indexing="ij"))
+    window = torch.exp(-(across.square() + down.square()) / (2 * 6.0**2)).view(_PATCH, _PATCH)
+    centres = (torch.arange(_CELLS) - (_CELLS - 1) / 2) * (_PATCH / _CELLS)
+    share = (1 - (steps[:, None] - centres).abs() / (_PATCH / _CELLS)).clamp(min=0)
+    pool = torch.einsum("ya,xb->yxab", share, share).reshape(_PATCH**2, _CELLS**2)
+    reach = torch.arange(-_EDGE, _EDGE + 1, dtype=torch.float32)
+    disc = (reach[:, None].square() + reach.square()) <= _EDGE**2 + 0.5
+    moments = torch.stack((reach.expand_as(disc) * disc, reach[:, None].expand_as(disc) * disc))[:, None]
+    order = torch.arange(LENGTH).view(_BINS, _CELLS, _CELLS)
+    # in a frame along the corner's angle, mirroring turns the cells upside down and edges the other way
+    mirror = order[(-torch.arange(_BINS)) % _BINS].flip(1).flatten()
+    return torch.stack((across, down)), window, pool, moments, mirror
+
+
+_OFFSETS, _WINDOW, _POOL, _MOMENTS, _MIRROR = _tables()
