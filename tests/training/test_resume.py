@@ -157,10 +157,6 @@ def test_changed_method_in_the_file_is_refused(finished: Path, tmp_path: Path) -
     assert "trained with method simclr" in refused("train", "--resume", tmp_path / "run")
 
 
-def test_changed_world_size_is_refused(finished: Path) -> None:
-    assert "devices 1" in refused("train", "--resume", finished / "run", "--devices", 2)
-
-
 def test_checkpoint_that_would_run_code_is_refused(finished: Path, tmp_path: Path) -> None:
     class Evil:
         def __reduce__(self) -> tuple[Any, tuple[str]]:

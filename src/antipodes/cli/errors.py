@@ -82,7 +82,7 @@ def say(sentence: str) -> None:
 
 def _is_helper() -> bool:
     """Return True in all processes of a run on one machine but the first, which speaks for them."""
-    return os.environ.get("LOCAL_RANK", "0") != "0"
+    return os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) != "0"
 
 
 def _lost_a_process(error: Exception) -> bool:

@@ -6,6 +6,7 @@ import json
 import sys
 from argparse import HelpFormatter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from antipodes.cli.train_help import short_help
@@ -18,11 +19,13 @@ from antipodes.training.loop import run_training
 
 USAGE = """antipodes train [--method NAME] [--negatives NAME] [--data NAME] [--encoder NAME] [--out FOLDER] [options]
        antipodes train --resume RUN [--epochs MORE] [--data WHERE_IT_IS_NOW]
+       antipodes train --resume auto [--method NAME ...] --out FOLDER
        antipodes train [--method NAME ...] --help [all]"""
 DESCRIPTION = """Pretrain an encoder by contrastive learning. The run folder gets config.yaml, metrics.jsonl,
 metrics.csv, checkpoints and the encoder as safetensors. Options below are those of the chosen components:
 add --method moco before --help to see MoCo's. --resume RUN continues a run that was stopped or killed, bit by bit
-as if nothing had happened."""
+as if nothing had happened. --resume auto continues the run in --out if there is one and starts it otherwise, so that
+torchrun --max-restarts or a queue of jobs can repeat one command until the run has ended."""
 
 
 def main(arguments: list[str]) -> None:
@@ -52,12 +55,20 @@ def parse(arguments: list[str]) -> tuple[Configuration, Run | None]:
     if folder is None:
         given, arguments = _files(arguments)
         return _resolve(given, arguments), None
-    run = Run.open(folder, _option(arguments, "--data.name"))
+    moved = _option(arguments, "--data.name")
+    if folder == "auto":
+        arguments = _without(arguments, "--resume")
+        given, own = _files(arguments)
+        asked = _resolve(given, own)
+        if not Run(Path(asked.settings.out)).exists:
+            return asked, None
+        folder, moved = asked.settings.out, None
+    run = Run.open(folder, moved)
     # options given next to --resume may only repeat what the run was started with, but for more epochs and for where
     # its data is now; what its version did not know is as this version has it by default
     saved = checked_options(run.config, str(run.config_file))
-    repeated = _without(_without(arguments, "--resume"), "--data.name")
-    given, repeated = _files(repeated)
+    repeated = _without(arguments, "--resume")
+    given, repeated = _files(repeated if moved is None else _without(repeated, "--data.name"))
     asked = _resolve(_over(saved, given), repeated)
     refuse_differences(run, asked, _resolve(saved, []))
     return asked, run
@@ -67,7 +78,7 @@ def _resolve(given: Mapping[str, Any], arguments: list[str]) -> Configuration:
     """The configuration of options from files and from the command line, which wins; or the help."""
     parser = _Parser(prog="antipodes train", usage=USAGE, description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="YAML file of options, such as a run's config.yaml.")
-    parser.add_argument("--resume", metavar="RUN", help="Continue this run; nothing else is needed.")
+    parser.add_argument("--resume", metavar="RUN|auto", help="Continue this run; auto: that in --out, if there is one.")
     parser.add_argument("--preset", metavar="NAME", help=f"A named set of options: {_presets()}.")
     parser.add_argument(
         "--strict", metavar="", help="Refuse a folder with damaged images (same as --data.strict true)."

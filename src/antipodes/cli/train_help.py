@@ -72,6 +72,7 @@ def short_help(
     lines.append(_line("--preset NAME", "A named set of options: " + ", ".join(PRESETS) + "."))
     lines.append(_line("--config FILE", "Options from a YAML file, such as the config.yaml of a run."))
     lines.append(_line("--resume RUN", "Continue a run that was stopped or killed, bit by bit, or for more epochs."))
+    lines.append(_line("--resume auto", "Start the run, or continue it if --out holds it: one command to repeat."))
     own_loss = "method" in chosen and names["loss"] != "info-nce" and "loss" not in chosen
     more: tuple[Kind, ...] = ("loss",) if own_loss else ()
     for kind in (*chosen, *more):

@@ -47,8 +47,9 @@ RENAMED = {
     "guide_view_temperature": "distill_temperature",
 }
 """Options of earlier versions, with those that replaced them."""
-MAY_CHANGE = ("threads", "workers", "log_every", "snapshot_every", "tensorboard", "wandb")
-"""Options that may change when a run is resumed: they do not change what is learned."""
+MAY_CHANGE = ("devices", "threads", "workers", "log_every", "snapshot_every", "tensorboard", "wandb")
+"""Options that may change when a run is resumed: they do not change what is learned. (With batch normalisation the
+number of devices does, and the run says so.)"""
 TABLES = (".npy", ".npz", ".safetensors")
 """The files that are the guide `table` when they are named as a guide."""
 

@@ -99,6 +99,11 @@ class Run:
         """The checkpoint with the best kNN accuracy or validation recall; without either, with the lowest loss."""
         return self.folder / "checkpoints" / "best.pt"
 
+    @property
+    def exists(self) -> bool:
+        """Return True if the folder holds a run, also one that was stopped before its first checkpoint."""
+        return self.config_file.is_file()
+
     def refuse_taken(self) -> None:
         """Refuse a folder for a new run if it holds a run, or user's files with names that a run writes.
 
@@ -107,7 +112,8 @@ class Run:
         """
         if self.config_file.exists():
             raise ValueError(
-                f"{self.folder} holds a run already: continue it with --resume {self.folder}, or choose another --out"
+                f"{self.folder} holds a run already: continue it with --resume {self.folder} (or --resume auto, "
+                "which starts or continues), or choose another --out"
             )
         names = [name for name in WRITTEN if os.path.lexists(self.folder / name)]
         names += sorted(path.name for pattern in LATER for path in self.folder.glob(pattern))
@@ -124,9 +130,11 @@ class Run:
             raise ValueError(f"{self.folder} cannot be made: {existing} is not a folder that can be written to")
 
     def create(self, config: Mapping[str, Any]) -> None:
-        """Make the folder of checkpoints and write the configuration."""
-        self.last.parent.mkdir(parents=True, exist_ok=True)
-        self.write_config(config)
+        """Write the configuration, by which the folder is known as a run, and make the folder of checkpoints."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with replacing(self.config_file) as file:
+            file.write_text(configuration_text(_plain(config)))
+        self.last.parent.mkdir(exist_ok=True)
 
     @classmethod
     def open(cls, folder: str | Path, data: str | None = None) -> Run:
@@ -168,11 +176,6 @@ class Run:
                 "leave it out"
             )
         return {**config, "data": {**known, "name": absolute(self.data)}}
-
-    def write_config(self, config: Mapping[str, Any]) -> None:
-        """Write the configuration, whole or not at all."""
-        with replacing(self.config_file) as file:
-            file.write_text(configuration_text(_plain(config)))
 
     def changed(self, config: dict[str, Any]) -> bool:
         """Return True if a configuration differs from the written one."""

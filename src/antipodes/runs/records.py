@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch.distributed as dist
 
-from antipodes.distributed import world_size
+from antipodes.distributed import rank, world_size
 from antipodes.files import replacing
 from antipodes.runs.folder import Run
 
@@ -65,11 +65,34 @@ class Records:
             writer.writerows(self.epochs)
 
 
+Sums = dict[str, tuple[float, float]]
+"""Name of a number -> its sum, and how many steps it is the sum of."""
+
+
 class RunningMeans:
     """Running sums of an epoch's numbers, saved in checkpoints, so that a resumed epoch reports the same means."""
 
-    def __init__(self, state: Mapping[str, tuple[float, int]] | None = None) -> None:
-        self._sums: dict[str, tuple[float, int]] = dict(state or {})
+    def __init__(self, sums: Sums | None = None) -> None:
+        self._sums: Sums = dict(sums or {})
+
+    @classmethod
+    def of(cls, numbers: Mapping[str, float]) -> RunningMeans:
+        """Return the sums of a single step."""
+        sums = cls()
+        sums.add(numbers)
+        return sums
+
+    @classmethod
+    def resumed(cls, saved: Sequence[Sums]) -> RunningMeans:
+        """Return this rank's sums from those of all ranks in a checkpoint.
+
+        With as many ranks as before each has its own sums again; with another number each has the mean over the former
+        ranks, so that a step counts as much as one of the steps that follow.
+        """
+        if len(saved) == world_size():
+            return cls(saved[rank()])
+        joined = _join(saved)
+        return cls({name: (total / len(saved), count / len(saved)) for name, (total, count) in joined.items()})
 
     def add(self, numbers: Mapping[str, float]) -> None:
         """Add the numbers of one step; a number may be missing, and NaN is skipped."""
@@ -83,22 +106,26 @@ class RunningMeans:
         """The mean of each number over the steps that had it."""
         return {name: total / count for name, (total, count) in self._sums.items()}
 
-    def over_ranks(self) -> RunningMeans:
-        """Return the sums over all ranks; a number may be missing on a rank."""
-        if world_size() == 1:
-            return self
-        parts: list[dict[str, tuple[float, int]]] = [{}] * world_size()
-        dist.all_gather_object(parts, self._sums)
-        joined = RunningMeans()
-        for part in parts:
-            for name, (total, count) in part.items():
-                before = joined._sums.get(name, (0.0, 0))
-                joined._sums[name] = (before[0] + total, before[1] + count)
-        return joined
+    def of_ranks(self) -> list[Sums]:
+        """Return the sums of every rank, for a checkpoint; all ranks call it."""
+        parts = [dict(self._sums)] * world_size()
+        if len(parts) > 1:
+            dist.all_gather_object(parts, self._sums)
+        return parts
 
-    def state(self) -> dict[str, tuple[float, int]]:
-        """Return the sums for a checkpoint."""
-        return dict(self._sums)
+    def over_ranks(self) -> RunningMeans:
+        """Return the sums over all ranks; a number may be missing on a rank. All ranks call it."""
+        return RunningMeans(_join(self.of_ranks()))
+
+
+def _join(parts: Sequence[Sums]) -> Sums:
+    """Add up the sums of several ranks."""
+    joined: Sums = {}
+    for part in parts:
+        for name, (total, count) in part.items():
+            before = joined.get(name, (0.0, 0))
+            joined[name] = (before[0] + total, before[1] + count)
+    return joined
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:

@@ -82,14 +82,27 @@ def check_checkpoints_exist(run: Run) -> None:
         )
 
 
-def check_unchanged(saved: Mapping[str, Any], now: Mapping[str, Any], run: Run) -> None:
-    """Refuse to continue a checkpoint with another method or number of processes."""
+def check_method(saved: Mapping[str, Any], now: Mapping[str, Any], run: Run) -> None:
+    """Refuse to continue a checkpoint with another method."""
     if saved["method"] != now["method"]:
         raise ValueError(f"{run.folder} was trained with method {saved['method']}, not {now['method']}")
-    if saved["world_size"] != now["world_size"]:
-        raise ValueError(
-            f"{run.folder} was trained by {saved['world_size']} process(es), this is {now['world_size']}: "
-            f"resume it with as many"
+
+
+def warn_of_ranks(before: int, now: int, method: Method) -> None:
+    """Warn if a run continues with another number of processes and has batch statistics, which depend on it.
+
+    Everything else does not: batches, augmentation, negatives and tables are those of the whole batch.
+    """
+    if before == now:
+        return
+    try:
+        refuse_batch_statistics(list(method.network.modules()))
+    except ValueError:
+        warnings.warn(
+            f"this run was trained by {before} process(es) and goes on with {now}: batch normalisation uses the mean "
+            "and variance of each process's own share of a batch, so the weights will differ from those of a run with "
+            f"{before}; --encoder resnet18-slim-gn and --head.batch_norm false have no batch statistics",
+            stacklevel=2,
         )
 
 

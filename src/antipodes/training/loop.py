@@ -30,7 +30,8 @@ from antipodes.runs.folder import Run
 from antipodes.runs.records import RunningMeans
 from antipodes.runs.snapshots import save_snapshot, take_snapshot
 from antipodes.training.between import fit_policies, online_knn, online_recall, policies_receiving, send
-from antipodes.training.prepare import launch, prepare_training
+from antipodes.training.launching import launch
+from antipodes.training.prepare import prepare_training
 from antipodes.training.state import Training, rate_of
 
 ADVICE = "try a lower learning_rate, a longer warmup or a clip_gradient"
@@ -53,7 +54,8 @@ def train(
         data: what to train on: the path of a folder of photos, an archive or a table; the name of a dataset; or a
             mapping with a `name` and the dataset's arguments. With `resume_from`, where the data is now.
         out: folder of the run; it must not hold one yet.
-        resume_from: folder of a run to continue, for more `epochs` if given.
+        resume_from: folder of a run to continue, for more `epochs` if given; "auto" continues the run in `out` if there
+            is one, and starts it otherwise.
         **options: the options of `antipodes train`, with dots or nested: `method="moco"`, `epochs=30`,
             `negatives={"name": "glofnd", "alpha": 0.1}`, `**{"data.limit": 10_000}`.
 
@@ -69,7 +71,8 @@ def train(
         >>> run.metrics["loss"][-1]  # doctest: +SKIP
         4.2
     """
-    if resume_from is not None:
+    auto = resume_from == "auto"
+    if resume_from is not None and not auto:
         if isinstance(data, Mapping):
             raise ValueError("data must be the path of the run's data, where it is now, when resume_from is given")
         given = options if out is None else {**options, "out": str(out)}
@@ -80,6 +83,8 @@ def train(
     if out is None:
         raise ValueError("out is missing: name the folder of the run")
     named = dict(data) if isinstance(data, Mapping) else str(data)
+    if auto and Run(Path(out)).exists:
+        return run_training(*resolve_resumed(out, {**options, "data": named}))
     return run_training(resolve({**options, "data": named, "out": str(out)}))
 
 
@@ -108,6 +113,8 @@ def run_training(
         torch.set_num_threads(settings.threads)
     fabric = launch(settings)
     run = resume or Run(Path(settings.out))
+    # with --resume auto a rank may see a folder that the first one has just begun to write: the first one decides
+    resume = None if fabric.broadcast(resume is None) else run
     missing = run.missing()
     training: Training | None = None
     with ExitStack() as stack, torch.random.fork_rng():
@@ -169,9 +176,11 @@ def _loop(training: Training) -> Run:
                 seen += settings.batch_size * settings.accumulate
                 speed = seen / (time.perf_counter() - started)
                 training.bar.step(epoch, settings.epochs, numbers["loss"], speed)
-                if training.records is not None and training.done % settings.log_every == 0:
-                    line = {**numbers, "learning_rate": rate, "images_per_second": speed}
-                    training.records.write("step", training.done, line)
+                if training.done % settings.log_every == 0:
+                    means = RunningMeans.of(numbers).over_ranks().means()
+                    if training.records is not None:
+                        line = {**means, "learning_rate": rate, "images_per_second": speed}
+                        training.records.write("step", training.done, line)
                 every = settings.checkpoint_steps
                 if every and training.done % every == 0 and calendar.within(training.done):
                     training.checkpoint()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -12,7 +11,6 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.optim import Optimizer
 
@@ -24,7 +22,6 @@ from antipodes.encoders.patches import PatchEncoder, rows_to_fit
 from antipodes.guides import RunGuide
 from antipodes.methods import Method
 from antipodes.negatives import DatasetNeighbours
-from antipodes.processes import end_with_parent
 from antipodes.progress import TrainingProgress
 from antipodes.runs.build import build_method, with_revisions
 from antipodes.runs.embedding import use_cached_features
@@ -40,9 +37,10 @@ from antipodes.training.checks import (
     check_checkpoints_exist,
     check_encoders,
     check_files,
+    check_method,
     check_settings,
-    check_unchanged,
     warn_of_equal_views,
+    warn_of_ranks,
 )
 from antipodes.training.optimizers import optimizer as build_optimizer
 from antipodes.training.starting import start_from
@@ -116,7 +114,9 @@ def prepare_training(
     identity = {"fingerprint": data.fingerprint, "world_size": fabric.world_size, "method": config["method"]["name"]}
     start = Start(calendar)
     if saved is not None:
-        check_unchanged(saved["identity"], identity, run)
+        check_method(saved["identity"], identity, run)
+        if fabric.is_global_zero:
+            warn_of_ranks(saved["identity"]["world_size"], fabric.world_size, method)
         start = _load(saved, run, data, method, optimizer, fabric, calendar)
         if start.growth is not None:
             over = start.done >= start.calendar.total(settings.epochs)
@@ -227,7 +227,7 @@ def _load(
     torch.set_rng_state(saved["rng"])
     done, best = saved["step"], saved["best"]
     if growth is None:
-        return Start(since, done, best, RunningMeans(saved["totals"]))
+        return Start(since, done, best, RunningMeans.resumed(saved["totals"]))
     # an epoch that began with the old data begins again
     return Start(Calendar(calendar.steps, done, since.epoch(done)), done, best, growth=growth)
 
@@ -236,10 +236,9 @@ def _write_start(
     config: dict[str, Any], settings: Settings, run: Run, method: Method, data: Samples, new: bool
 ) -> None:
     """Create the run's folder, or update its configuration, and write the list of skipped files."""
-    if new:
+    if new or run.changed(config):  # more epochs, or data that has moved: a later resume continues from there
         run.create(config)
-    elif run.changed(config):  # more epochs, or data that has moved: a later resume continues from there
-        run.write_config(config)
+    run.last.parent.mkdir(exist_ok=True)  # missing if the process was killed right after it wrote the configuration
     if data.skipped:
         data.write_skipped(run.folder / "skipped.csv")
     for _, policy in method.policies():
@@ -255,37 +254,6 @@ def _validation(method: Method, data: Samples, notify: Callable[[str], None]) ->
     except (ValueError, OSError) as error:
         notify(f"the loss decides the best epoch, because the validation split cannot be used: {error}")
         return None
-
-
-def launch(settings: Settings) -> Fabric:
-    """Start the processes, or join those that torchrun has started."""
-    gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
-    if settings.precision == "16-mixed" and (settings.accelerator == "cpu" or not gpu):
-        raise ValueError("precision 16-mixed needs a GPU: on a CPU use 32-true, or bf16-mixed where it is supported")
-    devices = int(os.environ.get("LOCAL_WORLD_SIZE", settings.devices))
-    most = torch.cuda.device_count() if torch.cuda.is_available() and settings.accelerator != "cpu" else _cores()
-    if settings.devices > most:
-        raise ValueError(f"devices must be at most {most} here, got {settings.devices}: each device needs a process")
-    nodes = int(os.environ.get("WORLD_SIZE", devices)) // devices
-    try:
-        fabric = Fabric(
-            accelerator=settings.accelerator,
-            devices=devices,
-            num_nodes=nodes,
-            precision=settings.precision,
-            strategy="ddp" if devices * nodes > 1 else "auto",
-        )
-    except (RuntimeError, MisconfigurationException) as error:
-        raise ValueError(f"accelerator {settings.accelerator} cannot be used here: {error}") from error
-    parent = os.getppid()
-    fabric.launch()
-    if fabric.local_rank > 0:  # a process that Fabric or torchrun has started
-        end_with_parent(parent)
-    return fabric
-
-
-def _cores() -> int:
-    return max(os.cpu_count() or 1, 2)  # two processes on one core are slow but let users try them
 
 
 def _shares(method: Method, decay: float) -> dict[nn.Parameter, float]:

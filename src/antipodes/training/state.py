@@ -114,7 +114,8 @@ class Training:
         return share * (temperatures[0].learning_rate(own_rate) if temperatures else float(own_rate))
 
     def checkpoint(self, is_best: bool = False) -> None:
-        """Write everything that the run needs to continue with bit-equal results."""
+        """Write everything that the run needs to continue with bit-equal results; all ranks call it."""
+        totals = self.totals.of_ranks()
         if not self.first:
             return
         state = {
@@ -127,7 +128,7 @@ class Training:
             "rng": torch.get_rng_state(),
             "step": self.done,
             "best": self.best,
-            "totals": self.totals.state(),
+            "totals": totals,
         }
         if is_best:  # first, as the last checkpoint says that it is there
             save_checkpoint(self.run.best, state, self.frozen)
