@@ -22,7 +22,7 @@ from research.ledger.reports import FROM_DOCS, command, studies
 from research.tables import holm
 
 CATALOGUE = Path(__file__).parent / "claims.yaml"
-NOT_RUN, CANNOT, UNKNOWN = "not run yet", "cannot be tested here", "reason unknown"
+NOT_RUN, CANNOT, MEASURED, UNKNOWN = "not run yet", "cannot be tested here", "measured", "reason unknown"
 DECIDED = ("held", "not held")
 FEWEST, FEW = 3, 5
 """No verdict from fewer than FEWEST seeds; with fewer than FEW the spread is at least that usual in the study."""
@@ -50,7 +50,7 @@ class Tested:
         claim: In words.
         where: In the paper.
         test: Which study, score and order; empty where there is none.
-        verdict: Of the runs, or `not run yet`, or `cannot be tested here`.
+        verdict: Of the runs, or `not run yet`, `measured`, or `cannot be tested here`.
         why: A reason, where there is one.
         seeds: How many both sides have.
         difference: Mean over them.
@@ -98,8 +98,8 @@ def read_catalogue(catalogue: Path = CATALOGUE) -> dict[str, Any]:
     papers: dict[str, Any] = yaml.safe_load(catalogue.read_text())
     for paper in papers.values():
         for claim in paper["claims"]:
-            if ("cannot" in claim) == ("tests" in claim):
-                raise ValueError(f"claim {claim['claim']!r} needs either tests or cannot")
+            if sum(key in claim for key in ("cannot", "measured", "tests")) != 1:
+                raise ValueError(f"claim {claim['claim']!r} needs either tests or cannot or measured")
             for test in claim.get("tests", []):
                 _sides(test)
     return papers
@@ -110,8 +110,9 @@ def ledger_rows(claims: Sequence[Mapping[str, Any]], results: Path) -> list[Test
     rows = []
     for claim in claims:
         words, where = claim["claim"], claim["where"]
-        if "cannot" in claim:
-            rows.append(Tested(words, where, "", CANNOT, claim["cannot"]))
+        if "tests" not in claim:
+            verdict, key = (CANNOT, "cannot") if "cannot" in claim else (MEASURED, "measured")
+            rows.append(Tested(words, where, "", verdict, " ".join(claim[key].split())))
             continue
         found = [row for test in claim["tests"] if (row := _run(claim, test, results)) is not None]
         if not found:
@@ -257,8 +258,8 @@ def _counts(papers: Mapping[str, Any], rows: Sequence[Tested]) -> str:
     return (
         f"**{claims} claims. Of {tested} tests {ended['held']} held, {ended['not held']} did not, and "
         f"{ended['undecided']} are undecided; after Holm's correction {standing['held']} held and "
-        f"{standing['not held']} did not. Claims without a run yet: {ended[NOT_RUN]}, that cannot be tested "
-        f"here: {ended[CANNOT]}.**"
+        f"{standing['not held']} did not. Claims without a run yet: {ended[NOT_RUN]}, measured without a test: "
+        f"{ended[MEASURED]}, that cannot be tested here: {ended[CANNOT]}.**"
     )
 
 
