@@ -131,8 +131,8 @@ def test_audit_of_a_folder(folder: Path) -> None:
     assert by_name["5.png"] == by_name["mirror.jpg"] not in (by_name["3.png"], -1)
     assert by_name["0.png"] == -1
     with opened(out / "report.html") as page:
-        assert page.locator("section.gallery .card:visible img").count() == 4
-        assert page.locator(".card:visible img").first.evaluate("image => image.naturalWidth") > 50
+        assert page.locator(".review .pair img").count() == 4
+        assert page.locator(".pair img").first.evaluate("image => image.naturalWidth") > 50
 
 
 def test_audit_of_two_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -14,45 +15,65 @@ from numpy.typing import NDArray
 from antipodes.auditing.audited import AuditedData
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.findings import FALSE_NEGATIVE, OTHER_CLASS, Findings, Notice, Pair
-from antipodes.auditing.summary import class_name
-from antipodes.pages.page import Card, Facts, Gallery, Map, Page, Picture, Section, Table, path_ends, short_paths
+from antipodes.auditing.summary import class_name, has_two_labels, is_leak
+from antipodes.pages.page import (
+    Card,
+    Facts,
+    Gallery,
+    Map,
+    Page,
+    Picture,
+    Review,
+    ReviewPair,
+    Section,
+    Table,
+    path_ends,
+    short_paths,
+)
 from antipodes.pages.picture_store import PictureStore
 from antipodes.pages.plane import choose, map_of
+from antipodes.plain_text import printable
+from antipodes.tables import escaped
 
 if TYPE_CHECKING:
     from antipodes.auditing.audit import Audit
 
 MAPPED = 1000
+LARGE = 224  # side of the pictures that are compared
 LISTED = 2000
 
 
 def audit_page(found: Audit, progress: Callable[[int, int], None] | None = None) -> Page:
-    """The page of an audit: its numbers, its pairs and samples with their pictures, a map, and the pairs as a table.
+    """The page of an audit: the answer, pairs to decide on, samples that stand out, all numbers, a map and a table.
 
     Args:
         found: the audit.
-        progress: called with (cards done, cards in all).
+        progress: called with (pairs done, pairs in all).
     """
     data, findings, summary, shown = found.data, found.findings, found.summary, found.shown
-    title = str(summary["subject"])
     picture_store = PictureStore()
-    vectors = replace(data.vectors, paths=tuple(short_paths(data.vectors.paths)))
-    summary = {name: path_ends([value])[0] if name == "subject" else value for name, value in summary.items()}
-    pairs = _first(findings.pairs, shown)
-    notices = _first(findings.notices, shown)
-    cards = []
+    vectors = replace(data.vectors, paths=tuple(map(printable, short_paths(data.vectors.paths))))
+    pairs = _chosen(data, findings.pairs, shown)
+    reviewed = []
     for done, pair in enumerate(pairs):
-        cards.append(_pair_card(pair, vectors, picture_store, data))
+        reviewed.append(_review_pair(pair, vectors, picture_store, data))
         if progress is not None:
             progress(done + 1, len(pairs))
-    sections: list[Section] = [Facts("In numbers", list(summary.items()), _advice(summary))]
-    if cards:
+    sections: list[Section] = [Facts("The answer", _answer(found), _advice(summary))]
+    if reviewed:
         counts = Counter(pair.kind for pair in findings.pairs)
-        hidden = [f"{shown} of {count:,} {kind} pairs" for kind, count in counts.items() if count > shown]
-        sections.append(Gallery("Pairs", cards, f"Shown: {', '.join(hidden)}." if hidden else ""))
+        hidden = [f"{shown:,} of {count:,} {kind} pairs" for kind, count in counts.items() if count > shown]
+        note = "Decide which pairs are the same, save the decisions, and audit again with them."
+        note += f" Shown: {', '.join(hidden)}." if hidden else ""
+        sections.append(Review("Pairs", reviewed, _store(found), note))
+    notices = _first(findings.notices, shown)
     if notices:
         standing = [_notice_card(notice, vectors, picture_store, data) for notice in notices]
         sections.append(Gallery("Samples that stand out", standing))
+    numbers = [[number.name, number.value, number.unit, number.listed] for number in found.numbers]
+    facts = [[name, summary[name], "", ""] for name in summary if name not in {n.name for n in found.numbers}]
+    facts = [[name, path_ends([str(value)])[0] if name == "subject" else value, *rest] for name, value, *rest in facts]
+    sections.append(Table("All numbers", ["what", "number", "unit", "listed in"], [*numbers, *facts]))
     rows = choose(len(vectors), MAPPED)
     thumbnails = data.thumbnails(rows)
     images = [-1] * len(rows)
@@ -61,9 +82,72 @@ def audit_page(found: Audit, progress: Callable[[int, int], None] | None = None)
     sections.append(map_of_vectors("Map", vectors, rows, images))
     sections.append(_table(vectors, findings))
     if data.skipped:
-        sections.append(Table("Skipped files", ["file", "reason"], list(data.skipped)))
-    subtitle = f"{len(vectors):,} samples, {summary.get('encoder', 'embeddings')}"
-    return Page(f"Audit of {PurePath(title).name or title}", subtitle, sections, picture_store.pictures)
+        skipped = [(printable(file), printable(reason)) for file, reason in data.skipped]
+        sections.append(Table("Skipped files", ["file", "reason"], skipped))
+    title = PurePath(str(summary["subject"])).name or str(summary["subject"])
+    subtitle = f"{len(vectors):,} {data.unit}s, {path_ends([str(summary['encoder'])])[0]}"
+    return Page(f"Audit of {printable(title)}", subtitle, sections, picture_store.pictures)
+
+
+def _answer(found: Audit) -> list[tuple[str, Any]]:
+    """The first numbers that a reader wants, each with its unit in its name."""
+    unit = f"{found.data.unit}s"
+    wanted = [("samples", unit), ("could be left out", f"{unit} that could be left out")]
+    wanted += [(f"{kind} pairs", f"{kind} pairs") for kind in found.data.pair_kinds]
+    wanted += [("duplicates with two labels", "pairs of one thing with two labels")]
+    wanted += [("samples like another class", f"{unit} that look like another class")]
+    shown = [(title, found.summary[name]) for name, title in wanted if name in found.summary]
+    leaks = [(name, value) for name, value in found.summary.items() if name.startswith("duplicates across")]
+    standing = len({notice.row for notice in found.findings.notices})
+    return [*shown, *leaks, (f"{unit} that stand out", standing)]
+
+
+def _store(found: Audit) -> str:
+    """A name of the data under which a browser keeps decisions."""
+    digest = hashlib.blake2b(digest_size=8)
+    for row in range(len(found.data)):
+        digest.update(escaped(found.data.key(row)).encode() + b"\0")
+    return digest.hexdigest()
+
+
+def _chosen(data: AuditedData, pairs: Sequence[Pair], most: int) -> list[Pair]:
+    """The first so many pairs of each kind, leaks and samples with two labels before others."""
+    tagged = {place for place, pair in enumerate(pairs) if is_leak(data, pair) or has_two_labels(data, pair)}
+    order = sorted(range(len(pairs)), key=lambda place: place not in tagged)
+    kept = set(map(id, _first([pairs[place] for place in order], most)))
+    return [pair for pair in pairs if id(pair) in kept]
+
+
+def _review_pair(pair: Pair, vectors: Vectors, picture_store: PictureStore, data: AuditedData) -> ReviewPair:
+    rows = (pair.a, pair.b)
+    numbers = f"similarity {pair.similarity:.3f}"
+    if pair.found == FALSE_NEGATIVE:
+        numbers += f", threshold {pair.threshold:.3f}"
+    if pair.found != pair.kind:
+        numbers += f", found as {pair.found}"
+    tags = [name for name, has in (("leak", is_leak), ("two labels", has_two_labels)) if has(data, pair)]
+
+    def both(one: Callable[[int], Any]) -> Any:
+        return one(rows[0]), one(rows[1])
+
+    return ReviewPair(
+        both(lambda row: escaped(data.key(row))),
+        both(lambda row: vectors.paths[row]),
+        pair.kind,
+        pair.found,
+        round(pair.similarity, 6),
+        numbers,
+        both(lambda row: picture_store.add(("large", row), lambda: data.image(row), LARGE)),
+        both(lambda row: _shown_text(data.text(row))),
+        both(lambda row: printable(vectors.class_of(row))),
+        tuple(tags),
+        pair.decision,
+    )
+
+
+def _shown_text(text: str) -> str:
+    """A text whose control characters are escapes, with its lines."""
+    return "\n".join(printable(line) for line in text.splitlines())
 
 
 def map_of_vectors(title: str, vectors: Vectors, rows: NDArray[np.int64], images: list[int]) -> Map | Facts:
@@ -96,26 +180,15 @@ def _first(found: Any, most: int) -> list[Any]:
 
 
 def _picture(row: int, vectors: Vectors, picture_store: PictureStore, data: AuditedData) -> Picture:
-    return Picture(picture_store.add(row, lambda: data.image(row)), vectors.paths[row], vectors.class_of(row))
-
-
-def _pair_card(pair: Pair, vectors: Vectors, picture_store: PictureStore, data: AuditedData) -> Card:
-    right = None
-    if vectors.labels is not None:
-        first, second = vectors.labels[pair.a], vectors.labels[pair.b]
-        right = bool(first == second) if first >= 0 and second >= 0 else None
-    text = f"similarity {pair.similarity:.3f}"
-    if pair.kind == FALSE_NEGATIVE:
-        text += f", threshold {pair.threshold:.3f}"
-    pictures = [_picture(row, vectors, picture_store, data) for row in (pair.a, pair.b)]
-    return Card(pair.kind, pictures, round(pair.similarity, 6), text, right)
+    caption = _shown_text(data.text(row)) or printable(vectors.class_of(row))
+    return Picture(picture_store.add(row, lambda: data.image(row)), vectors.paths[row], caption)
 
 
 def _notice_card(notice: Notice, vectors: Vectors, picture_store: PictureStore, data: AuditedData) -> Card:
     if notice.kind == OTHER_CLASS:
         text = f"looks like {class_name(vectors, notice.suggestion)} ({100 * notice.score:.0f} % of its neighbours)"
     else:
-        text = f"closeness of its neighbours {notice.score:.2f}, usual above {notice.bound:.2f}"
+        text = notice.reason or f"closeness of its neighbours {notice.score:.2f}, usual above {notice.bound:.2f}"
     return Card(notice.kind, [_picture(notice.row, vectors, picture_store, data)], round(notice.score, 6), text)
 
 

@@ -5,6 +5,7 @@ jinja2, also inside the JSON that the page's script reads: a file name is text, 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -135,7 +136,82 @@ class Map:
         return {"points": points, "groups": list(self.groups)}
 
 
-Section = Facts | Table | Scores | Curves | Gallery | Map
+@dataclass(frozen=True)
+class ReviewPair:
+    """Two samples about which a person decides.
+
+    Args:
+        keys: by which the decision is found again.
+        names: with their folders.
+        kind: of the pair.
+        found: the kind before it was decided.
+        similarity: of the two.
+        numbers: the similarity and what belongs to it, in words.
+        images: numbers among the pictures of the page, -1 for none.
+        texts: in full, empty for none.
+        labels: or captions, empty for none.
+        tags: such as `leak`.
+        decision: what was decided before.
+    """
+
+    keys: tuple[str, str]
+    names: tuple[str, str]
+    kind: str
+    found: str
+    similarity: float
+    numbers: str
+    images: tuple[int, int] = (-1, -1)
+    texts: tuple[str, str] = ("", "")
+    labels: tuple[str, str] = ("", "")
+    tags: tuple[str, ...] = ()
+    decision: str = ""
+
+
+@dataclass(frozen=True)
+class Review:
+    """Pairs that are marked as same, different or skipped; the browser saves the decisions to a file.
+
+    Args:
+        title: of the section.
+        pairs: in the order in which they are shown.
+        store: a name of the data, under which the browser keeps decisions that are not saved yet.
+        note: below the title.
+    """
+
+    title: str
+    pairs: Sequence[ReviewPair]
+    store: str
+    note: str = ""
+    template: ClassVar[str] = "review"
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds and the tags of the pairs."""
+        tags = dict.fromkeys(tag for pair in self.pairs for tag in pair.tags)
+        return list(dict.fromkeys([*(pair.kind for pair in self.pairs), *tags]))
+
+    def data(self) -> list[dict[str, Any]]:
+        """What the page's script shows."""
+        return [
+            {
+                "a": pair.keys[0],
+                "b": pair.keys[1],
+                "names": pair.names,
+                "kind": pair.kind,
+                "found": pair.found,
+                "similarity": pair.similarity if math.isfinite(pair.similarity) else None,
+                "numbers": pair.numbers,
+                "images": pair.images,
+                "texts": pair.texts,
+                "labels": pair.labels,
+                "tags": pair.tags,
+                "decision": pair.decision,
+            }
+            for pair in self.pairs
+        ]
+
+
+Section = Facts | Table | Scores | Curves | Gallery | Map | Review
 
 
 @dataclass(frozen=True)
@@ -181,9 +257,11 @@ def render(page: Page) -> str:
     )
     environment.filters["cell"] = show
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
-    html: str = environment.get_template("page.html").render(
-        page=page, mark=MARK, style=(folder / "page.css").read_text(), script=(folder / "page.js").read_text()
+    parts = ["page", *(["review"] if any(isinstance(section, Review) for section in page.sections) else [])]
+    style, script = (
+        "\n".join((folder / f"{part}{ending}").read_text() for part in parts) for ending in (".css", ".js")
     )
+    html: str = environment.get_template("page.html").render(page=page, mark=MARK, style=style, script=script)
     return html
 
 
