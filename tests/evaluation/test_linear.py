@@ -7,6 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from antipodes.evaluation import linear
 from antipodes.evaluation.linear import PATIENCE, STRENGTHS, Classifier, fit_logistic, linear_probe
 
 
@@ -207,3 +208,15 @@ def test_refusals() -> None:
         fit_logistic(features, labels, 1.0, 2)
     with pytest.raises(ValueError, match="strength must be above 0"):
         fit_logistic(features, labels, 0.0, 3)
+
+
+def test_in_blocks_it_is_the_same_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(3)
+    features, labels = torch.randn(101, 7, generator=generator), torch.arange(101) % 3
+    features[:, 0] += labels
+    features[:, 1] = 5.0  # never varies
+    whole = linear.fit_logistic(features, labels, 0.05, 3)
+    monkeypatch.setattr(linear, "BLOCK_ELEMENTS", 70)  # blocks of 10 rows
+    blocks = linear.fit_logistic(features, labels, 0.05, 3)
+    torch.testing.assert_close(blocks.weight, whole.weight, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(blocks.logits(features), whole.logits(features), rtol=1e-8, atol=1e-8)

@@ -133,9 +133,8 @@ def test_fine_tuning_on_another_dataset_is_fine_tuning_with_its_images_and_label
 
 
 def test_fine_tuning_and_sgd_on_another_dataset_go_by_its_own_statistics_if_told_so() -> None:
-    other = images(90)
-    other.images = other.images // 8 + 200  # pale: by the run's statistics its classes are hard to tell apart
-    other.name = "pale"
+    bright = images(90)  # made pale: by the run's statistics its classes are hard to tell apart
+    other = TensorImages(bright.images // 8 + 200, bright.labels, name="pale")
     own = images(30)
     resnet = build_method(parse(["--encoder", "resnet8-slim", "--head.hidden", "7"])[0], own)
     tuned = TransferFineTune(rates=(0.1,), epochs=1, min_steps=10, batch_size=32)

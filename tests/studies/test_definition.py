@@ -9,7 +9,9 @@ import pytest
 import yaml
 from PIL import Image
 
+from antipodes.cli.evaluate import _parser
 from antipodes.studies.definition import load, merge
+from antipodes.studies.grid import Grid
 
 
 def content(**changes: Any) -> dict[str, Any]:
@@ -61,6 +63,25 @@ def test_a_budget_replaces_what_it_names(write: Any) -> None:
     counted = {"by": f"{__name__}.Counted"}
     path = write(appendix=counted | {"word": "a"}, budgets={"paper": {"appendix": counted | {"word": "b"}}})
     assert (load(path, "paper").appendix["word"], load(path).appendix["word"]) == ("b", "a")
+
+
+def test_protocols_take_options(write: Any, tmp_path: Path) -> None:
+    study = load(
+        write(protocols=["linear", {"linear-sgd": {"rates": [0.1, 1.0], "space": "pooled"}}], centre_crop=0.875)
+    )
+    assert study.protocols == ["linear", "linear-sgd"]
+    grid = Grid(study, tmp_path, {trial: trial.options for trial in study.trials(tmp_path)})
+    call = grid._commands(grid.trials[0])[1]
+    assert call[call.index("--linear_sgd.rates") + 1] == "[0.1, 1.0]"
+    assert call[call.index("--linear_sgd.space") + 1] == "pooled"
+    assert call[call.index("--centre_crop") + 1] == "0.875"
+    parsed = _parser(study.protocols).parse_args(call[1:])
+    assert list(parsed.linear_sgd.rates) == [0.1, 1.0]
+    for wrong in ("knn", [5], [{"knn": 5}]):
+        with pytest.raises(ValueError, match="protocol"):
+            load(write(protocols=wrong))
+    with pytest.raises(ValueError, match="centre_crop"):
+        load(write(centre_crop=1.5))
 
 
 def test_components_are_merged_by_name() -> None:

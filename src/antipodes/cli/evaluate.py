@@ -37,6 +37,7 @@ def main(arguments: list[str]) -> None:
         transfer=call.transfer,
         transfer_limit=call.transfer_limit,
         transfer_normalise=call.transfer_normalise,
+        centre_crop=call.centre_crop,
         images=call.images,
         texts=call.texts,
         owners=call.owners,
@@ -132,6 +133,12 @@ Options of a protocol are shown when it is named: antipodes evaluate --protocol 
         type=Literal["run", "own"],
         default="run",
         help="Normalise their images as those of the run, or by their own mean and deviation.",
+    )
+    parser.add_argument(
+        "--centre_crop",
+        type=float,
+        default=1.0,
+        help="Share of height and width around the centre that images are cut to; the papers' test view has 0.875.",
     )
     parser.add_argument("--images", type=str | None, default=None, metavar="NPY", help="Features (n, D) of images.")
     parser.add_argument(

@@ -5,6 +5,9 @@
    keep the strength with the highest accuracy on the held-out fifth. The test set has no influence.
 3. Fit again on all of the training set with that strength, and score on the test set.
 
+Features stay in the precision in which they are given. Sums over samples are made in float64, block by block, so that
+a million images with 2,048 features need no copy in float64.
+
 The objective is mean cross-entropy + strength / 2 * ||weight||^2 on features standardised by the training set's
 mean and deviation, without a penalty on the bias. It is convex, so all optimisers reach the same minimum.
 """
@@ -27,6 +30,8 @@ STRENGTHS = tuple(10 ** (1 - step / 2) for step in range(15))
 # The path ends after this many strengths in a row that improve neither accuracy nor loss: weak ones are slow to fit.
 # The loss counts too, because strong penalties may all predict the most frequent class, with equal accuracy.
 PATIENCE = 3
+BLOCK_ELEMENTS = 2**26
+"""Numbers of features that are in memory as float64 at once, half a gigabyte."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,10 @@ class Classifier:
 
     def logits(self, features: Tensor) -> Tensor:
         """Score features (n, F) for every class: (n, K)."""
-        return torch.addmm(self.bias, (features.double() - self.mean) / self.std, self.weight.T)
+        blocks = features.split(max(1, BLOCK_ELEMENTS // features.shape[1]))
+        return torch.cat(
+            [torch.addmm(self.bias, (block.double() - self.mean) / self.std, self.weight.T) for block in blocks]
+        )
 
 
 @dataclass(frozen=True)
@@ -89,22 +97,34 @@ def fit_logistic(
             f"a linear classifier needs at least two classes with samples of each, got samples per class "
             f"{counts[:10].tolist()}: add labelled samples or re-number the labels"
         )
-    features = features.detach().double()
-    mean, std = features.mean(0), features.std(0, correction=0)
+    features = features.detach()
+    mean, std = _mean_and_std(features)
     std = torch.where(std > 1e-7 * mean.abs(), std, 1.0)  # a feature that never varies becomes 0, not noise
-    inputs = (features - mean) / std  # (n, F)
-    # Classes come first, (K, n): softmax over the leading dimension is vectorised, over a short last one it is not.
-    targets = one_hot(labels.long(), classes).T.to(inputs.dtype, memory_format=torch.contiguous_format)
-    weight = inputs.new_zeros(classes, inputs.shape[1]) if initial is None else initial.weight.clone()
+    count, rows = len(features), max(1, BLOCK_ELEMENTS // features.shape[1])
+    weight = mean.new_zeros(classes, features.shape[1]) if initial is None else initial.weight.clone()
     bias = torch.zeros_like(weight[:, 0]) if initial is None else initial.bias.clone()
 
+    def block(part: slice) -> tuple[Tensor, Tensor]:
+        """Return standardised features (b, F) and one-hot labels (K, b) of some rows.
+
+        Classes come first: softmax over the leading dimension is vectorised, over a short last one it is not.
+        """
+        targets = one_hot(labels[part].long(), classes).T.to(mean.dtype, memory_format=torch.contiguous_format)
+        return (features[part].double() - mean) / std, targets
+
+    kept = block(slice(None)) if count <= rows else None  # a single block stays in memory
+
     def objective() -> float:
-        log_probabilities = torch.addmm(bias[:, None], weight, inputs.T).log_softmax(0)
-        residuals = (log_probabilities.exp() - targets) / len(inputs)
-        weight.grad = torch.addmm(weight, residuals, inputs, beta=strength)
-        bias.grad = residuals.sum(1)
-        fit = -(log_probabilities * targets).sum() / len(inputs)
-        return float(fit + strength / 2 * weight.square().sum())
+        weight.grad, bias.grad = strength * weight, torch.zeros_like(bias)
+        fit = 0.0
+        for start in range(0, count, rows):
+            inputs, targets = block(slice(start, start + rows)) if kept is None else kept
+            log_probabilities = torch.addmm(bias[:, None], weight, inputs.T).log_softmax(0)
+            residuals = (log_probabilities.exp() - targets) / count
+            weight.grad.addmm_(residuals, inputs)
+            bias.grad += residuals.sum(1)
+            fit -= float((log_probabilities * targets).sum()) / count
+        return fit + float(strength / 2 * weight.square().sum())
 
     optimiser = torch.optim.LBFGS(
         [weight, bias],
@@ -123,6 +143,14 @@ def fit_logistic(
             stacklevel=2,
         )
     return Classifier(weight.detach(), bias.detach(), mean, std)
+
+
+def _mean_and_std(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean and the standard deviation (F,) of features (n, F) in float64, block by block."""
+    blocks = features.split(max(1, BLOCK_ELEMENTS // features.shape[1]))
+    mean = torch.stack([block.double().sum(0) for block in blocks]).sum(0) / len(features)
+    squared = torch.stack([(block.double() - mean).square().sum(0) for block in blocks]).sum(0)
+    return mean, (squared / len(features)).sqrt()
 
 
 def linear_probe(

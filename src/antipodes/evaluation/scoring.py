@@ -100,6 +100,7 @@ def evaluate(
     transfer: Sequence[str] = (),
     transfer_limit: int | None = None,
     transfer_normalise: Literal["run", "own"] = "run",
+    centre_crop: float = 1.0,
     images: str | Path | None = None,
     texts: str | Path | None = None,
     owners: str | Path | None = None,
@@ -122,6 +123,8 @@ def evaluate(
         transfer: also score the encoder on these datasets.
         transfer_limit: use only so many training images of each of these.
         transfer_normalise: normalise their images as those of the run, or by their own mean and deviation.
+        centre_crop: share of height and width around the centre that images are cut to; 0.875 with photos decoded to
+            256 pixels and a network of 224 is the papers' test view.
         images: file (.npy) of features (n, D) of images, instead of a run.
         texts: file of features (m, D) of captions or of classes.
         owners: file of the image (m,) that every text belongs to.
@@ -139,6 +142,8 @@ def evaluate(
     for name, value, least in (("test_limit", test_limit, 1), ("transfer_limit", transfer_limit, 1)):
         if value is not None and value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
+    if not 0 < centre_crop <= 1:
+        raise ValueError(f"centre_crop must be in (0, 1], got {centre_crop}: it is a share of height and width")
     if images is not None and texts is not None:
         if run is not None:
             raise ValueError("give a run or the files of features, not both")
@@ -155,6 +160,7 @@ def evaluate(
         options or {},
         {
             "other_statistics": transfer_normalise,
+            "centre_crop": centre_crop,
             "test_limit": test_limit,
             "seed": seed,
             "device": device,
@@ -240,7 +246,7 @@ def _of_run(run: Run, checkpoint: Checkpoint, asked: _Asked) -> Scores:
         )
         scores = run_protocols(protocols, subject)
     measured = _measured_on(run, checkpoint, subject)
-    measured |= {"test_limit": asked.shared["test_limit"], "seed": asked.shared["seed"]}
+    measured |= {name: asked.shared[name] for name in ("test_limit", "seed", "centre_crop")}
     measured |= {f"{one.name}.{option}": value for one in protocols for option, value in one.options().items()}
     if others:
         measured |= {

@@ -34,6 +34,8 @@ class Subject:
         others: Datasets to transfer to, with labels.
         other_statistics: How images of other datasets are normalised: as those of the run, or by their own statistics.
         size: Side to which images are scaled for the network; that of the data by default.
+        centre_crop: Share of height and width around the centre that images are cut to; the papers' test view of
+            ImageNet is 0.875 (photos decoded to 256 pixels, 224 of them seen).
         test_limit: Number of test images that are used, at most.
         batch_size: The batch size of training, for protocols on batches.
         recipe: The augmentation of training, for protocols on its views; None takes plain images.
@@ -51,6 +53,7 @@ class Subject:
     others: Sequence[Samples] = ()
     other_statistics: Literal["run", "own"] = "run"
     size: int | None = None
+    centre_crop: float = 1.0
     test_limit: int | None = None
     batch_size: int = 256
     recipe: Augmentation | None = None
@@ -158,6 +161,8 @@ class Subject:
     ) -> Tensor:
         """Embed a dataset with a tower of the method, (n, F), with images at the size of the run's."""
         assert self.method is not None
+        if view is None and self.centre_crop < 1 and self._sees_images(tower):
+            view = self.plain_view(self.method.pixels)
         return tower_features(
             self.method,
             data,
@@ -200,8 +205,17 @@ class Subject:
         """Return a function that scales images to the run's size and normalises them with this mean and std."""
         assert self.method is not None
         size = self.size or cast(Samples, self.data).image_size
-        recipe = build_augmentation({"name": "plain", **pixels}, size, self.method.normalised)
+        spec = {"name": "plain", "centre": self.centre_crop, **pixels}
+        recipe = build_augmentation(spec, size, self.method.normalised)
         return lambda images: recipe(cast(Tensor, images), torch.Generator())
+
+    def _sees_images(self, tower: str | None) -> bool:
+        """Return True if a tower, or the towers of an input, by default the first, get images."""
+        assert self.method is not None
+        plans = self.method.network.plans
+        if tower is not None and tower not in plans:
+            return any(plan.input == tower and plan.modality == "image" for plan in plans.values())
+        return plans[tower or self.method.network.names()[0]].modality == "image"
 
     def _seen_size(self, data: Samples) -> int:
         """Return the side to which a dataset's images are scaled: that of training, not their own."""

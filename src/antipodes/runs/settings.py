@@ -47,7 +47,8 @@ class Settings:
         distill_temperature: The temperature of that loss.
         optimizer: The optimiser; lars is for batches of thousands.
         learning_rate: At a batch of 256; it scales linearly with the batch. By default as the method needs.
-        weight_decay: Not applied to biases and normalisation.
+        weight_decay: Not applied to biases and normalisation, unless decay_vectors is true.
+        decay_vectors: Let biases and normalisation decay, too, as MoCo's code does.
         momentum: Of sgd and lars.
         schedule: How the learning rate falls after the warm-up.
         milestones: Shares of training at which the step schedule multiplies the rate by 0.1.
@@ -94,6 +95,7 @@ class Settings:
     optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
     learning_rate: float = 0.12
     weight_decay: float = 5e-4
+    decay_vectors: bool = False
     momentum: float = 0.9
     schedule: Literal["cosine", "step", "constant"] = "cosine"
     milestones: tuple[float, ...] = (0.6, 0.8)

@@ -90,6 +90,17 @@ def read_limit(value: Any, what: str) -> int | None:
     return value  # type: ignore[no-any-return]
 
 
+def read_share(value: Any, what: str) -> float:
+    """Return a share.
+
+    Raises:
+        ValueError: if it is not a number in (0, 1].
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+        raise ValueError(f"{what} should be a number in (0, 1], got {_short(value)}")
+    return float(value)
+
+
 def read_papers(value: Any, variants: Collection[str]) -> list[Paper]:
     """Return the published figures.
 

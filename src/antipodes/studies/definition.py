@@ -25,7 +25,9 @@ Everything that a file may hold:
                                  # `against: OTHER`; by default the first
     protocols: [linear, knn]     # optional, these by default: of antipodes evaluate; protocols that judge a policy
                                  # skip variants without one
+                                 # One with options is a mapping: [knn: {k: 20}, linear-sgd: {rates: [0.01, 0.1]}]
     test_limit: 4000             # optional: use only so many test images
+    centre_crop: 0.875           # optional: cut images to this share around the centre, the papers' test view
     transfer: [fashion-mnist]    # optional: other datasets to score the encoders on, by name or path
     transfer_limit: 5000         # optional: use only so many training images of these
     transfer_normalise: own      # optional: normalise their images by their own statistics, not as the run's
@@ -75,6 +77,7 @@ from antipodes.studies.checks import (
     read_options_of,
     read_papers,
     read_seeds,
+    read_share,
 )
 
 __all__ = ["FULL", "Options", "Paper", "Study", "Trial", "flatten", "load", "merge"]
@@ -86,7 +89,7 @@ SEEDS = (0, 1, 2)
 PROTOCOLS = ("linear", "knn")
 BUDGETED = ("common", "variants", "seeds", "appendix")
 # where trials are training runs
-TRAINED = ("protocols", "test_limit", "transfer", "transfer_limit", "transfer_normalise")
+TRAINED = ("protocols", "test_limit", "centre_crop", "transfer", "transfer_limit", "transfer_normalise")
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,8 @@ class Study:
     baseline: str
     against: dict[str, str]
     protocols: list[str]
+    protocol_options: dict[str, Options]
+    centre_crop: float
     test_limit: int | None
     transfer: list[str]
     transfer_limit: int | None
@@ -255,7 +260,8 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
     if not seeds[baseline]:
         raise ValueError(f"the baseline {baseline!r} runs with none of the seeds")
     transfer = read_names(content.get("transfer", []), "transfer")
-    protocols = [] if "runner" in content else read_names(content.get("protocols", list(PROTOCOLS)), "protocols")
+    scored_by = {} if "runner" in content else _read_protocols(content.get("protocols", list(PROTOCOLS)))
+    protocols = list(scored_by)
     if not transfer and (named := [name for name in protocols if name.startswith("transfer")]):
         raise ValueError(f"protocol {named[0]} needs datasets: name them in a list under the key transfer")
     return Study(
@@ -269,6 +275,8 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
         baseline=baseline,
         against=against,
         protocols=protocols,
+        protocol_options={name: given for name, given in scored_by.items() if given},
+        centre_crop=read_share(content.get("centre_crop", 1.0), "centre_crop"),
         test_limit=read_limit(content.get("test_limit"), "test_limit"),
         transfer=transfer,
         transfer_limit=read_limit(content.get("transfer_limit"), "transfer_limit"),
@@ -281,6 +289,18 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
         runner=read_name(content["runner"], "runner") if "runner" in content else None,
         is_own=budget == FULL and chosen is None and data is None,
     )
+
+
+def _read_protocols(value: Any) -> dict[str, Options]:
+    """Read names of protocols, each alone or as a mapping with its options."""
+    if not isinstance(value, list):
+        raise ValueError(f"protocols should be a list of names, got {value!r:.100}")
+    found: dict[str, Options] = {}
+    for entry in value:
+        named = {entry: {}} if isinstance(entry, str) else read_mapping(entry, "an entry of protocols")
+        for name, options in named.items():
+            found[name] = read_mapping(options, f"options of protocol {name}")
+    return found
 
 
 def write_appendix(appendix: Options, results: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:

@@ -164,9 +164,13 @@ class Grid:
         train = ["train", "--resume", str(trial.folder)] if started else ["train", *trial.arguments()]
         evaluation = self._evaluation(trial)
         evaluate = ["evaluate", str(trial.folder), "--json", "--protocol", ",".join(evaluation["protocols"])]
-        for option in ("test_limit", "transfer_limit", "transfer_normalise"):
+        for option in ("test_limit", "centre_crop", "transfer_limit", "transfer_normalise"):
             if evaluation.get(option) is not None:
                 evaluate += [f"--{option}", str(evaluation[option])]
+        for name, options in evaluation.get("options", {}).items():
+            for option, value in options.items():
+                text = value if isinstance(value, str) else json.dumps(value)
+                evaluate += [f"--{name.replace('-', '_')}.{option}", text]
         if "transfer" in evaluation:
             evaluate += ["--transfer", *evaluation["transfer"]]
         return [train, evaluate]
@@ -177,6 +181,10 @@ class Grid:
         has_policy = (negatives["name"] if isinstance(negatives, dict) else negatives) != "none"
         protocols = [name for name in self.study.protocols if has_policy or "policy" not in find_protocol(name).needs]
         evaluation: dict[str, Any] = {"protocols": protocols, "test_limit": self.study.test_limit}
+        if options := {name: each for name, each in self.study.protocol_options.items() if name in protocols}:
+            evaluation["options"] = options
+        if self.study.centre_crop < 1:
+            evaluation["centre_crop"] = self.study.centre_crop
         if self.study.transfer:
             evaluation |= {"transfer": self.study.transfer, "transfer_limit": self.study.transfer_limit}
             if self.study.transfer_normalise != "run":

@@ -157,6 +157,8 @@ def study_report(
         "common": common,
         "variants": variants,
         "protocols": study.protocols,
+        **({"protocol_options": study.protocol_options} if study.protocol_options else {}),
+        **({"centre_crop": study.centre_crop} if study.centre_crop < 1 else {}),
         "test_limit": study.test_limit,
         "transfer": study.transfer,
         "transfer_limit": study.transfer_limit,

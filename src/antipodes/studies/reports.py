@@ -78,8 +78,10 @@ def read_report(file: Path, study: Study) -> dict[str, Any]:
     if not file.is_file():
         raise ValueError(f"--extend goes on from {file}, which does not exist: leave it out for the first report")
     report: dict[str, Any] = json.loads(file.read_text())
-    for name in ("budget", "protocols", "test_limit", "transfer", "transfer_limit", "transfer_normalise"):
-        now, then = getattr(study, name), report.get(name, "run" if name == "transfer_normalise" else None)
+    defaults = {"transfer_normalise": "run", "protocol_options": {}, "centre_crop": 1.0}
+    measured = ("budget", "protocols", "test_limit", "transfer", "transfer_limit", *defaults)
+    for name in measured:
+        now, then = getattr(study, name), report.get(name, defaults.get(name))
         if then != now:
             raise ValueError(f"{file} was made with {name} {then}, the study now says {now}: run it again")
     return report

@@ -47,12 +47,16 @@ def training_facts(
 
     It opens the data and finds the protocols, so that what is missing is refused before the first run.
     """
-    from antipodes.evaluation.protocol import find_protocol
+    from antipodes.evaluation.protocol import find_protocol, make_protocols
     from antipodes.evaluation.protocols.transfer import open_others
     from antipodes.runs.build import build_data
 
     for name in study.protocols:
         find_protocol(name)
+    try:
+        make_protocols(study.protocols, study.protocol_options)
+    except TypeError as error:
+        raise ValueError(f"options of protocols cannot be used: {error}") from error
     specs = _different(configuration["data"] for configuration in configurations.values())
     trained = [build_data(spec) for spec in specs]
     others = open_others(study.transfer, trained[0].image_size, study.transfer_limit)

@@ -202,6 +202,7 @@ def _build_optimizer(config: Mapping[str, Any], settings: Settings, method: Meth
         settings.learning_rate,
         weight_decay=settings.weight_decay,
         momentum=settings.momentum,
+        decay_vectors=settings.decay_vectors,
         shares=_shares(method, settings.layer_decay),
     )
     if learnable := [parameter for parameter in method.directions.parameters() if parameter.requires_grad]:

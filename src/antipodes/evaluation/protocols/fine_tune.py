@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from antipodes.data import Samples, subset
 from antipodes.encoders.layers import decayed_rates
 from antipodes.evaluation.accuracy import Accuracy, accuracy
-from antipodes.evaluation.features import class_balanced_subset, stratified_split, used_share
+from antipodes.evaluation.features import class_balanced_subset, labelled_shares, stratified_split, used_share
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.protocols.transfer import custom_metric, labelled_splits
 from antipodes.evaluation.subject import Subject
@@ -25,6 +26,36 @@ from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.towers import tower_network
 from antipodes.runs.views import build_augmentation
 from antipodes.seeding import generator
+
+Schedule = Literal["constant", "cosine", "step"]
+
+
+def check_schedule(schedule: str, milestones: Sequence[float], factor: float) -> None:
+    """Refuse a schedule that `rate_factor` cannot follow.
+
+    Raises:
+        ValueError: the message names the option.
+    """
+    if schedule not in get_args(Schedule):
+        raise ValueError(f"schedule must be one of {', '.join(get_args(Schedule))}, got {schedule!r}")
+    if not all(0 < milestone < 1 for milestone in milestones):
+        raise ValueError(f"milestones must be shares of training in (0, 1), got {list(milestones)}")
+    if not 0 < factor <= 1:
+        raise ValueError(f"factor must be in (0, 1], got {factor}: a learning rate is multiplied by it")
+
+
+def rate_factor(schedule: Schedule, progress: float, milestones: Sequence[float], factor: float) -> float:
+    """Return what a learning rate is multiplied by after a share of training.
+
+    Example:
+        >>> rate_factor("step", 0.7, (0.6, 0.8), 0.2), rate_factor("cosine", 0.5, (), 1.0)
+        (0.2, 0.5)
+    """
+    if schedule == "constant":
+        return 1.0
+    if schedule == "cosine":
+        return (1 + math.cos(math.pi * progress)) / 2
+    return float(factor ** sum(progress >= milestone for milestone in milestones))
 
 
 @dataclass(frozen=True)
@@ -55,7 +86,7 @@ class FineTune(Protocol):
        set has no influence.
     3. Train again on the whole share with that rate, and score on the test set.
 
-    Views are random crops and flips; SGD with Nesterov momentum 0.9 and a cosine schedule.
+    Views are random crops and flips; SGD with Nesterov momentum 0.9.
 
     Args:
         fractions: Shares of the labels; every class keeps at least one.
@@ -66,6 +97,12 @@ class FineTune(Protocol):
         batch_size: Labelled images per step.
         weight_decay: Of all weights.
         layer_decay: Ratio of an encoder layer's learning rate to the next layer's; 1 is one rate for all.
+        decay_vectors: Let biases and normalisation decay, too.
+        head_rate: Learning rate of the linear layer, for a batch of 256, instead of `head_factor` times the encoder's.
+        schedule: How the rates move: cosine (to zero), step (times `factor` at each milestone) or constant.
+        milestones: Shares of training at which the schedule `step` changes the rates; IFND's are 12 / 20, 16 / 20.
+        factor: What the rates are multiplied by there.
+        ids: File with the labelled images instead of shares: a file name (SimCLR's lists) or a row number a line.
     """
 
     name = "fine-tune"
@@ -80,6 +117,12 @@ class FineTune(Protocol):
     batch_size: int = 128
     weight_decay: float = 1e-4
     layer_decay: float = 1.0
+    decay_vectors: bool = True
+    head_rate: float | None = None
+    schedule: Schedule = "cosine"
+    milestones: tuple[float, ...] = (0.6, 0.8)
+    factor: float = 0.2
+    ids: str | None = None
 
     def __post_init__(self) -> None:
         if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
@@ -90,6 +133,9 @@ class FineTune(Protocol):
             raise ValueError(f"layer_decay must be in (0, 1], got {self.layer_decay}")
         if self.epochs < 1 or self.min_steps < 0 or self.batch_size < 2:
             raise ValueError("epochs must be at least 1, min_steps at least 0 and batch_size at least 2")
+        if self.head_rate is not None and not self.head_rate > 0:
+            raise ValueError(f"head_rate must be above 0, got {self.head_rate}: it is a learning rate")
+        check_schedule(self.schedule, self.milestones, self.factor)
 
     def run(self, subject: Subject) -> dict[str, float]:
         """Return top-1, top-5 and the chosen rate for every share."""
@@ -100,13 +146,17 @@ class FineTune(Protocol):
         labels, test_labels, _ = number_classes(train.labels, test.labels)
         task = LabelledSplits(train, labels, test, test_labels, subject.method.pixels)
         scores: dict[str, float] = {}
-        for fraction in self.fractions:
-            ids = class_balanced_subset(labels, fraction, subject.seed)
-            rate = self.choose(subject, task, ids)
-            prefix = f"fine-tune {100 * fraction:g} % labels"
-            scores |= self.accuracy_of(subject, task, ids, rate).named(prefix, per_class=False)
-            scores |= used_share(prefix, len(ids), len(labels), fraction)
-            scores[f"fine-tune rate, {100 * fraction:g} % labels"] = rate
+        # a share of all labels is named, too: `fine-tune 100 % labels`
+        every = [("fine-tune 100 % labels", torch.arange(len(labels)), dict[str, float]())]
+        shares = (
+            every
+            if self.ids is None and self.fractions == (1.0,)
+            else labelled_shares(self.name, train, labels, self.fractions, self.ids, subject.seed)
+        )
+        for name, rows, used in shares:
+            rate = self.choose(subject, task, rows)
+            scores |= self.accuracy_of(subject, task, rows, rate).named(name, per_class=False) | used
+            scores[f"fine-tune rate, {name.removeprefix('fine-tune ')}"] = rate
         return scores
 
     def choose(self, subject: Subject, task: LabelledSplits, ids: Tensor) -> float:
@@ -150,17 +200,10 @@ class FineTune(Protocol):
     ) -> None:
         batch = max(2, min(self.batch_size, len(ids)))
         steps = max(self.min_steps, self.epochs * math.ceil(len(ids) / batch))
-        scaled = rate * batch / 256
-        shares = dict.fromkeys(network[0].parameters(), 1.0)
-        for part in network[0].encoders if isinstance(network[0], JoinedEncoders) else [network[0]]:
-            shares |= decayed_rates(part, self.layer_decay) if self.layer_decay < 1 else {}
-        groups = [
-            {"params": [each for each, factor in shares.items() if factor == share], "lr": scaled * share}
-            for share in sorted(set(shares.values()), reverse=True)
-        ]
-        groups.append({"params": list(network[1].parameters()), "lr": scaled * self.head_factor})
-        optimiser = torch.optim.SGD(groups, momentum=0.9, nesterov=True, weight_decay=self.weight_decay)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: (1 + math.cos(math.pi * step / steps)) / 2)
+        optimiser = torch.optim.SGD(self._groups(network, rate, batch), lr=rate, momentum=0.9, nesterov=True)
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimiser, lambda step: rate_factor(self.schedule, step / steps, self.milestones, self.factor)
+        )
         network.train()
         for chosen in _batches(len(ids), batch, steps, generator("fine-tune order", subject.seed)):
             rows = ids[chosen]
@@ -170,6 +213,22 @@ class FineTune(Protocol):
             loss.backward()
             optimiser.step()
             schedule.step()
+
+    def _groups(self, network: nn.Sequential, rate: float, batch: int) -> list[dict[str, Any]]:
+        """Return the parameters of an encoder and its linear layer, by learning rate and weight decay."""
+        rates = dict.fromkeys(network[0].parameters(), rate)
+        for part in network[0].encoders if isinstance(network[0], JoinedEncoders) else [network[0]]:
+            decayed = decayed_rates(part, self.layer_decay) if self.layer_decay < 1 else {}
+            rates |= {parameter: rate * factor for parameter, factor in decayed.items()}
+        head = rate * self.head_factor if self.head_rate is None else self.head_rate
+        rates |= dict.fromkeys(network[1].parameters(), head)
+        groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+        for parameter, its_rate in rates.items():
+            groups.setdefault((its_rate, parameter.ndim > 1 or self.decay_vectors), []).append(parameter)
+        return [
+            {"params": members, "lr": its_rate * batch / 256, "weight_decay": self.weight_decay if decays else 0.0}
+            for (its_rate, decays), members in groups.items()
+        ]
 
 
 def feature_width(subject: Subject, encoder: nn.Module) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 
+from torch import Tensor
+
 from antipodes.evaluation.accuracy import accuracy
-from antipodes.evaluation.features import class_balanced_subset, used_share
+from antipodes.evaluation.features import class_balanced_subset, read_listed_rows, used_share
 from antipodes.evaluation.linear import STRENGTHS, LinearResult, linear_probe
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.subject import Subject
@@ -41,6 +44,7 @@ class Semi(Protocol):
     Args:
         fractions: Shares of the labels; every class keeps at least one.
         draws: Number of subsets for each share; scores are means over them.
+        ids: File with the labelled images instead of shares: a file name (SimCLR's lists) or a row number a line.
     """
 
     name = "semi"
@@ -49,6 +53,7 @@ class Semi(Protocol):
 
     fractions: tuple[float, ...] = (1.0, 0.1, 0.01, 0.001)
     draws: int = 3
+    ids: str | None = None
 
     def __post_init__(self) -> None:
         if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
@@ -63,6 +68,11 @@ class Semi(Protocol):
         """
         train_labels, test_labels = subject.labels()
         check_pair(subject.train.features, train_labels, subject.test.features, test_labels)
+        if self.ids is not None:
+            assert subject.data is not None
+            train = subject.labelled_images()[0] if subject.held_out is None else subject.data
+            listed = self._probe(subject, read_listed_rows(self.ids, train))
+            return listed.accuracy.named(f"linear labels of {Path(self.ids).stem}", per_class=False)
         scores: dict[str, float] = {}
         for fraction in self.fractions:
             name = f"linear {100 * fraction:g} % labels"
@@ -79,23 +89,23 @@ class Semi(Protocol):
         return scores
 
     def _probes(self, subject: Subject, fraction: float) -> list[LinearResult]:
+        train_labels, _ = subject.labels()
+        drawn = (class_balanced_subset(train_labels, fraction, subject.seed + draw) for draw in range(self.draws))
+        return [self._probe(subject, rows) for rows in drawn]
+
+    def _probe(self, subject: Subject, rows: Tensor) -> LinearResult:
+        """Fit the linear probe on some training rows (m,)."""
         train_labels, test_labels = subject.labels()
-        results = []
-        for draw in range(self.draws):
-            ids = class_balanced_subset(train_labels, fraction, subject.seed + draw)
-            labels = train_labels[ids]
-            single = bool((labels.unique(return_counts=True)[1] == 1).all())  # nothing to hold out for a choice
-            results.append(
-                linear_probe(
-                    subject.train.features[ids],
-                    labels,
-                    subject.test.features,
-                    test_labels,
-                    strengths=(0.1,) if single else STRENGTHS,
-                    seed=subject.seed,
-                )
-            )
-        return results
+        labels = train_labels[rows]
+        single = bool((labels.unique(return_counts=True)[1] == 1).all())  # nothing to hold out for a choice
+        return linear_probe(
+            subject.train.features[rows],
+            labels,
+            subject.test.features,
+            test_labels,
+            strengths=(0.1,) if single else STRENGTHS,
+            seed=subject.seed,
+        )
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,19 @@
-"""`linear-sgd` and `transfer-linear-sgd`: a linear classifier by SGD on the feature map before pooling (Ring)."""
+"""`linear-sgd` and `transfer-linear-sgd`: a linear classifier by SGD on frozen features, stored or streamed.
+
+1. The features are the pooled ones, or the flattened map before an encoder's last pooling (Ring). Of several encoders
+   on the same images (CMC's two), the features of all are concatenated.
+2. Features that fit are embedded once and stored as float16. With `augment` every epoch sees other crops and flips, and
+   above `MOST_STORED` numbers nothing is stored: then every batch runs through the network again.
+3. A linear layer that starts at zero is trained with each learning rate on four fifths of the labels; the rate that is
+   best on the rest is taken for all of them. The test set has no influence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,31 +21,48 @@ from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
 from antipodes.data import Raw, Samples
 from antipodes.evaluation.accuracy import Accuracy, accuracy
-from antipodes.evaluation.features import stratified_split
+from antipodes.evaluation.features import labelled_shares, stratified_split
 from antipodes.evaluation.protocol import Protocol
+from antipodes.evaluation.protocols.fine_tune import Schedule, check_schedule, rate_factor
 from antipodes.evaluation.protocols.transfer import custom_metric, labelled_splits
 from antipodes.evaluation.subject import Subject
 from antipodes.functional.feature_quality import number_classes
-from antipodes.runs.embedding import embed_dataset
+from antipodes.methods.towers import JoinedEncoders
+from antipodes.runs.embedding import embed_dataset, evaluation_mode
 from antipodes.runs.towers import tower_network
+from antipodes.runs.views import build_augmentation
 from antipodes.seeding import generator
+
+Space = Literal["map", "pooled"]
+Rule = Literal["sgd", "adamw"]
+FeaturesOf = Callable[[Tensor], Tensor]
+"""A function from row numbers (b,) to their features (b, F)."""
+MOST_STORED = 2**31  # numbers of features that are stored, 4 GB; more are computed again in every epoch
 
 
 @dataclass(frozen=True)
 class LinearSGD(Protocol):
-    """Multinomial logistic regression on flattened feature maps (C x h x w), by SGD with momentum 0.9.
+    """Multinomial logistic regression on frozen features, by SGD with momentum 0.9 or by AdamW.
 
     Args:
-        rates: Learning rates to choose from on a held-out fifth of train; a single one is used as it is. The paper's
-            is 0.01.
-        epochs: Passes over the training features, at a constant rate.
+        rates: Learning rates to choose from on a held-out fifth of train; a single one is used as it is. Ring's is 0.01
+            on maps, IFND's 10 on pooled features.
+        epochs: Passes over the training features.
         batch_size: Samples per step.
-        weight_decay: Weight decay; the paper uses none.
+        weight_decay: Weight decay; Ring uses none.
         side: Pool larger maps to this height and width first; none keeps their size.
+        space: Features before the last pooling (map), flattened, or after it (pooled).
+        augment: Train on random crops and flips, other ones in every epoch.
+        optimizer: sgd, with momentum 0.9, or adamw.
+        schedule: How the rate moves: constant, cosine (to zero), or step (times `factor` at each milestone).
+        milestones: Shares of training at which the schedule `step` changes the rate.
+        factor: What the rate is multiplied by there.
+        fractions: Shares of the labels; every class keeps at least one.
+        ids: File with the labelled images instead of shares: a file name or a row number a line.
     """
 
     name = "linear-sgd"
-    summary = "a linear classifier by SGD on the feature map before pooling (Ring's protocol)"
+    summary = "a linear classifier by SGD on the feature map before pooling (Ring), or on pooled features, augmented"
     needs = frozenset({"network", "labels"})
 
     rates: tuple[float, ...] = (0.01,)
@@ -44,120 +70,145 @@ class LinearSGD(Protocol):
     batch_size: int = 256
     weight_decay: float = 0.0
     side: int | None = None
+    space: Space = "map"
+    augment: bool = False
+    optimizer: Rule = "sgd"
+    schedule: Schedule = "constant"
+    milestones: tuple[float, ...] = (0.6, 0.8)
+    factor: float = 0.1
+    fractions: tuple[float, ...] = (1.0,)
+    ids: str | None = None
 
     def __post_init__(self) -> None:
         if not self.rates or not all(rate > 0 for rate in self.rates):
             raise ValueError(f"rates must be above 0, got {list(self.rates)}: they are learning rates")
         if self.epochs < 1 or self.batch_size < 1 or (self.side is not None and self.side < 1):
             raise ValueError("epochs, batch_size and side must be at least 1")
+        for name, value, allowed in (("space", self.space, Space), ("optimizer", self.optimizer, Rule)):
+            if value not in get_args(allowed):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
+        check_schedule(self.schedule, self.milestones, self.factor)
 
     def run(self, subject: Subject) -> dict[str, float]:
-        """Return top-1, top-5, mean per class and the rate."""
-        found, rate = self.accuracy_and_rate(subject, *subject.labelled_images())
-        return found.named("linear-sgd") | {"linear-sgd rate": rate}
+        """Return top-1, top-5, mean per class and the rate, for every share of the labels."""
+        train, test = subject.labelled_images()
+        assert train.labels is not None
+        assert test.labels is not None
+        labels, test_labels, _ = number_classes(train.labels, test.labels)
+        scores: dict[str, float] = {}
+        for share, rows, used in labelled_shares(self.name, train, labels, self.fractions, self.ids, subject.seed):
+            found, rate = self.accuracy_and_rate(subject, train, labels, rows, test, test_labels)
+            scores |= found.named(share) | used
+            scores[f"linear-sgd rate{share.removeprefix(self.name).replace(' ', ', ', 1)}"] = rate
+        return scores
 
     def accuracy_and_rate(
-        self, subject: Subject, train: Samples, test: Samples, view: Callable[[Raw], Tensor] | None = None
+        self,
+        subject: Subject,
+        train: Samples,
+        labels: Tensor,
+        rows: Tensor,
+        test: Samples,
+        test_labels: Tensor,
+        view: Callable[[Raw], Tensor] | None = None,
     ) -> tuple[Accuracy, float]:
-        """Train a linear layer on images with labels; return its accuracy and its learning rate.
+        """Train a linear layer on labelled images; return its accuracy and its learning rate.
 
         Args:
             subject: The subject with the encoder.
             train: Images to train on.
+            labels: (n,) their labels in 0..K-1.
+            rows: (m,) those of them that are used.
             test: Test images.
+            test_labels: (t,) their labels.
             view: Prepares the images; by default as those of the run.
         """
-        assert train.labels is not None
-        assert test.labels is not None
-        labels, test_labels, classes = number_classes(train.labels, test.labels)
-        maps, test_maps = (maps_before_pooling(subject, data, self.side, view) for data in (train, test))
-        seed, device, rate = subject.seed, subject.device, self.rates[0]
+        assert subject.method is not None
+        classes, seed, device, rate = int(labels.max()) + 1, subject.seed, subject.device, self.rates[0]
+        network = frozen_network(subject, self.space, self.side)
+        shown = view or subject.plain_view(subject.method.pixels)
+        features = self._features(subject, network, train, shown)
         if len(self.rates) > 1:
-            kept, held = stratified_split(labels, 0.2, seed)
-            tried = {one: self.fit(maps[kept], labels[kept], classes, one, seed, device) for one in self.rates}
-            found = {one: accuracy(_logits(layer, maps[held]), labels[held]).top1 for one, layer in tried.items()}
+            kept, held = (rows[part] for part in stratified_split(labels[rows], 0.2, seed))
+            plain = self._features(subject, network, train, shown, augment=False) if self.augment else features
+            found = {}
+            for one in self.rates:
+                layer = self.fit(_among(features, kept), labels[kept], classes, one, seed, device)
+                found[one] = accuracy(_logits(layer, _among(plain, held), len(held)), labels[held]).top1
             rate = max(found, key=lambda one: found[one])
-        layer = self.fit(maps, labels, classes, rate, seed, device)
-        return accuracy(_logits(layer, test_maps), test_labels), rate
+        layer = self.fit(_among(features, rows), labels[rows], classes, rate, seed, device)
+        judged = self._features(subject, network, test, shown, augment=False)
+        return accuracy(_logits(layer, judged, len(test)), test_labels), rate
+
+    def _features(
+        self,
+        subject: Subject,
+        network: nn.Module,
+        data: Samples,
+        view: Callable[[Raw], Tensor],
+        augment: bool | None = None,
+    ) -> FeaturesOf:
+        """Return a function that gives the features of rows of a dataset, stored or computed at each call."""
+        assert subject.method is not None
+        assert subject.data is not None
+        augmented = self.augment if augment is None else augment
+        width = _features_of(network, data, torch.arange(1), view, subject.device).shape[1]
+        if augmented:
+            spec = {"name": "crop-flip", **subject.method.pixels}
+            recipe = build_augmentation(spec, subject.size or subject.data.image_size, subject.method.normalised)
+            draws = generator("linear-sgd views", subject.seed)
+
+            def random_view(raw: Raw) -> Tensor:
+                return recipe(cast(Tensor, raw), draws)
+
+            return lambda rows: _features_of(network, data, rows, random_view, subject.device)
+        if width * len(data) > MOST_STORED:
+            return lambda rows: _features_of(network, data, rows, view, subject.device).half()
+        stored = embed_dataset(network, data, preprocess=view, device=subject.device, workers=subject.workers).half()
+        return lambda rows: stored[rows]
 
     def fit(
         self,
-        features: Tensor,
+        features: Tensor | FeaturesOf,
         labels: Tensor,
         classes: int,
         rate: float,
         seed: int,
         device: torch.device | str = "cpu",
     ) -> nn.Linear:
-        """Train a linear layer, starting at zero, on features (n, F) and labels (n,) in 0..classes-1."""
-        layer = nn.Linear(features.shape[1], classes).to(device)
+        """Train a linear layer, starting at zero.
+
+        Args:
+            features: (n, F), or a function from row numbers (b,) to features (b, F).
+            labels: (n,) in 0..classes-1.
+            classes: Number of classes.
+            rate: Learning rate.
+            seed: Seed of the order of samples.
+            device: The device to train on.
+        """
+        features_of = features.__getitem__ if isinstance(features, Tensor) else features
+        layer = nn.Linear(features_of(torch.arange(1)).shape[1], classes).to(device)
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
-        optimiser = torch.optim.SGD(layer.parameters(), lr=rate, momentum=0.9, weight_decay=self.weight_decay)
+        optimiser: torch.optim.Optimizer
+        if self.optimizer == "adamw":
+            optimiser = torch.optim.AdamW(layer.parameters(), lr=rate, weight_decay=self.weight_decay)
+        else:
+            optimiser = torch.optim.SGD(layer.parameters(), lr=rate, momentum=0.9, weight_decay=self.weight_decay)
         order = generator("linear-sgd order", seed)
-        for _ in range(self.epochs):
-            for ids in torch.randperm(len(features), generator=order).split(self.batch_size):
+        for epoch in range(self.epochs):
+            for group in optimiser.param_groups:
+                group["lr"] = rate * rate_factor(self.schedule, epoch / self.epochs, self.milestones, self.factor)
+            for rows in torch.randperm(len(labels), generator=order).split(self.batch_size):
                 optimiser.zero_grad()
-                cross_entropy(layer(features[ids].to(device).float()), labels[ids].to(device)).backward()
+                cross_entropy(layer(features_of(rows).to(device).float()), labels[rows].to(device)).backward()
                 optimiser.step()
         return layer.requires_grad_(False)
 
 
-def _logits(layer: nn.Linear, features: Tensor) -> Tensor:
-    """Return a layer's logits (n, K) for features (n, F), both on the CPU."""
-    device = layer.weight.device
-    return torch.cat([layer(block.to(device).float()).cpu() for block in features.split(1024)])
-
-
-def maps_before_pooling(
-    subject: Subject, data: Samples, side: int | None = None, view: Callable[[Raw], Tensor] | None = None
-) -> Tensor:
-    """Return the feature maps before an encoder's last pooling, flattened to (n, C h w), in float16.
-
-    Args:
-        subject: The subject with the encoder.
-        data: The images.
-        side: Pool larger maps to this height and width; None keeps their size.
-        view: Prepares the images; by default as those of the run.
-
-    Raises:
-        ValueError: if the encoder has no adaptive average pooling.
-    """
-    assert subject.method is not None
-    encoder = tower_network(subject.method, "image")
-    pools = [module for module in encoder.modules() if isinstance(module, nn.AdaptiveAvgPool2d)]
-    if not pools:
-        raise ValueError(
-            "linear-sgd needs the map before an encoder's AdaptiveAvgPool2d, and this encoder has none: "
-            "use the linear protocol"
-        )
-    network = _BeforePool(encoder, pools[-1], side).to(subject.device)
-    shown = view or subject.plain_view(subject.method.pixels)
-    return embed_dataset(network, data, preprocess=shown, device=subject.device, workers=subject.workers).half()
-
-
-class _BeforePool(nn.Module):
-    """Runs an encoder up to its last pooling and returns the flattened map."""
-
-    def __init__(self, encoder: nn.Module, pool: nn.Module, side: int | None) -> None:
-        super().__init__()
-        self.encoder, self.side = encoder, side
-        self._pools = [pool]  # in a list, so that it is not a module of this one a second time
-
-    def forward(self, images: Tensor) -> Tensor:
-        seen: list[Tensor] = []
-        hook = self._pools[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-        try:
-            self.encoder(images)
-        finally:
-            hook.remove()
-        found = seen[-1] if self.side is None else adaptive_avg_pool2d(seen[-1], self.side)
-        return found.flatten(1)
-
-
 @dataclass(frozen=True)
 class TransferLinearSGD(LinearSGD):
-    """Train a linear layer on feature maps of other datasets, as `linear-sgd` does on the run's own.
+    """Train a linear layer on features of other datasets, as `linear-sgd` does on the run's own.
 
     Images are normalised as those of the run were, or by the dataset's own statistics where the subject says so.
     Datasets with several labels an image are refused.
@@ -178,11 +229,108 @@ class TransferLinearSGD(LinearSGD):
         customs = []
         for other in subject.others:
             train, test = labelled_splits(other, subject, self.name)
-            found, rate = self.accuracy_and_rate(subject, train, test, subject.other_view(train))
+            assert train.labels is not None
+            assert test.labels is not None
+            labels, test_labels, _ = number_classes(train.labels, test.labels)
             prefix = f"linear-sgd on {other.name}"
-            named = found.named(prefix)
-            scores |= named | {f"linear-sgd rate, {other.name}": rate}
-            customs.append(named[f"{prefix} {custom_metric(other)}"])
+            for share, rows, used in labelled_shares(prefix, train, labels, self.fractions, self.ids, subject.seed):
+                found, rate = self.accuracy_and_rate(
+                    subject, train, labels, rows, test, test_labels, subject.other_view(train)
+                )
+                named = found.named(share)
+                scores |= named | used | {f"linear-sgd rate, {share.removeprefix('linear-sgd on ')}": rate}
+            customs.append(named[f"{share} {custom_metric(other)}"])
         if len(customs) > 1:
             scores["linear-sgd on others, mean"] = fmean(customs)
         return scores
+
+
+def frozen_network(subject: Subject, space: Space, side: int | None = None) -> nn.Module:
+    """Return the network of a run's image encoders up to the features that a linear layer gets, (B, F).
+
+    Args:
+        subject: The subject with the encoders; of several on the same images all are used.
+        space: Features before the last pooling, flattened to C h w numbers, or after it.
+        side: Pool larger maps to this height and width; None keeps their size.
+
+    Raises:
+        ValueError: if the space is map and an encoder has no adaptive average pooling.
+    """
+    assert subject.method is not None
+    encoder = tower_network(subject.method, "image")
+    encoders = list(encoder.encoders) if isinstance(encoder, JoinedEncoders) else [encoder]
+    return (encoder if space == "pooled" else MapsBeforePooling(encoders, side)).to(subject.device)
+
+
+def maps_before_pooling(
+    subject: Subject, data: Samples, side: int | None = None, view: Callable[[Raw], Tensor] | None = None
+) -> Tensor:
+    """Return the feature maps before the last pooling of every encoder, flattened to (n, sum of C h w), in float16.
+
+    Args:
+        subject: The subject with the encoders.
+        data: The images.
+        side: Pool larger maps to this height and width; None keeps their size.
+        view: Prepares the images; by default as those of the run.
+    """
+    assert subject.method is not None
+    network = frozen_network(subject, "map", side)
+    shown = view or subject.plain_view(subject.method.pixels)
+    return embed_dataset(network, data, preprocess=shown, device=subject.device, workers=subject.workers).half()
+
+
+class MapsBeforePooling(nn.Module):
+    """Runs encoders up to their last pooling and returns their flattened maps, next to each other.
+
+    Args:
+        encoders: Networks on the same images.
+        side: Pool larger maps to this height and width; None keeps their size.
+
+    Raises:
+        ValueError: if an encoder has no adaptive average pooling.
+    """
+
+    def __init__(self, encoders: Sequence[nn.Module], side: int | None) -> None:
+        super().__init__()
+        self.encoders, self.side = nn.ModuleList(encoders), side
+        pools = [[each for each in one.modules() if isinstance(each, nn.AdaptiveAvgPool2d)] for one in encoders]
+        if not all(pools):
+            raise ValueError(
+                "linear-sgd needs the map before an encoder's AdaptiveAvgPool2d, and this encoder has none: "
+                "use --linear_sgd.space pooled, or the linear protocol"
+            )
+        self._pools = [some[-1] for some in pools]  # a list, so that they are not modules of this one a second time
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (B, 3, H, W) to their flattened maps (B, F)."""
+        parts = []
+        for encoder, pool in zip(self.encoders, self._pools, strict=True):
+            seen: list[Tensor] = []
+            hook = pool.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(inputs[0]))
+            try:
+                encoder(images)
+            finally:
+                hook.remove()
+            parts.append((seen[-1] if self.side is None else adaptive_avg_pool2d(seen[-1], self.side)).flatten(1))
+        return torch.cat(parts, dim=1)
+
+
+def _among(features: FeaturesOf, rows: Tensor) -> FeaturesOf:
+    """Return a function that numbers some rows 0..m-1."""
+    return lambda places: features(rows[places])
+
+
+def _features_of(
+    network: nn.Module, data: Samples, rows: Tensor, view: Callable[[Raw], Tensor], device: torch.device | str
+) -> Tensor:
+    """Run some images of a dataset through a frozen network, (b, F)."""
+    with evaluation_mode(network), torch.no_grad():
+        inputs = view(data.fetch(rows).to(device)).to(device).contiguous(memory_format=torch.channels_last)
+        features: Tensor = network(inputs)
+    return features
+
+
+def _logits(layer: nn.Linear, features: FeaturesOf, count: int) -> Tensor:
+    """Return a layer's logits (n, K) for n rows of features, on the CPU."""
+    device = layer.weight.device
+    return torch.cat([layer(features(rows).to(device).float()).cpu() for rows in torch.arange(count).split(1024)])
