@@ -149,6 +149,65 @@ def test_no_cache_when_told_so_and_nothing_left_of_an_interrupted_scan(photos, c
     assert [path.name for path in folder.iterdir()] == ["lock"]
 
 
+def test_a_stopped_scan_goes_on_where_it_was(photos, decoded, cache, monkeypatch):
+    first = ["0.png", "1.png", "2.png"]
+
+    def stop(sources, size, keep):
+        raise KeyboardInterrupt
+
+    note = pictures.decode_sources
+
+    def until_three(sources, size, keep):
+        return (note if len(decoded) < 3 else stop)(sources, size, keep)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pictures, "decode_in_workers", lambda decode, sources, workers: one_by_one(decode, sources))
+        patched.setattr(pictures, "decode_sources", until_three)
+        with pytest.raises(KeyboardInterrupt):
+            opened(photos)
+    assert decoded == first
+    (folder,) = (cache / "decoded").iterdir()
+    (pixels,) = folder.glob("pixels-*")
+    decoded.clear()
+    assert values(opened(photos)) == [0, 1, 2, 3, 4, 5]
+    assert decoded == ["3.png", "4.png", "5.png", "bad.png"]
+    assert list(folder.glob("pixels-*")) == [pixels]  # written on, not copied
+    decoded.clear()
+    assert values(opened(photos)) == [0, 1, 2, 3, 4, 5]
+    assert decoded == []
+
+
+def one_by_one(decode, sources):
+    for source in sources:
+        yield from decode([source])
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from antipodes.data import Folder, pictures
+pictures.WORTH_KEEPING, pictures.KEEP_EVERY = 1, 0.0
+write = pictures.PixelCache.write
+def kill(self, entries, pixels, partially=False):
+    write(self, entries, pixels, partially)
+    os.kill(os.getpid(), signal.SIGKILL)
+pictures.PixelCache.write = kill
+Folder(sys.argv[1], size=8, decode=8, workers=0)
+"""
+
+
+def test_a_killed_scan_keeps_what_it_has_written_and_no_orphans(photos, decoded, cache):
+    (photos / "bad.png").unlink()
+    call = [sys.executable, "-c", KILLED, str(photos)]
+    assert subprocess.run(call, timeout=120).returncode == -9
+    (folder,) = (cache / "decoded").iterdir()
+    (folder / "pixels-00000000").write_bytes(b"of a scan that was killed earlier")
+    data = Folder(str(photos), size=8, decode=8, workers=0)
+    assert decoded == ["1.png", "2.png", "3.png", "4.png", "5.png"]
+    assert data.fetch(torch.arange(6))[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert len(list(folder.glob("pixels-*"))) == 1
+
+
 def test_a_tensor_that_is_changed_leaves_the_cache_alone(photos):
     opened(photos)
     images = opened(photos).fetch(torch.arange(6))

@@ -2,12 +2,14 @@
 
 1. What an earlier scan has left in the cache is used for every image whose name, size and time of change are the same,
    and whose pixels there still have their digest.
-2. All others are decoded, in worker processes. So damaged ones are found before ids are given out, and ids stay.
+2. All others are decoded, in worker processes. So damaged ones are found before ids are given out, and ids stay. What
+   is decoded is kept now and then, so that a scan that was stopped or killed goes on where it was.
 3. The pixels go into the cache, else into memory; when they fit neither, ``fetch`` decodes.
 """
 
 import hashlib
 import os
+import time
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -26,6 +28,9 @@ from antipodes.plain_text import printable
 
 WORTH_KEEPING = 200
 """Fewer images than this are decoded faster than anybody notices, and leave nothing in the cache."""
+
+KEEP_EVERY = 30.0
+"""Seconds of decoding after which a scan keeps what it has."""
 
 _SIZES_SAMPLED = 64
 _DEFAULT_SIZE = 64
@@ -132,7 +137,7 @@ def decode_all(
     kept = PixelCache(base, size, part)
     states = [_state(source) for source in sources]
     known = all(_is_known(kept.entries.get(name), state) for name, state in zip(names, states, strict=True))
-    if known and not kept.drop_damaged(names):
+    if known and not kept.is_partial and not kept.drop_damaged(names):
         return _decode_all(kept, names, sources, size, workers, memory_limit)
     with kept.locked(base):  # a second process, such as another rank, waits here and then finds the images decoded
         kept = PixelCache(base, size, part)
@@ -161,25 +166,99 @@ def _decode_all(
     old = None if kept is None else kept.pixels
     fits_memory = len(sources) * 3 * size**2 <= memory_limit
     complete = [entry for entry in known if entry is not None]
-    if len(complete) == len(sources) and (old is not None or not fits_memory):
+    is_whole = kept is None or not kept.is_partial
+    if len(complete) == len(sources) and (old is not None or not fits_memory) and is_whole:
         return Pictures(sources, size, complete, old)
 
-    pixels = None if kept is None else kept.room(len(sources))
+    pixels = None if kept is None else kept.continued(names, known)
+    if pixels is None and kept is not None:
+        pixels = kept.room(len(sources))
     if pixels is None and fits_memory:
         pixels = np.zeros((len(sources), 3, size, size), np.uint8)
     if pixels is not None and old is None:
         known = [None] * len(sources)  # of these only the digests are there
+    scan = _Scan(kept, names, pixels, known, old)
     try:
-        entries = _fill(pixels, sources, states, known, old, size, workers)
-        if kept is not None:
-            kept.write(dict(zip(names, entries, strict=True)), pixels)
+        scan.decode(sources, states, size, workers)
     except BaseException:  # interrupted, say
-        if kept is not None and pixels is not None:
-            kept.discard(pixels)
+        scan.stop()
         raise
+    entries = scan.finish()
     if kept is not None and isinstance(pixels, np.memmap):
         return Pictures(sources, size, entries, kept.reopened(pixels))
     return Pictures(sources, size, entries, pixels)
+
+
+class _Scan:
+    """The decoding of images into an array, of which the cache is told now and then.
+
+    A scan that is stopped or killed goes on where it was: the next one finds what the last index says, and decodes the
+    others.
+
+    Args:
+        kept: the cache, None where nothing is kept.
+        names: the images' names.
+        pixels: (n, 3, size, size), where image i has row i; None where only digests are wanted.
+        known: what an earlier scan has found of every image.
+        old: the pixels of that scan.
+    """
+
+    def __init__(
+        self,
+        kept: PixelCache | None,
+        names: Sequence[str],
+        pixels: NDArray[np.uint8] | None,
+        known: Sequence[Entry | None],
+        old: PixelFile | None,
+    ) -> None:
+        self._kept, self._names, self._pixels, self._known, self._old = kept, names, pixels, known, old
+        self._entries: list[Entry | None] = [None] * len(names)
+        self._next = time.monotonic() + KEEP_EVERY
+        self._in_place = old is not None and str(getattr(pixels, "filename", "")) == str(old.path)
+        self._is_copied = False
+
+    def decode(
+        self, sources: Sequence[Source], states: Sequence[tuple[int, int]], size: int, workers: int | None
+    ) -> None:
+        """Copy the pixels that are known, decode the other images, and write the index now and then."""
+        for i, entry in enumerate(self._known):
+            if entry is not None and self._pixels is not None and self._old is not None and entry.row >= 0:
+                if not self._in_place:
+                    self._pixels[i] = self._old[entry.row]
+                self._entries[i] = entry._replace(row=i)
+            elif entry is not None:
+                self._entries[i] = entry._replace(row=-1)
+        self._is_copied = True
+        missing = [i for i, entry in enumerate(self._entries) if entry is None]
+        decode = partial(decode_sources, size=size, keep=self._pixels is not None)
+        decoding = decode_in_workers(decode, [sources[i] for i in missing], workers)
+        for i, decoded in zip(missing, decoding, strict=True):
+            digest, pixel_digest, width, height, image, problem = decoded
+            if self._pixels is not None and image is not None:
+                self._pixels[i] = image
+            row = -1 if image is None else i
+            self._entries[i] = Entry(*states[i], digest, pixel_digest, width, height, row, problem)
+            if time.monotonic() >= self._next:
+                begin = time.monotonic()
+                self._write(partially=True)
+                self._next = time.monotonic() + max(KEEP_EVERY, 20 * (time.monotonic() - begin))
+
+    def stop(self) -> None:
+        """Keep what is decoded so far; remove the new file of pixels if that is nothing more than the old one has."""
+        if self._is_copied and any(entry is not None for entry in self._entries):
+            self._write(partially=True)
+        elif self._kept is not None and self._pixels is not None and not self._in_place:
+            self._kept.discard(self._pixels)
+
+    def finish(self) -> list[Entry]:
+        """Write the whole index, and return its entries."""
+        self._write(partially=False)
+        return [entry for entry in self._entries if entry is not None]
+
+    def _write(self, partially: bool) -> None:
+        if self._kept is not None:
+            found = {name: entry for name, entry in zip(self._names, self._entries, strict=True) if entry is not None}
+            self._kept.write(found, self._pixels, partially)
 
 
 def _is_known(entry: Entry | None, state: tuple[int, int]) -> bool:
@@ -191,38 +270,6 @@ def _usual_side(sources: Sequence[Source]) -> int | None:
     step = max(1, len(sources) // _SIZES_SAMPLED)
     sides = sorted(side for source in sources[::step][:_SIZES_SAMPLED] if (side := shorter_side(source)) is not None)
     return sides[len(sides) // 2] if sides else None
-
-
-def _fill(
-    pixels: NDArray[np.uint8] | None,
-    sources: Sequence[Source],
-    states: list[tuple[int, int]],
-    known: list[Entry | None],
-    old: PixelFile | None,
-    size: int,
-    workers: int | None,
-) -> list[Entry]:
-    """Decode what is not known and copy what is into ``pixels``, where image i has row i; return all entries."""
-    missing = [i for i, entry in enumerate(known) if entry is None]
-    decode = partial(decode_sources, size=size, keep=pixels is not None)
-    decoding = decode_in_workers(decode, [sources[i] for i in missing], workers)
-    new = {}
-    for i, decoded in zip(missing, decoding, strict=True):
-        digest, pixel_digest, width, height, image, problem = decoded
-        row = -1 if image is None else i
-        new[i] = Entry(*states[i], digest, pixel_digest, width, height, row, problem)
-        if pixels is not None and image is not None:
-            pixels[i] = image
-    entries = []
-    for i, entry in enumerate(known):
-        if entry is None:
-            entries.append(new[i])
-        elif pixels is None or old is None or entry.row < 0:
-            entries.append(entry._replace(row=-1))
-        else:
-            pixels[i] = old[entry.row]
-            entries.append(entry._replace(row=i))
-    return entries
 
 
 def _state(source: Source) -> tuple[int, int]:

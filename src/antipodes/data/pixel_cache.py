@@ -106,6 +106,7 @@ class PixelCache:
     Attributes:
         entries: the images that an earlier scan has seen, by their names.
         pixels: (rows, 3, size, size) uint8 in a file; None when only the entries were kept.
+        is_partial: whether that scan was stopped, so that no reader uses its pixels yet.
     """
 
     def __init__(self, base: Path, size: int, part: str = "") -> None:
@@ -114,6 +115,7 @@ class PixelCache:
         self.folder, self.size = cache_root() / "decoded" / f"{digest}-{size}", size
         self.entries: dict[str, Entry] = {}
         self.pixels: PixelFile | None = None
+        self.is_partial = False
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             self._read()
 
@@ -133,7 +135,7 @@ class PixelCache:
             if path.stat().st_size != rows * 3 * self.size**2:
                 return  # cut short: to read past its end would end the process
             self.pixels = PixelFile(path, rows, self.size)
-        self.entries = entries
+        self.entries, self.is_partial = entries, bool(content.get("partial"))
         os.utime(index)  # used just now
 
     def drop_damaged(self, names: Sequence[str]) -> list[str]:
@@ -170,6 +172,16 @@ class PixelCache:
         """Hold the cache for this process alone, while it decodes the images of ``base``."""
         return locked(self.folder / "lock", f"it decodes the images of {printable(str(base))}")
 
+    def continued(self, names: Sequence[str], known: Sequence[Entry | None]) -> NDArray[np.uint8] | None:
+        """Return the pixels of a scan of the same images that was stopped, to be written to; None if there are none."""
+        if not self.is_partial or self.pixels is None or len(self.pixels) != len(names):
+            return None
+        if any(entry is not None and entry.row not in (-1, i) for i, entry in enumerate(known)):
+            return None
+        with suppress(OSError):
+            return np.memmap(self.pixels.path, np.uint8, "r+", shape=(len(names), 3, self.size, self.size))
+        return None
+
     def room(self, rows: int) -> NDArray[np.uint8] | None:
         """Return zeros (rows, 3, size, size) in a new file, None when there is no room for them."""
         total = rows * 3 * self.size**2
@@ -178,6 +190,7 @@ class PixelCache:
             return None
         try:
             private_folder(self.folder)
+            self._remove_pixels(None if self.pixels is None else self.pixels.path.name)  # those of killed scans
             self._evict(CACHE_BYTES - total)
             if total > shutil.disk_usage(self.folder).free // 2:
                 return None
@@ -192,12 +205,13 @@ class PixelCache:
                 path.unlink(missing_ok=True)
             return None
 
-    def write(self, entries: Mapping[str, Entry], pixels: NDArray[np.uint8] | None) -> None:
-        """Keep these entries and the pixels, which ``room`` has given; older pixels are removed."""
+    def write(self, entries: Mapping[str, Entry], pixels: NDArray[np.uint8] | None, partially: bool = False) -> None:
+        """Keep these entries and the pixels, which ``room`` or ``continued`` has given; older pixels are removed."""
         name = Path(pixels.filename).name if isinstance(pixels, np.memmap) and pixels.filename is not None else None
         content = {
             "version": _VERSION,
             "readers": readers(),
+            "partial": partially,
             "pixels": name,
             "rows": 0 if pixels is None else len(pixels),
             "digest": _digest(entries),
@@ -209,9 +223,13 @@ class PixelCache:
                 pixels.flush()
             with replacing(self.folder / "index.json", 0o600) as partial, partial.open("w") as file:
                 json.dump(content, file)
-            for path in self.folder.glob("pixels-*"):
-                if path.name != name:
-                    path.unlink(missing_ok=True)
+            self._remove_pixels(name)
+
+    def _remove_pixels(self, kept: str | None) -> None:
+        """Remove all files of pixels but one."""
+        for path in self.folder.glob("pixels-*"):
+            if path.name != kept:
+                path.unlink(missing_ok=True)
 
     def reopened(self, pixels: np.memmap[Any, np.dtype[np.uint8]]) -> PixelFile:
         """Return the file of pixels that were written, to be read from now on instead of mapped."""
