@@ -1,4 +1,4 @@
-"""Company: who shares a batch, that nobody is left out, and what a training run does with it."""
+"""Batch composition: which samples share a batch, that none is left out, and what a training run does with it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_sample_comes_once_and_brings_its_nearest() -> None:
         assert torch.equal(again, orders[0])
 
 
-def test_who_has_no_neighbours_comes_alone() -> None:
+def test_a_sample_without_neighbours_comes_alone() -> None:
     composition = BatchComposition(torch.full((6, 2), -1), 3)
     assert composition(torch.arange(6), generator("c")).sort().values.tolist() == [0, 1, 2, 3, 4, 5]
 
@@ -82,7 +82,7 @@ def weights_of(folder: Path) -> dict[str, Tensor]:
     return model
 
 
-def test_a_run_goes_on_in_the_same_company(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_has_the_same_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped after its first epoch it ends with the weights of one that was not; no policy is needed for it."""
     monkeypatch.setenv("ANTIPODES_DATA", str(tmp_path / "cache"))
     call = f"{TINY} --schedule constant --warmup 0"

@@ -68,7 +68,7 @@ def test_a_row_is_a_caption_and_its_image_the_sample(folder):
 
 
 def test_captions_of_one_image_as_strangers(folder):
-    """The control: nobody knows what belongs together but who compares images, and whoever is measured."""
+    """The control: which captions share an image is known only to a policy that compares images, and in evaluation."""
     data, known = Captions(str(folder), rows="separate"), Captions(str(folder), rows="caption")
     assert shown(data) == shown(known)
     assert data.samples is None

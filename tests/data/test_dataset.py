@@ -6,7 +6,7 @@ from antipodes.data.dataset import limited
 
 
 def pictures(count: int, size: int = 4) -> torch.Tensor:
-    """Images that can be told apart: image i is filled with the value i."""
+    """Images of different values: image i is filled with the value i."""
     return torch.arange(count, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, size, size).contiguous()
 
 

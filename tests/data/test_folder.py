@@ -194,7 +194,7 @@ def test_a_file_lost_after_the_scan_is_named(tmp_path):
         data.fetch(torch.tensor([1]))
 
 
-@pytest.mark.skipif(not CLOTHING.is_file(), reason="the clothing photos are not beside the repository")
+@pytest.mark.skipif(not CLOTHING.is_file(), reason="the clothing photos are not there")
 def test_clothing_photos(tmp_path):
     with zipfile.ZipFile(CLOTHING) as archive:
         photos = sorted(name for name in archive.namelist() if name.endswith(".jpg"))

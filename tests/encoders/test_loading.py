@@ -54,10 +54,10 @@ def test_it_says_how_images_are_made_ready(exported):
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
 
 
-def test_progress_is_told_and_an_empty_list_is_no_image(exported, tmp_path):
-    loaded, told = antipodes.load(exported[1]), []
-    loaded.embed([photo(tmp_path / "a.png")] * 5, batch_size=2, progress=lambda *numbers: told.append(numbers))
-    assert told == [(2, 5), (4, 5), (5, 5)]
+def test_progress_is_reported_and_an_empty_list_is_no_image(exported, tmp_path):
+    loaded, calls = antipodes.load(exported[1]), []
+    loaded.embed([photo(tmp_path / "a.png")] * 5, batch_size=2, progress=lambda *numbers: calls.append(numbers))
+    assert calls == [(2, 5), (4, 5), (5, 5)]
     assert loaded([]).shape == (0, 64)
 
 

@@ -152,7 +152,7 @@ def test_a_model_answers_as_clip_benchmark_asks(tmp_path):
     """Its metrics call encode_image, encode_text and a tokenizer, and compare normalised embeddings."""
     save_open_clip(towers(), tmp_path / "model")
     model = load_open_clip(tmp_path / "model")
-    assert not any(part.training for part in model.modules())  # batch statistics of whoever is asked beside one
+    assert not any(part.training for part in model.modules())  # batch statistics of other images of the batch
     assert model.to("cpu").eval() is model
     images, classes = torch.rand(3, 3, 64, 64), ["dog", "cat"]
     with torch.no_grad():

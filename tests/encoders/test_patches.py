@@ -1,4 +1,4 @@
-"""Eyes for patches: the formula, what they see and what they overlook, what they refuse."""
+"""The encoder of patches: the formula, what it finds alike, what it does not see, and what it refuses."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def textures(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 @pytest.fixture(scope="module")
-def eyes() -> PatchEncoder:
+def encoder() -> PatchEncoder:
     return PatchEncoder(words=40, patch=6, grid=2, dim=16, size=SIDE).fit(textures(300)[0])
 
 
-def test_neighbours_are_of_the_same_texture_whatever_their_colour(eyes: PatchEncoder) -> None:
+def test_neighbours_are_of_the_same_texture_whatever_their_colour(encoder: PatchEncoder) -> None:
     images, kind = textures(200, seed=1)
     kind = torch.where(kind == 3, 1, kind)  # the two diagonals are mirror images
-    vectors = eyes(images)
+    vectors = encoder(images)
     torch.testing.assert_close(vectors.norm(dim=1), torch.ones(200))
     nearest = (vectors @ vectors.T).fill_diagonal_(-1).topk(3, dim=1).indices
     assert float((kind[nearest] == kind[:, None]).float().mean()) > 0.95
@@ -47,28 +47,28 @@ def test_neighbours_are_of_the_same_texture_whatever_their_colour(eyes: PatchEnc
     assert float((kind[nearest] == kind[:, None]).float().mean()) < 0.7
 
 
-def test_mirror_images_are_the_same_and_light_makes_little_difference(eyes: PatchEncoder) -> None:
+def test_mirror_images_are_the_same_and_light_makes_little_difference(encoder: PatchEncoder) -> None:
     images, _ = textures(20, seed=2)
-    torch.testing.assert_close(eyes(images.flip(3)), eyes(images), atol=1e-5, rtol=1e-4)
-    assert float((eyes(0.2 + 0.6 * images) * eyes(images)).sum(1).min()) > 0.95
+    torch.testing.assert_close(encoder(images.flip(3)), encoder(images), atol=1e-5, rtol=1e-4)
+    assert float((encoder(0.2 + 0.6 * images) * encoder(images)).sum(1).min()) > 0.95
 
 
-def test_counts_equal_the_formula_in_float64(eyes: PatchEncoder) -> None:
+def test_counts_equal_the_formula_in_float64(encoder: PatchEncoder) -> None:
     images = textures(5, seed=3)[0]
-    words = eyes.kernels.double().flatten(1)
-    assert float(eyes.contrast) == pytest.approx(CONTRAST * float(textures(300)[0].var()))
+    words = encoder.kernels.double().flatten(1)
+    assert float(encoder.contrast) == pytest.approx(CONTRAST * float(textures(300)[0].var()))
     expected = []
     for each in (images, images.flip(3)):
-        patches = unfold(each.double(), eyes.patch, stride=eyes.stride).transpose(1, 2)
+        patches = unfold(each.double(), encoder.patch, stride=encoder.stride).transpose(1, 2)
         plain = (patches - patches.mean(2, keepdim=True)) / (
-            patches.var(2, keepdim=True) + eyes.contrast.double()
+            patches.var(2, keepdim=True) + encoder.contrast.double()
         ).sqrt()
-        alike = plain @ words.T + eyes.offsets.double()
+        alike = plain @ words.T + encoder.offsets.double()
         above = (alike - alike.mean(2, keepdim=True) - alike.std(2, keepdim=True) / 2).clamp(min=0)
         edge = math.isqrt(above.shape[1])
-        expected.append(adaptive_avg_pool2d(above.transpose(1, 2).unflatten(2, (edge, edge)), eyes.grid))
+        expected.append(adaptive_avg_pool2d(above.transpose(1, 2).unflatten(2, (edge, edge)), encoder.grid))
     exact = (expected[0] + expected[1]).flatten(1).sqrt()
-    torch.testing.assert_close(eyes._count(images).double(), exact, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(encoder._count(images).double(), exact, atol=1e-3, rtol=1e-3)
 
 
 def test_directions_are_those_of_a_decomposition() -> None:
@@ -82,23 +82,23 @@ def test_directions_are_those_of_a_decomposition() -> None:
     torch.testing.assert_close(ours @ ours.T, exact @ exact.T, rtol=1e-2, atol=2e-2)
 
 
-def test_the_same_images_give_the_same_eyes(eyes: PatchEncoder) -> None:
+def test_the_same_images_give_the_same_encoder(encoder: PatchEncoder) -> None:
     again = PatchEncoder(words=40, patch=6, grid=2, dim=16, size=SIDE).fit(textures(300)[0])
-    assert torch.equal(again.kernels, eyes.kernels)
-    assert torch.equal(again.directions, eyes.directions)
+    assert torch.equal(again.kernels, encoder.kernels)
+    assert torch.equal(again.directions, encoder.directions)
 
 
-def test_they_see_the_same_in_pixels_of_another_scale(eyes: PatchEncoder) -> None:
+def test_it_finds_the_same_in_pixels_of_another_scale(encoder: PatchEncoder) -> None:
     images = textures(300)[0]
     shifted = PatchEncoder(words=40, patch=6, grid=2, dim=16, size=SIDE).fit(4 * images - 2)
-    alike = [vectors @ vectors.T for vectors in (shifted(4 * images[:20] - 2), eyes(images[:20]))]
+    alike = [vectors @ vectors.T for vectors in (shifted(4 * images[:20] - 2), encoder(images[:20]))]
     torch.testing.assert_close(*alike, atol=0.02, rtol=0)
 
 
-def test_images_of_another_size_are_scaled_first(eyes: PatchEncoder) -> None:
+def test_images_of_another_size_are_scaled_first(encoder: PatchEncoder) -> None:
     large = torch.nn.functional.interpolate(textures(20, seed=4)[0], (2 * SIDE, 2 * SIDE), mode="nearest")
-    torch.testing.assert_close(eyes(large), eyes(eyes.scaled(large)))
-    assert eyes.scaled(large).shape[-2:] == (SIDE, SIDE)
+    torch.testing.assert_close(encoder(large), encoder(encoder.scaled(large)))
+    assert encoder.scaled(large).shape[-2:] == (SIDE, SIDE)
 
 
 def seen_by(rank: int, ranks: int) -> Tensor:

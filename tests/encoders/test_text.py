@@ -49,7 +49,7 @@ def test_texts_become_features(encoder):
     assert all(parameter.grad is not None for parameter in encoder.parameters())
 
 
-def test_tokens_are_the_same_every_time_and_in_any_company(encoder):
+def test_tokens_are_the_same_every_time_and_in_any_batch(encoder):
     twin = copy.deepcopy(encoder)
     tokens = encoder.tokenize(CAPTIONS[:4])
     assert torch.equal(tokens, twin.tokenize(CAPTIONS[:4]))

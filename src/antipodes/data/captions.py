@@ -27,7 +27,7 @@ class Captions(ImageFiles):
         split: "train", "val" or "test". Without splits everything is "train".
         rows: "image" makes a row of every image, and one of its captions is drawn in every epoch; "caption" makes a row
             of every caption, and those of one image are one sample; "separate" does, too, and every row is a sample, as
-            where it is not known what belongs together (the policy `known` then does, and the test split).
+            where it is not known which captions share an image (the policy `known` then does, and the test split).
         size: side of the views that are made of the images; None as described at ``Folder``.
         decode: side of the decoded images; None as described at ``Folder``.
         limit: keep only this many images, as described at ``limited``.

@@ -76,7 +76,7 @@ class Samples(Described, Dataset[tuple[int, Tensor, int]]):
 
     @property
     def judged(self) -> Judgements | None:
-        """The relevance judgements that came with pairs of texts; None where rows alone say what belongs together."""
+        """The relevance judgements that came with pairs of texts; None where the rows alone say which texts match."""
         return None
 
     def _fill(self, columns: Mapping[str, Column]) -> None:
@@ -94,7 +94,7 @@ class Samples(Described, Dataset[tuple[int, Tensor, int]]):
         Args:
             rows: which ones.
             draw: numbers, such as seed and epoch, from which a choice among several inputs of a row (one of its five
-                captions) follows together with the row alone; None takes the first.
+                captions) follows, with the row alone; None takes the first.
 
         Returns:
             Of an image (b, 3, H, W) uint8, of a text a list of b strings, of a vector (b, F) float32.
@@ -361,7 +361,7 @@ def choose_classes(
     """Keep the samples of some classes, which are renumbered in the dataset's order.
 
     A number keeps the first of one fixed permutation of the classes. So the choice does not depend on the run's seed,
-    neighbours in an ordered list of classes (all the fish) do not stay together, and choices are nested: the 10
+    neighbours in an ordered list of classes (all the fish) are not chosen as a block, and choices are nested: the 10
     classes are among the 20.
 
     Args:

@@ -70,7 +70,7 @@ class Decoded(NamedTuple):
 
 
 def decode_source(source: Source, size: int, keep: bool = True) -> Decoded:
-    """Decode one image to (3, size, size) uint8; a damaged one is told, not raised."""
+    """Decode one image to (3, size, size) uint8; what is wrong with a damaged one is returned, not raised."""
     try:
         data = read_source(source)
         with bounded_seconds(), opened_image(data) as image:

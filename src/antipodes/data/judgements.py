@@ -32,10 +32,10 @@ class Judgements:
 
 
 def judgements(data: Samples, inputs: tuple[str, str] = ("query", "document")) -> Judgements:
-    """Return the different queries and documents of a dataset, and which of them belong together.
+    """Return the different queries and documents of a dataset, and which of them match.
 
     1. A dataset with judgements of its own, such as a folder in BEIR's layout, gives these.
-    2. Otherwise a query and a document belong together if they stand in one row, or in rows of one sample. Equal texts
+    2. Otherwise a query and a document match if they stand in one row, or in rows of one sample. Equal texts
        are one text, so that no copy of the right document is counted as a wrong one.
 
     Args:

@@ -32,7 +32,7 @@ class BatchComposition:
 
     Args:
         neighbours: (n, k) rows of every sample's nearest others, -1 for none.
-        size: How many samples come together at most.
+        size: Largest number of samples in a group.
 
     Example:
         >>> composition = BatchComposition(torch.tensor([[1], [0], [3], [2]]), size=2)

@@ -190,7 +190,7 @@ def _decode_all(
 
 
 class _Scan:
-    """The decoding of images into an array, of which the cache is told now and then.
+    """The decoding of images into an array, which is noted in the cache now and then.
 
     A scan that is stopped or killed goes on where it was: the next one finds what the last index says, and decodes the
     others.

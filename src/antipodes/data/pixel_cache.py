@@ -1,7 +1,7 @@
 """The files in which decoded images are kept: pixels to be mapped into memory, and an index that names them.
 
 A cache belongs to one folder (or archive) at one size. Its index takes the place of an earlier one at once and names
-its own file of pixels, so that a reader finds both old or both new. All caches together stay below a bound; those used
+its own file of pixels, so that a reader finds both old or both new. All caches stay below one bound; those used
 longest ago make room. A cache that cannot be read or written is as good as none: nothing here raises. Only the user
 may read it, and what was damaged there is found by digests: of every image's pixels, and of the index.
 """

@@ -15,7 +15,7 @@ from antipodes.encoders.encoder import Encoder
 
 Norm = Literal["batch", "group"]
 GROUP = 8
-"""Channels that group normalisation puts together."""
+"""Channels in a group of group normalisation."""
 
 
 class BasicBlock(nn.Module):
