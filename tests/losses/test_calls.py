@@ -199,14 +199,14 @@ def test_a_call_with_its_backward_reads_three_numbers_back(
 
 @pytest.mark.parametrize("policy", [None, "glofnd"])
 @pytest.mark.parametrize("count", [B, 400])
-def test_a_call_on_a_cpu_reads_at_most_one_number_back(
+def test_a_call_on_a_cpu_reads_two_numbers_back_at_most(
     policy: Any, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loss_fn, ids = InfoNCE(0.2, None if policy is None else GloFND(5000, alpha=0.2)), torch.arange(count) + 7
     loss_fn(*views(count), ids).backward()
     reads = Counted(monkeypatch, host=True).reads
     loss_fn(*views(count), ids).backward()
-    assert len(reads) <= (policy is not None), reads
+    assert len(reads) <= 2 * (policy is not None), reads  # whether a sample is new, and a bound for the kernel
 
 
 def share(rank: int, world_size: int, kind: str) -> tuple[Tensor, Tensor]:

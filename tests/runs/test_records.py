@@ -33,7 +33,7 @@ def test_means_are_over_the_steps_that_have_a_number() -> None:
     totals.add({"loss": 3.0, "mtpr": 0.5})
     totals.add({"loss": 5.0, "mtpr": math.nan})
     assert totals.means() == {"loss": 3.0, "mtpr": 0.5}
-    assert RunningMeans(totals.state()).means() == totals.means()
+    assert RunningMeans.resumed(totals.of_ranks()).means() == totals.means()
 
 
 def means_of_rank(rank: int, world_size: int) -> dict[str, float]:

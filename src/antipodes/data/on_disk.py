@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 
 from antipodes.data.caption_tables import IMAGE_COLUMNS, TEXT_COLUMNS, find_tables
+from antipodes.data.decode import EXTENSIONS
 from antipodes.data.saved_datasets import is_saved_dataset, is_saved_dataset_dict
 from antipodes.files import DataError
 from antipodes.tables import TABLES, read_names
@@ -65,7 +66,8 @@ def _of_folder(path: Path) -> str:
         names = os.listdir(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}): allow it, or give another folder") from error
-    if any(name.endswith(".npy") for name in names):
+    vectors = sum(name.endswith(".npy") for name in names)
+    if vectors and vectors >= sum(os.path.splitext(name)[1].lower() in EXTENSIONS for name in names):
         return _VECTORS
     if any(name.endswith(".tar") for name in names):
         return _TARS

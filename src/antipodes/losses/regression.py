@@ -19,6 +19,7 @@ class Regression(LossModule):
     embeddings are the same, the collapse that the predictor and the stopped gradient prevent.
 
     Example:
+        >>> import torch
         >>> loss_fn = Regression()
         >>> float(loss_fn(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]])))
         2.0

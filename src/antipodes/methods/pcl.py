@@ -68,7 +68,7 @@ def concentrations(total: Tensor, members: Tensor, temperature: float) -> Tensor
 
     Example:
         >>> concentrations(torch.tensor([1.0, 3.0]), torch.tensor([2, 2]), 0.2).tolist()
-        [0.14000000059604645, 0.25999999046325684]
+        [0.12000000476837158, 0.2800000011920929]
     """
     phi = total / (members.clamp(min=1) * (members + SMOOTHING).log())
     phi = torch.where(members > 1, phi, phi.max())
