@@ -41,8 +41,7 @@ skipped.csv, summary.json (every number with its unit and its list), and report.
 pairs are the same, and save decisions.json."""
 
 
-def main(arguments: list[str]) -> None:
-    """Parse the call, audit, print the summary."""
+def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="antipodes audit", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("subject", metavar="FOLDER|TEXTS|EMBEDDINGS|RUN", help="The data to audit.")
     parser.add_argument("--out", type=str, default="audit", help="Folder of the answer; made if it does not exist.")
@@ -97,8 +96,12 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
     parser.add_argument("--force", action="store_true", help=FORCE)
     parser.add_class_arguments(AuditOptions, "options", as_group=True)
-    call = parser.parse_args(arguments)
+    return parser
 
+
+def main(arguments: list[str]) -> None:
+    """Parse the call, audit, print the summary."""
+    call = _parser().parse_args(arguments)
     folder = check_folder(call.out, call.force)
     if call.copy is not None:
         check_copy(call.copy, call.copy_as)

@@ -19,6 +19,22 @@ USAGE = """antipodes evaluate RUN [--protocol NAMES] [options]
        antipodes evaluate FOLDER_OF_OPEN_CLIP [--data CAPTIONS] [--transfer DATA...]
        antipodes evaluate --images a.npy --texts b.npy [--owners owners.npy | --labels labels.npy]"""
 
+DESCRIPTION = """Score what a run has learned on the test split of its dataset (or on a fifth of it, where there is
+none). The scores are printed as a table, or as JSON, and added to those in RUN/evaluation.json; scores there of other
+weights or settings are dropped.
+
+protocols:
+{listing}
+
+Options of a protocol are shown when it is named: antipodes evaluate --protocol knn --help. Examples:
+  antipodes evaluate runs/a                    {default}; without labels {without_labels}
+  antipodes evaluate runs/a --protocol knn --knn.k 20 --json
+  antipodes evaluate runs/a --transfer fashion-mnist path/to/photos --transfer_normalise own
+  antipodes evaluate runs/clip --protocol zero-shot --transfer path/to/folder_of_classes
+  antipodes evaluate open_clip_model --data path/to/flickr8k --transfer path/to/folder_of_classes
+  antipodes evaluate --images images.npy --texts texts.npy --owners owners.npy
+  antipodes evaluate --protocol zero-shot --images images.npy --texts class_vectors.npy --labels labels.npy"""
+
 
 def main(arguments: list[str]) -> None:
     """Parse the call, evaluate, print the scores, add them to those of the run."""
@@ -77,21 +93,9 @@ def _key(name: str) -> str:
 
 def _parser(names: Sequence[str]) -> ArgumentParser:
     listing = "\n".join(f"  {name:<16} {find_protocol(name).summary}" for name in PROTOCOLS)
-    description = f"""Score what a run has learned on the test split of its dataset (or on a fifth of it, where there is
-none). The scores are printed as a table, or as JSON, and added to those in RUN/evaluation.json; scores there of other
-weights or settings are dropped.
-
-protocols:
-{listing}
-
-Options of a protocol are shown when it is named: antipodes evaluate --protocol knn --help. Examples:
-  antipodes evaluate runs/a                    {",".join(DEFAULT)}; without labels {DEFAULT_WITHOUT_LABELS[0]}
-  antipodes evaluate runs/a --protocol knn --knn.k 20 --json
-  antipodes evaluate runs/a --transfer fashion-mnist path/to/photos --transfer_normalise own
-  antipodes evaluate runs/clip --protocol zero-shot --transfer path/to/folder_of_classes
-  antipodes evaluate open_clip_model --data path/to/flickr8k --transfer path/to/folder_of_classes
-  antipodes evaluate --images images.npy --texts texts.npy --owners owners.npy
-  antipodes evaluate --protocol zero-shot --images images.npy --texts class_vectors.npy --labels labels.npy"""
+    description = DESCRIPTION.format(
+        listing=listing, default=",".join(DEFAULT), without_labels=DEFAULT_WITHOUT_LABELS[0]
+    )
     parser = ArgumentParser(
         prog="antipodes evaluate", usage=USAGE, description=description, allow_abbrev=False, formatter_class=_Plain
     )
