@@ -350,23 +350,33 @@ def everything(place: Path) -> dict[str, int]:
     return {str(path): path.stat().st_size for path in found if path.is_file() or not any(path.iterdir())}
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_a_wrong_call_gets_one_sentence(call: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", sorted({call.split()[0] for call in CALLS}))
+def test_wrong_calls_get_one_sentence(command: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     before = everything(place)
-    code, _, errors = here(*("" if word == "''" else word for word in call.split()))
-    assert code in (1, 2), errors
-    told = [line for line in errors.splitlines() if line.startswith("antipodes: ")]
-    assert len(told) == 1, errors
-    assert errors.splitlines()[-1] == told[0]
-    if code == 2 and not call.startswith("demo"):
-        found = [line for line in errors.splitlines()[:-1] if not line.startswith("warning: ")]
-        assert not found or call.startswith(("train", "evaluate")), errors  # these say first what the data is
-    assert "Traceback" not in errors
-    assert len(told[0]) < 1500
-    assert everything(place) == before
-    if "''" in call.split():
-        assert "is empty" in told[0]
+    wrong = {}
+    for call in CALLS:
+        if call.split()[0] == command:
+            code, _, errors = here(*("" if word == "''" else word for word in call.split()))
+            if problem := what_is_wrong(call, code, errors) or ("left behind" if everything(place) != before else ""):
+                wrong[call] = (problem, code, errors)
+    assert not wrong
+
+
+def what_is_wrong(call: str, code: int, errors: str) -> str:
+    """What a refusal lacks; empty if it is as it should be: one sentence, the last line, of bearable length."""
+    lines = errors.splitlines()
+    said = [line for line in lines if line.startswith("antipodes: ")]
+    if code not in (1, 2) or "Traceback" in errors:
+        return "no refusal"
+    if len(said) != 1 or lines[-1] != said[0]:
+        return "not one sentence at the end"
+    says_data_first = call.startswith(("demo", "train", "evaluate"))
+    if code == 2 and not says_data_first and any(not line.startswith("warning: ") for line in lines[:-1]):
+        return "more than one sentence"
+    if "''" in call.split() and "is empty" not in said[0]:
+        return "does not say that it is empty"
+    return "too long" if len(said[0]) >= 1500 else ""
 
 
 @pytest.mark.parametrize(

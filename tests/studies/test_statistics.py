@@ -29,11 +29,11 @@ def test_p_agrees_with_scipy(count: int) -> None:
         assert paired_p(first, second) == pytest.approx(stats.ttest_rel(first, second).pvalue, rel=1e-9)
 
 
-@pytest.mark.parametrize("t", [0.0, 1e-9, 1e-3, 0.5, 1.0, 4.0, 40.0, 1e4])
 @pytest.mark.parametrize("degrees", [1, 2, 3, 7, 50, 1000])
-def test_student_agrees_with_scipy_in_the_middle_and_in_the_tails(t: float, degrees: int) -> None:
-    assert student_p(-t, degrees) == student_p(t, degrees)
-    assert student_p(t, degrees) == pytest.approx(2 * stats.t.sf(t, degrees), rel=1e-9, abs=1e-290)
+def test_student_agrees_with_scipy_in_the_middle_and_in_the_tails(degrees: int) -> None:
+    for t in (0.0, 1e-9, 1e-3, 0.5, 1.0, 4.0, 40.0, 1e4):
+        assert student_p(-t, degrees) == student_p(t, degrees)
+        assert student_p(t, degrees) == pytest.approx(2 * stats.t.sf(t, degrees), rel=1e-9, abs=1e-290)
 
 
 def test_incomplete_beta_agrees_with_scipy() -> None:
