@@ -167,7 +167,7 @@ def test_the_page_of_names_lists_the_registry() -> None:
     assert row("`--data`") - {".npz", ".npy"} == set(NAMES["data"])
     family = {
         f"resnet{depth}{wide}{small}"
-        for depth in (18, 34, 50)
+        for depth in (18, 34, 50, 101, 152, 200)
         for wide in ("", "-2x", "-4x")
         for small in ("", "-cifar")
     }

@@ -92,6 +92,9 @@ _DEPTHS: dict[str, dict[str, Any]] = {
     "resnet18": {"blocks": (2, 2, 2, 2), "block": "basic"},
     "resnet34": {"blocks": (3, 4, 6, 3), "block": "basic"},
     "resnet50": {"blocks": (3, 4, 6, 3), "block": "bottleneck"},
+    "resnet101": {"blocks": (3, 4, 23, 3), "block": "bottleneck"},
+    "resnet152": {"blocks": (3, 8, 36, 3), "block": "bottleneck"},
+    "resnet200": {"blocks": (3, 24, 36, 3), "block": "bottleneck"},
 }
 _SLIM: dict[str, Any] = {"width": 16, "stem": "stride2", "block": "basic"}
 
@@ -286,6 +289,7 @@ NAMES: dict[Kind, dict[str, RegistryEntry]] = {
         "flowers102": RegistryEntry(_NAMED_FILES, {"dataset": "flowers102"}),
         "food101": RegistryEntry(_NAMED_FILES, {"dataset": "food101"}),
         "caltech101": RegistryEntry(_NAMED_FILES, {"dataset": "caltech101"}),
+        "caltech101-80": RegistryEntry(_NAMED_FILES, {"dataset": "caltech101-80"}),
         "cars": RegistryEntry(_NAMED_FILES, {"dataset": "cars"}),
         "aircraft": RegistryEntry(_NAMED_FILES, {"dataset": "aircraft"}),
         "sun397": RegistryEntry(_NAMED_FILES, {"dataset": "sun397"}),
@@ -296,6 +300,7 @@ NAMES: dict[Kind, dict[str, RegistryEntry]] = {
         "cub": RegistryEntry(_NAMED_FILES, {"dataset": "cub"}),
         "traffic-signs": RegistryEntry(_NAMED_FILES, {"dataset": "traffic-signs"}),
         "fungi": RegistryEntry(_NAMED_FILES, {"dataset": "fungi"}),
+        "mscoco": RegistryEntry(_NAMED_FILES, {"dataset": "mscoco"}),
         "shapes": RegistryEntry("antipodes.data.shapes.Shapes"),
     },
     "encoder": _ENCODERS,

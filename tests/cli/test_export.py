@@ -68,7 +68,12 @@ def test_detectron2(tmp_path: Path) -> None:
     code, out, errors = here("export", tmp_path / "encoder.safetensors", "--detectron2", tmp_path / "d2" / "a.pkl")
     assert code == 0, errors
     assert "RGB (not BGR)" in out
-    assert sorted(file.name for file in (tmp_path / "d2").iterdir()) == ["a-coco.yaml", "a-voc.yaml", "a.pkl"]
+    assert sorted(file.name for file in (tmp_path / "d2").iterdir()) == [
+        "a-coco.yaml",
+        "a-keypoints.yaml",
+        "a-voc.yaml",
+        "a.pkl",
+    ]
 
 
 @pytest.mark.parametrize(

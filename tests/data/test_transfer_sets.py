@@ -113,6 +113,10 @@ def test_caltech101(root, newer):
     assert torch.bincount(data.labels).tolist() == [30, 30]
     assert torch.bincount(data.held_out().labels).tolist() == [5, 5]
     assert not set(data.files) & set(data.held_out().files)
+    fifths = opened("caltech101-80", root)
+    assert fifths.metric == "mean per class"
+    assert torch.bincount(fifths.labels).tolist() == [28, 28]
+    assert sorted(shown(fifths) + shown(fifths.held_out())) == sorted([*range(1, 36)] * 2)
 
 
 def test_aircraft(root):
@@ -251,6 +255,40 @@ def test_fungi(root):
     assert torch.bincount(test.labels).tolist() == [1, 1]
     assert sorted(shown(data) + shown(test)) == list(range(10))
     assert all((value < 5) == (label == 1) for value, label in zip(shown(data), data.labels.tolist(), strict=True))
+
+
+def test_mscoco(root):
+    """Each object is an image of its own: here every photo is a row of four squares of 8 x 8 in shades of its own."""
+
+    def row(number):
+        file = io.BytesIO()
+        shades = np.repeat(np.arange(4, dtype=np.uint8) + 4 * number, 8)
+        Image.fromarray(np.broadcast_to(shades, (8, 32)).copy()).save(file, "PNG")
+        return file.getvalue()
+
+    packed(root / "train2017.zip", {f"train2017/{number}.jpg": row(number) for number in range(5)})
+    boxes = [(number, place) for number in range(5) for place in range(4)]
+    entries = [
+        {
+            "id": k,
+            "image_id": number,
+            "category_id": 9 if place < 2 else 4,
+            "bbox": [8.0 * place, 0, 8, 8],
+            "iscrowd": 0,
+        }
+        for k, (number, place) in enumerate(boxes)
+    ]
+    crowd = {"id": 99, "image_id": 0, "category_id": 9, "bbox": [0, 0, 32, 8], "iscrowd": 1}
+    kinds = [{"id": 9, "name": "cat"}, {"id": 4, "name": "dog"}]
+    images = [{"id": number, "file_name": f"{number}.jpg"} for number in range(5)]
+    content = {"images": images, "annotations": [*entries, crowd], "categories": kinds}
+    packed(root / "annotations_trainval2017.zip", {"annotations/instances_train2017.json": json.dumps(content)})
+    data = opened("mscoco", root)
+    test = data.held_out()
+    assert data.classes == ("dog", "cat")  # by their numbers
+    assert torch.bincount(data.labels).tolist() == [8, 8]
+    assert sorted(shown(data) + shown(test)) == list(range(20))
+    assert all((value % 4 < 2) == (label == 1) for value, label in zip(shown(data), data.labels.tolist(), strict=True))
 
 
 def test_mnist(root):

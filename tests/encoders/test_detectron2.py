@@ -54,7 +54,7 @@ def test_every_weight_is_written_bit_equal_under_its_own_name():
 
 def test_the_file_says_how_images_are_made_ready(tmp_path):
     files = save_detectron2(create("resnet50"), Preprocessing(), tmp_path / "new" / "out.pkl")
-    assert [file.name for file in files] == ["out.pkl", "out-voc.yaml", "out-coco.yaml"]
+    assert [file.name for file in files] == ["out.pkl", "out-voc.yaml", "out-coco.yaml", "out-keypoints.yaml"]
     saved = pickle.loads(files[0].read_bytes())
     assert (saved["__author__"], saved["matching_heuristics"], saved["input_format"]) == (
         "written by antipodes",
@@ -78,6 +78,13 @@ def test_configurations_follow_the_papers():
     assert small["voc"]["MODEL"]["RESNETS"]["RES2_OUT_CHANNELS"] == 64
     assert small["voc"]["MODEL"]["RESNETS"]["DEPTH"] == 18
     assert small["voc"]["DATASETS"]["TEST"] == ["voc_2007_test"]
+    keypoints = small["keypoints"]["MODEL"]  # Ring, Table 4, by detectron2's Base-Keypoint-RCNN-FPN
+    assert (keypoints["KEYPOINT_ON"], keypoints["MASK_ON"], "ROI_MASK_HEAD" in keypoints) == (True, False, False)
+    assert (keypoints["RPN"]["POST_NMS_TOPK_TRAIN"], keypoints["ROI_HEADS"]["NUM_CLASSES"]) == (1500, 1)
+    assert keypoints["ROI_BOX_HEAD"]["SMOOTH_L1_BETA"] == 0.5
+    assert keypoints["BACKBONE"] == small["coco"]["MODEL"]["BACKBONE"]
+    assert small["keypoints"]["DATASETS"]["TEST"] == ["keypoints_coco_2017_val"]
+    assert small["coco"]["MODEL"]["RPN"]["POST_NMS_TOPK_TRAIN"] == 1000
     large = configurations(create("resnet50"), Preprocessing(), "w.pkl")
     assert large["coco"]["MODEL"]["BACKBONE"] == {"FREEZE_AT": 0, "NAME": "build_resnet_fpn_backbone"}
     assert large["coco"]["MODEL"]["RESNETS"]["RES2_OUT_CHANNELS"] == 256

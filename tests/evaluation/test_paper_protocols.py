@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,18 @@ from torch import Tensor, nn
 from antipodes.cli.train import parse
 from antipodes.data import Folder, TensorImages
 from antipodes.encoders.encoder import rgb_to_lab
-from antipodes.evaluation.features import labelled_shares, read_listed_rows
+from antipodes.evaluation.accuracy import average_precision, fit_loss, judge
+from antipodes.evaluation.labelled import LabelledSplits, labelled_shares, read_listed_rows
 from antipodes.evaluation.protocol import run_protocols
 from antipodes.evaluation.protocols import linear_sgd
-from antipodes.evaluation.protocols.fine_tune import FineTune, rate_factor
+from antipodes.evaluation.protocols.fine_tune import FineTune, TransferFineTune, rate_factor
 from antipodes.evaluation.protocols.frozen import Semi
-from antipodes.evaluation.protocols.linear_sgd import LinearSGD, frozen_network, maps_before_pooling
+from antipodes.evaluation.protocols.linear_sgd import (
+    LinearSGD,
+    TransferLinearSGD,
+    frozen_network,
+    maps_before_pooling,
+)
 from antipodes.evaluation.subject import Subject
 from antipodes.runs.build import build_method
 from antipodes.runs.towers import tower_features, tower_network
@@ -94,6 +101,43 @@ def test_augmented_training_with_steps_and_adamw_learns(small: Subject) -> None:
         assert run_protocols([protocol], small) == scores  # the views follow from the seed
 
 
+def test_options_by_share_are_those_of_runs_on_one_share(small: Subject) -> None:
+    """GloFND trains longer on fewer labels; IFND's linear layer has a rate for 1 % and one for 10 %."""
+    common = {"space": "pooled", "batch_size": 16}
+    every = LinearSGD(fractions=(1.0, 0.5), epochs=(1, 6), **common)  # type: ignore[arg-type]
+    one, half = (LinearSGD(fractions=(1.0, 0.5), epochs=epochs, **common) for epochs in (1, 6))  # type: ignore[arg-type]
+    scores, ones, halves = (run_protocols([each], small) for each in (every, one, half))
+    assert scores == {name: (halves if "50 %" in name else ones)[name] for name in scores}
+    assert ones["linear-sgd 50 % labels top-1"] != halves["linear-sgd 50 % labels top-1"]
+    with pytest.raises(ValueError, match="head_rate must be one value, or one for each of 3 shares"):
+        FineTune(head_rate=(1.0, 0.1))
+
+
+def test_images_with_several_labels_are_fine_tuned_and_judged_by_the_mean_average_precision(small: Subject) -> None:
+    """The loss is the mean logistic loss of the labels that count; the score that of scikit-learn (all points)."""
+    logits = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([[1, 0, 1], [0, 1, -1], [1, 1, 0], [0, 0, 1], [-1, 0, 0], [0, 1, 1], [1, 0, 0]])
+    counted = [(i, k) for i in range(7) for k in range(3) if labels[i, k] >= 0]
+    expected = 0.0
+    for i, k in counted:
+        chance = 1 / (1 + math.exp(-float(logits[i, k])))
+        expected -= math.log(chance if labels[i, k] else 1 - chance) / len(counted)
+    assert float(fit_loss(logits, labels)) == pytest.approx(expected, rel=1e-12)
+    precisions = [average_precision(logits[:, k], labels[:, k]) for k in range(3)]
+    assert judge(logits, labels).named("x") == {"x mAP": pytest.approx(100 * sum(precisions) / 3)}
+
+    other = images(90)
+    bright = other.images.float().mean((2, 3)) > 128
+    other.name, other.labels = "several", torch.cat((bright.long(), 1 - bright.long()), dim=1)
+    other.labels[::9, 0] = -1
+    tuned = TransferFineTune(rates=(1e-6, 0.3), epochs=3, min_steps=30, batch_size=32)
+    sgd = TransferLinearSGD(rates=(1e-7, 0.05), epochs=20, batch_size=16)
+    scores = run_protocols([tuned, sgd], Subject(small.method, small.data, others=[other]))
+    assert scores["fine-tune on several mAP"] > 90
+    assert scores["linear-sgd on several mAP"] > 90
+    assert (scores["fine-tune rate, several"], scores["linear-sgd rate, several"]) == (0.3, 0.05)
+
+
 def test_schedules_and_rates_of_fine_tuning() -> None:
     assert [rate_factor("step", at, (0.6, 0.8), 0.2) for at in (0.0, 0.59, 0.6, 0.8)] == pytest.approx(
         [1, 1, 0.2, 0.04]
@@ -148,11 +192,15 @@ def test_lists_of_labelled_images(tmp_path: Path, small: Subject) -> None:
     with pytest.raises(ValueError, match="is no folder of images"):
         read_listed_rows(str(file), images(6))
     file.write_text("\n".join(map(str, range(30))))
-    labels = torch.arange(60) % 6
-    ((name, listed, used),) = labelled_shares("fine-tune", images(60), labels, (0.1,), str(file), 0)
+    splits = LabelledSplits.of(images(60), images(6), small.method.pixels)
+    ((name, listed, used),) = labelled_shares("fine-tune", splits, (0.1,), str(file), 0)
     assert (name, listed.tolist(), used) == ("fine-tune labels of 1percent", list(range(30)), {})
-    scores = run_protocols([Semi(ids=str(file)), LinearSGD(ids=str(file), epochs=1)], small)
-    assert {"linear labels of 1percent top-1", "linear-sgd labels of 1percent top-1"} <= set(scores)
+    other = tmp_path / "10percent.txt"
+    other.write_text("\n".join(map(str, range(40))))
+    both = (str(file), str(other))
+    scores = run_protocols([Semi(ids=both), LinearSGD(ids=both, epochs=(1, 2))], small)
+    names = {f"{kind} labels of {part}percent top-1" for kind in ("linear", "linear-sgd") for part in (1, 10)}
+    assert names <= set(scores)
 
 
 def test_the_centre_crop_is_cut_from_the_decoded_photo() -> None:

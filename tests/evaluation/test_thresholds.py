@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from antipodes.evaluation.compared import batch_quantiles, dataset_quantiles, errors
+from antipodes.evaluation.compared import (
+    ComparedEmbeddings,
+    batch_quantiles,
+    dataset_quantiles,
+    errors,
+    policy_thresholds,
+)
+from antipodes.negatives import FNC
 from antipodes.pairs import normalise
 from tests.cli.command import here, refused
 
@@ -34,6 +41,17 @@ def test_batch_quantiles_are_worse_in_smaller_batches() -> None:
     small, large = (errors(batch_quantiles(z, z, 0.1, size), truth) for size in (20, 300))
     assert small[0] > 1.5 * large[0]
     assert small[0] < small[1]  # the root of the mean square is never below the mean
+
+
+def test_errors_over_several_batches_are_the_mean_of_those_of_each() -> None:
+    """GloFND's Figure 3a takes 20 batches an anchor; the first of them is the only one of the default."""
+    policy, judged = FNC(alpha=0.1), ComparedEmbeddings(points(100), points(100))
+    ((_, truth, one),), ((_, _, four),) = (policy_thresholds(policy, judged, 20, 0, count) for count in (1, 4))
+    assert (one["batch"].shape, four["batch"].shape) == ((1, 100), (4, 100))
+    assert torch.equal(one["batch"][0], four["batch"][0])
+    assert not torch.equal(four["batch"][0], four["batch"][1])
+    each = [errors(draw, truth)[0] for draw in four["batch"]]
+    assert errors(four["batch"], truth)[0] == pytest.approx(sum(each) / 4)
 
 
 def test_samples_outside_a_full_batch_do_not_count() -> None:

@@ -113,6 +113,15 @@ NAMED: dict[str, NamedSet] = {
         },
         "mean per class",
     ),
+    "caltech101-80": NamedSet(
+        "Caltech-101 (Fei-Fei et al. 2004): 102 folders, four fifths of each for training",
+        files.caltech101_80,
+        {
+            "101_ObjectCategories.tar.gz": "md5:b224c7392d521a49829488ab0f1120d9",
+            "caltech-101.zip": "md5:3138e1922a9193bfa496528edbbc45d0",
+        },
+        "mean per class",
+    ),
     "cars": NamedSet(
         "Stanford Cars (Krause et al. 2013): 196 models, 8,144 / 8,041 images",
         files.cars,
@@ -166,6 +175,7 @@ NAMED: dict[str, NamedSet] = {
         },
     ),
     "fungi": NamedSet("FGVCx Fungi 2018: 1,394 species, both lists in one and divided again", files.fungi),
+    "mscoco": NamedSet("COCO 2017 (Lin et al. 2014): 80 classes, the objects of its training images", files.mscoco),
 }
 """Every named dataset; `registry` lists the same names."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from antipodes.data.archives import unpacked
+from antipodes.data.crops import Box, cut_out
 from antipodes.data.dataset import Split, limited
 from antipodes.data.folder import natural
 from antipodes.data.image_files import Listed
@@ -15,6 +17,7 @@ from antipodes.data.named_arrays import Place
 from antipodes.files import DataError
 from antipodes.tables import read_json, read_table
 
+Name = TypeVar("Name", str, Path)
 _PER_CLASS = 30  # training images of every class of Caltech-101
 
 
@@ -47,20 +50,25 @@ def food101(place: Place, split: Split) -> Listed:
     return Listed([base / "images" / f"{image}.jpg" for _, image in pairs], [number for number, _ in pairs], classes)
 
 
-def caltech101(place: Place, split: Split) -> Listed:
-    """There is no official split, so the training images are the first of one fixed permutation of every folder."""
+def caltech101(place: Place, split: Split, per_class: int | None = _PER_CLASS) -> Listed:
+    """There is no official split, so the training images are the first of one fixed permutation of every folder: so
+    many of each, or four fifths.
+    """
     base = _caltech_folder(place)
     classes = sorted(entry.name for entry in base.iterdir() if entry.is_dir())
     files: list[Path] = []
     labels: list[int] = []
     for number, name in enumerate(classes):
         found = sorted((base / name).glob("*.jpg"), key=lambda path: natural(path.name))
-        order = limited(len(found), len(found))
-        assert order is not None
-        chosen = order[:_PER_CLASS] if split == "train" else order[_PER_CLASS:]
-        files += [found[i] for i in sorted(chosen.tolist())]
+        chosen = _share(found, split, per_class)
+        files += chosen
         labels += [number] * len(chosen)
     return Listed(files, labels, classes)
+
+
+def caltech101_80(place: Place, split: Split) -> Listed:
+    """Caltech-101 with four fifths of every folder for training, as in GloFND."""
+    return caltech101(replace(place, name="caltech101"), split, per_class=None)
 
 
 def _caltech_folder(place: Place) -> Path:
@@ -186,6 +194,25 @@ def fungi(place: Place, split: Split) -> Listed:
     return Listed([base / name for _, name in chosen], [number for number, _ in chosen], classes)
 
 
+def mscoco(place: Place, split: Split) -> Listed:
+    """The objects of COCO's training images by their boxes, as in Meta-Dataset, but for crowds; four fifths of every
+    class, by one permutation, are for training.
+    """
+    lists = place.find("annotations/instances_train2017.json", "annotations_trainval2017.zip")
+    base, content = place.find("train2017", "train2017.zip"), read_json(lists)
+    files = {image["id"]: base / image["file_name"] for image in content["images"]}
+    kinds = {entry["id"]: entry["name"] for entry in sorted(content["categories"], key=lambda entry: entry["id"])}
+    members: dict[int, list[str]] = {category: [] for category in kinds}
+    boxes: dict[Path, dict[str, Box]] = {}
+    for entry in content["annotations"]:
+        if not entry.get("iscrowd"):
+            members[entry["category_id"]].append(name := f"{entry['id']:012d}.png")
+            boxes.setdefault(files[entry["image_id"]], {})[name] = entry["bbox"]
+    folder = cut_out(boxes, lists)
+    chosen = [(number, name) for number, some in enumerate(members.values()) for name in _share(sorted(some), split)]
+    return Listed([folder / name for _, name in chosen], [n for n, _ in chosen], list(kinds.values()))
+
+
 def _numbers(lines: list[str], classes: list[str]) -> list[int]:
     number = {name: i for i, name in enumerate(classes)}
     return [number[line.partition("/")[0]] for line in lines]
@@ -202,9 +229,9 @@ def _matlab(path: Path) -> Any:
         raise DataError(f"{path} cannot be read as a MATLAB file ({error}): get it again") from error
 
 
-def _share(names: list[str], split: Split) -> list[str]:
-    """Four fifths of some names for training, rounded up, and the rest for the test."""
+def _share(names: list[Name], split: Split, count: int | None = None) -> list[Name]:
+    """So many of some names for training, by default four fifths, rounded up, and the rest for the test."""
     order = limited(len(names), len(names))
     assert order is not None
-    cut = -(-4 * len(names) // 5)
+    cut = -(-4 * len(names) // 5) if count is None else count
     return [names[place] for place in sorted(order[:cut].tolist() if split == "train" else order[cut:].tolist())]

@@ -55,7 +55,7 @@ def detectron2_name(key: str) -> str:
 
 
 def save_detectron2(encoder: nn.Module, preprocessing: Preprocessing, path: str | Path) -> list[Path]:
-    """Write the weights, and a configuration for Pascal VOC and one for COCO next to them; return the files.
+    """Write the weights, and a configuration for each of `HEADINGS` next to them; return the files.
 
     Raises:
         ValueError: detectron2 has no such network; nothing is written then.
@@ -82,11 +82,12 @@ def detectron2_files(path: Path) -> list[Path]:
 HEADINGS = {
     "voc": "Faster R-CNN with a C4 head on Pascal VOC 07+12, tested on VOC 07, 24k iterations.",
     "coco": "Mask R-CNN with FPN on COCO 2017, 1x schedule.",
+    "keypoints": "Keypoint R-CNN with FPN on the persons of COCO 2017, 1x schedule.",
 }
 
 
 def configurations(encoder: nn.Module, preprocessing: Preprocessing, weights: str) -> dict[str, dict[str, Any]]:
-    """Return detectron2's configurations for Pascal VOC and COCO.
+    """Return detectron2's configurations for Pascal VOC, COCO and COCO's keypoints.
 
     A ResNet with bottlenecks is fine-tuned with synchronised batch normalisation, as in MoCo and SANE. One with basic
     blocks is frozen, as ResNet-18 in Ring's Table 4. detectron2 always builds the last stage of a C4 head from
@@ -149,7 +150,20 @@ def configurations(encoder: nn.Module, preprocessing: Preprocessing, weights: st
         "SOLVER": {**solver, "STEPS": [60000, 80000], "MAX_ITER": 90000},
         **both,
     }
-    return {"voc": voc, "coco": coco}
+    return {"voc": voc, "coco": coco, "keypoints": _keypoints(coco)}
+
+
+def _keypoints(coco: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration for keypoints, as detectron2's Base-Keypoint-RCNN-FPN differs from Mask R-CNN's."""
+    model = {name: part for name, part in coco["MODEL"].items() if name != "ROI_MASK_HEAD"} | {
+        "MASK_ON": False,
+        "KEYPOINT_ON": True,
+        "RPN": {**coco["MODEL"]["RPN"], "POST_NMS_TOPK_TRAIN": 1500},
+        "ROI_HEADS": {**coco["MODEL"]["ROI_HEADS"], "NUM_CLASSES": 1},
+        "ROI_BOX_HEAD": {**coco["MODEL"]["ROI_BOX_HEAD"], "SMOOTH_L1_BETA": 0.5},
+    }
+    sets = {"TRAIN": ["keypoints_coco_2017_train"], "TEST": ["keypoints_coco_2017_val"]}
+    return {**coco, "MODEL": model, "DATASETS": sets}
 
 
 def _pixels(preprocessing: Preprocessing) -> dict[str, Any]:

@@ -1,11 +1,13 @@
-"""Accuracies of a classifier, in percent under the names that all protocols use."""
+"""Accuracies of a classifier, in percent under the names that all protocols use, and the loss that trains it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 
 @dataclass(frozen=True)
@@ -16,12 +18,55 @@ class Accuracy:
     top5: float | None
     mean_per_class: float
 
+    @property
+    def main(self) -> float:
+        """The accuracy by which settings are chosen."""
+        return self.top1
+
     def named(self, prefix: str, per_class: bool = True) -> dict[str, float]:
         """Return the accuracies in percent: `PREFIX top-1`, `PREFIX top-5` and `PREFIX mean per class`."""
         scores = {f"{prefix} top-1": 100 * self.top1}
         if self.top5 is not None:
             scores[f"{prefix} top-5"] = 100 * self.top5
         return scores | ({f"{prefix} mean per class": 100 * self.mean_per_class} if per_class else {})
+
+
+@dataclass(frozen=True)
+class MeanPrecision:
+    """The mean in [0, 1] of the classes' average precisions, of images with several labels."""
+
+    main: float
+
+    def named(self, prefix: str, per_class: bool = True) -> dict[str, float]:
+        """Return it in percent: `PREFIX mAP`."""
+        return {f"{prefix} mAP": 100 * self.main}
+
+
+def judge(logits: Tensor, labels: Tensor) -> Accuracy | MeanPrecision:
+    """Judge logits (n, K) by labels (n,), or by several an image (n, K) as VOC2007 does.
+
+    Raises:
+        ValueError: if no image has any of several labels.
+    """
+    if labels.ndim == 1:
+        return accuracy(logits, labels)
+    precisions = [
+        average_precision(scores, truth) for scores, truth in zip(logits.T, labels.T, strict=True) if (truth > 0).any()
+    ]
+    if not precisions:
+        raise ValueError("no image of test has a label, nothing can be judged")
+    return MeanPrecision(fmean(precisions))
+
+
+def fit_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return what a classifier minimises: cross-entropy with labels (B,); with several labels an image (B, K) of 1, 0
+    and -1 the mean of the logistic losses of all that count (1 and 0).
+    """
+    if labels.ndim == 1:
+        return cross_entropy(logits, labels)
+    counted = labels >= 0
+    losses = binary_cross_entropy_with_logits(logits, labels.clamp(min=0).to(logits.dtype), reduction="none")
+    return (losses * counted).sum() / counted.sum().clamp(min=1)
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> Accuracy:

@@ -117,8 +117,8 @@ def _random_view(recipe: Augmentation, seed: int, purpose: int) -> Callable[[Raw
 
 
 class PolicyThresholds(NamedTuple):
-    """The thresholds (n,) of a part of a policy: the true quantiles, and by name the estimates: `batch` for quantiles
-    of random batches, and `threshold` if the part learns thresholds.
+    """The thresholds of a part of a policy: the true quantiles (n,), and by name the estimates: `batch` for quantiles
+    of random batches (batches, n), and `threshold` (n,) if the part learns thresholds.
     """
 
     policy: GloFND | FNC
@@ -127,14 +127,23 @@ class PolicyThresholds(NamedTuple):
 
 
 def policy_thresholds(
-    policy: Policy, judged: ComparedEmbeddings, batch_size: int, seed: int = 0
+    policy: Policy, judged: ComparedEmbeddings, batch_size: int, seed: int = 0, batches: int = 1
 ) -> list[PolicyThresholds]:
-    """Return the thresholds of every part of a policy that has thresholds, on the embeddings it compares."""
+    """Return the thresholds of every part of a policy that has thresholds, on the embeddings it compares.
+
+    Args:
+        policy: The policy.
+        judged: The embeddings.
+        batch_size: Samples of a random batch.
+        seed: Seed of the batches.
+        batches: Random batches in which every sample is an anchor.
+    """
     measured = []
     sides = judged.anchors, judged.candidates
     for part in policy.modules():
         if isinstance(part, (GloFND, FNC)):
-            found = {"batch": batch_quantiles(*sides, part.alpha, batch_size, seed)}
+            drawn = [batch_quantiles(*sides, part.alpha, batch_size, seed, draw) for draw in range(batches)]
+            found = {"batch": torch.stack(drawn)}
             if isinstance(part, GloFND):
                 found["threshold"] = part.threshold
             measured.append(PolicyThresholds(part, dataset_quantiles(*sides, part.alpha), found))
@@ -158,10 +167,13 @@ def dataset_quantiles(anchors: Tensor, candidates: Tensor, alpha: float | Tensor
 
 
 def batch_quantiles(
-    anchors: Tensor, candidates: Tensor, alpha: float | Tensor, batch_size: int, seed: int = 0
+    anchors: Tensor, candidates: Tensor, alpha: float | Tensor, batch_size: int, seed: int = 0, draw: int = 0
 ) -> Tensor:
-    """Return the same from one random batch per sample, as FNC does, (n,); NaN for samples without a full batch."""
-    order = torch.randperm(len(anchors), generator=generator("batch quantiles", seed))
+    """Return the same from one random batch per sample, as FNC does, (n,); NaN for samples without a full batch.
+
+    Every number of a draw divides the samples into other batches.
+    """
+    order = torch.randperm(len(anchors), generator=generator("batch quantiles", seed, *([draw] if draw else [])))
     found = torch.full((len(anchors),), math.nan)
     for ids in order.split(batch_size):
         if len(ids) == batch_size:
@@ -171,7 +183,7 @@ def batch_quantiles(
 
 
 def errors(thresholds: Tensor, truth: Tensor) -> tuple[float, float]:
-    """Return the mean absolute and root mean squared error of the thresholds that are not NaN."""
+    """Return the mean absolute and root mean squared error of thresholds (..., n) that are not NaN."""
     known = ~thresholds.isnan()
     difference = (thresholds - truth)[known].double()
     return difference.abs().mean().item(), difference.pow(2).mean().sqrt().item()

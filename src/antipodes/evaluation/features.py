@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antipodes.data import Samples
 from antipodes.runs.towers import PairedFeatures
 
 
@@ -18,7 +16,7 @@ def stratified_split(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor
     """Split sample ids into a kept and a held-out part, class by class.
 
     Args:
-        labels: (n,) class of every sample.
+        labels: (n,) class of every sample; with several labels for each (n, K) the split is random.
         fraction: share of every class to hold out, in (0, 1). At least one sample of a class is held out and at least
             one is kept, so a class with a single sample is only in the kept part.
         seed: seed of the split.
@@ -67,81 +65,9 @@ def class_balanced_subset(labels: Tensor, fraction: float, seed: int) -> Tensor:
     return (place < (fraction * size).round().clamp(min=1)).nonzero()[:, 0]
 
 
-def labelled_shares(
-    prefix: str, data: Samples, labels: Tensor, fractions: Sequence[float], ids: str | None, seed: int
-) -> Iterator[tuple[str, Tensor, dict[str, float]]]:
-    """Yield the labelled parts of a training set that a protocol is asked for.
-
-    Args:
-        prefix: Of the names of scores.
-        data: The training images.
-        labels: (n,) their labels.
-        fractions: Shares of the labels, drawn class by class.
-        ids: File that lists the labelled images instead, see `read_listed_rows`.
-        seed: Seed of the draw.
-
-    Yields:
-        The name of the scores (`PREFIX` of all labels, `PREFIX 10 % labels` of a share, `PREFIX labels of FILE` of a
-        list), the rows (m,), and the share that was used where rounding in small classes changed it.
-    """
-    if ids is not None:
-        yield f"{prefix} labels of {Path(ids).stem}", read_listed_rows(ids, data), {}
-        return
-    for fraction in fractions:
-        name = prefix if tuple(fractions) == (1.0,) else f"{prefix} {100 * fraction:g} % labels"
-        rows = class_balanced_subset(labels, fraction, seed)
-        yield name, rows, used_share(name, len(rows), len(labels), fraction)
-
-
-def read_listed_rows(file: str, data: Samples) -> Tensor:
-    """Read which images of a training set are labelled: one a line, by file name (SimCLR's lists) or by row number.
-
-    Args:
-        file: The text file; empty lines do not count.
-        data: The training set; file names need a folder of images.
-
-    Returns:
-        The rows (m,) in rising order.
-
-    Raises:
-        ValueError: if the file cannot be read, is empty, or names an image that the training set lacks.
-    """
-    try:
-        lines = [line.strip() for line in Path(file).read_text().splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} cannot be read as a list of labelled images: {error}") from error
-    if not lines:
-        raise ValueError(f"{file} lists no image")
-    if all(line.isdecimal() for line in lines):
-        places = {str(row): row for row in range(len(data))}
-        lines = [str(int(line)) for line in lines]
-    else:
-        paths: Sequence[str] = getattr(data, "paths", ())
-        if not paths:
-            raise ValueError(f"{file} lists file names, and {data.name} is no folder of images: list row numbers")
-        places = {Path(path).name: row for row, path in enumerate(paths)}
-        if len(places) < len(paths):
-            raise ValueError(f"{file} lists file names, and two images of {data.name} have one: list row numbers")
-        lines = [Path(line).name for line in lines]
-    if missing := [line for line in lines if line not in places]:
-        raise ValueError(f"{file} lists {missing[0]}, which {data.name} does not have ({len(missing)} are missing)")
-    return torch.tensor(sorted({places[line] for line in lines}))
-
-
-def used_share(name: str, used: int, count: int, fraction: float) -> dict[str, float]:
-    """Return `NAME, used %` if the share of labels that were drawn differs from `fraction` by more than 1 % of it.
-
-    Example:
-        >>> used_share("linear 1 % labels", 10, 100, 0.01), used_share("linear 10 % labels", 10, 100, 0.1)
-        ({'linear 1 % labels, used %': 10.0}, {})
-    """
-    share = used / count
-    return {f"{name}, used %": 100 * share} if abs(share - fraction) > 0.01 * fraction else {}
-
-
 def _places(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """Shuffle within each class: the place (n,) of every sample in its class, and the class's size (n,)."""
-    labels = labels.cpu()
+    labels = labels.cpu() if labels.ndim == 1 else torch.zeros(len(labels), dtype=torch.int64)
     shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     order = shuffled[labels[shuffled].argsort(stable=True)]  # grouped by class, in random order inside
     _, members, counts = torch.unique(labels, return_inverse=True, return_counts=True)
@@ -191,10 +117,9 @@ def split_features(feature_set: FeatureSet, fraction: float = 0.2, seed: int = 0
     Raises:
         ValueError: if fraction is outside (0, 1), or no class has two samples.
     """
-    count = len(feature_set.features)
     labels = feature_set.labels
-    if labels is None or labels.ndim > 1:
-        labels = torch.zeros(count, dtype=torch.int64)
+    if labels is None:
+        labels = torch.zeros(len(feature_set.features), dtype=torch.int64)
     kept, held = stratified_split(labels, fraction, seed)
     return feature_set.subset(kept), feature_set.subset(held)
 

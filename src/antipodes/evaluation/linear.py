@@ -86,6 +86,29 @@ def fit_logistic(
     Raises:
         ValueError: if an argument is out of its range, a class has no sample, or a feature is not finite.
     """
+    _check_fit(features, labels, strength, classes)
+    objective = _Objective(features.detach(), labels, strength, classes, initial)
+    optimiser = torch.optim.LBFGS(
+        [objective.weight, objective.bias],
+        max_iter=max_iterations,
+        tolerance_grad=tolerance,
+        tolerance_change=0,
+        line_search_fn="strong_wolfe",
+    )
+    optimiser.step(objective)
+    objective()
+    slope = objective.slope()
+    if slope > tolerance:
+        warnings.warn(
+            f"the logistic regression of strength {strength:g} stopped at a gradient of {slope:.1e}, above the "
+            f"tolerance {tolerance:.1e}, after {max_iterations} iterations at most: raise the strength or either limit",
+            stacklevel=2,
+        )
+    return Classifier(objective.weight.detach(), objective.bias.detach(), objective.mean, objective.std)
+
+
+def _check_fit(features: Tensor, labels: Tensor, strength: float, classes: int) -> None:
+    """Refuse what no logistic regression can be fitted to."""
     check_features(features, labels, "train")
     if not (strength > 0 and math.isfinite(strength)):
         raise ValueError(f"strength must be above 0, got {strength}: without a penalty the weights need not be finite")
@@ -97,52 +120,61 @@ def fit_logistic(
             f"a linear classifier needs at least two classes with samples of each, got samples per class "
             f"{counts[:10].tolist()}: add labelled samples or re-number the labels"
         )
-    features = features.detach()
-    mean, std = _mean_and_std(features)
-    std = torch.where(std > 1e-7 * mean.abs(), std, 1.0)  # a feature that never varies becomes 0, not noise
-    count, rows = len(features), max(1, BLOCK_ELEMENTS // features.shape[1])
-    weight = mean.new_zeros(classes, features.shape[1]) if initial is None else initial.weight.clone()
-    bias = torch.zeros_like(weight[:, 0]) if initial is None else initial.bias.clone()
 
-    def block(part: slice) -> tuple[Tensor, Tensor]:
+
+class _Objective:
+    """Mean cross-entropy + strength / 2 * ||weight||^2 of a linear classifier, and its gradient, block by block.
+
+    Args:
+        features: (n, F) float.
+        labels: (n,) int in 0..classes-1.
+        strength: of the L2 penalty.
+        classes: number of classes K.
+        initial: where to start; at zero by default.
+    """
+
+    def __init__(
+        self, features: Tensor, labels: Tensor, strength: float, classes: int, initial: Classifier | None
+    ) -> None:
+        self.features, self.labels, self.strength = features, labels, strength
+        self.mean, std = _mean_and_std(features)
+        self.std = torch.where(
+            std > 1e-7 * self.mean.abs(), std, 1.0
+        )  # a feature that never varies becomes 0, not noise
+        self.rows = max(1, BLOCK_ELEMENTS // features.shape[1])
+        zeros = self.mean.new_zeros(classes, features.shape[1])
+        self.weight = zeros if initial is None else initial.weight.clone()
+        self.bias = torch.zeros_like(zeros[:, 0]) if initial is None else initial.bias.clone()
+        self._whole = self._block(slice(None)) if len(features) <= self.rows else None  # one block stays in memory
+
+    def _block(self, part: slice) -> tuple[Tensor, Tensor]:
         """Return standardised features (b, F) and one-hot labels (K, b) of some rows.
 
         Classes come first: softmax over the leading dimension is vectorised, over a short last one it is not.
         """
-        targets = one_hot(labels[part].long(), classes).T.to(mean.dtype, memory_format=torch.contiguous_format)
-        return (features[part].double() - mean) / std, targets
+        targets = one_hot(self.labels[part].long(), len(self.bias)).T
+        inputs = (self.features[part].double() - self.mean) / self.std
+        return inputs, targets.to(self.mean.dtype, memory_format=torch.contiguous_format)
 
-    kept = block(slice(None)) if count <= rows else None  # a single block stays in memory
-
-    def objective() -> float:
-        weight.grad, bias.grad = strength * weight, torch.zeros_like(bias)
+    def __call__(self) -> float:
+        """Return the value at the current weights, with the gradient in their `grad`."""
+        count = len(self.features)
+        self.weight.grad, self.bias.grad = self.strength * self.weight, torch.zeros_like(self.bias)
         fit = 0.0
-        for start in range(0, count, rows):
-            inputs, targets = block(slice(start, start + rows)) if kept is None else kept
-            log_probabilities = torch.addmm(bias[:, None], weight, inputs.T).log_softmax(0)
+        for start in range(0, count, self.rows):
+            inputs, targets = self._whole or self._block(slice(start, start + self.rows))
+            log_probabilities = torch.addmm(self.bias[:, None], self.weight, inputs.T).log_softmax(0)
             residuals = (log_probabilities.exp() - targets) / count
-            weight.grad.addmm_(residuals, inputs)
-            bias.grad += residuals.sum(1)
+            self.weight.grad.addmm_(residuals, inputs)
+            self.bias.grad += residuals.sum(1)
             fit -= float((log_probabilities * targets).sum()) / count
-        return fit + float(strength / 2 * weight.square().sum())
+        return fit + float(self.strength / 2 * self.weight.square().sum())
 
-    optimiser = torch.optim.LBFGS(
-        [weight, bias],
-        max_iter=max_iterations,
-        tolerance_grad=tolerance,
-        tolerance_change=0,
-        line_search_fn="strong_wolfe",
-    )
-    optimiser.step(objective)
-    objective()
-    slope = max(float(parameter.grad.abs().max()) for parameter in (weight, bias) if parameter.grad is not None)
-    if slope > tolerance:
-        warnings.warn(
-            f"the logistic regression of strength {strength:g} stopped at a gradient of {slope:.1e}, above the "
-            f"tolerance {tolerance:.1e}, after {max_iterations} iterations at most: raise the strength or either limit",
-            stacklevel=2,
-        )
-    return Classifier(weight.detach(), bias.detach(), mean, std)
+    def slope(self) -> float:
+        """Return the largest absolute entry of the gradient."""
+        assert self.weight.grad is not None
+        assert self.bias.grad is not None
+        return max(float(self.weight.grad.abs().max()), float(self.bias.grad.abs().max()))
 
 
 def _mean_and_std(features: Tensor) -> tuple[Tensor, Tensor]:

@@ -225,7 +225,9 @@ def thresholds(subject: PicturedRun) -> Figure:
     drawn = []
     for part, truth, found in policy_thresholds(policy, subject.judged, batch_size, subject.seed):
         names = {"threshold": "learned", "batch": "batch quantile (FNC)"}
-        judged = {names[name]: (found[name], errors(found[name], truth)[0]) for name in names if name in found}
+        judged = {
+            names[name]: (found[name].flatten(), errors(found[name], truth)[0]) for name in names if name in found
+        }
         title = f"{type(part).__name__}, alpha {mean_share(part.alpha):g}, batches of {batch_size}"
         drawn.append(figures.Thresholds(title, truth, judged))
     return figures.thresholds_figure(drawn)

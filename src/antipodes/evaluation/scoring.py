@@ -135,15 +135,11 @@ def evaluate(
         ValueError: if there is no such run, protocol or data, or a protocol lacks what it needs.
     """
     names = _names_of(protocol)
+    _check_numbers(centre_crop, test_limit=test_limit, transfer_limit=transfer_limit)
     if (images is None) != (texts is None) or (images is None and (owners or labels)):
         raise ValueError(
             "features of pairs need both files: --images a.npy --texts b.npy, and --owners or --labels with these"
         )
-    for name, value, least in (("test_limit", test_limit, 1), ("transfer_limit", transfer_limit, 1)):
-        if value is not None and value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
-    if not 0 < centre_crop <= 1:
-        raise ValueError(f"centre_crop must be in (0, 1], got {centre_crop}: it is a share of height and width")
     if images is not None and texts is not None:
         if run is not None:
             raise ValueError("give a run or the files of features, not both")
@@ -155,21 +151,9 @@ def evaluate(
     _check_machine(workers, device)
     for name in names or ():
         find_protocol(name)  # a wrong name is refused before anything is opened
-    asked = _Asked(
-        names,
-        options or {},
-        {
-            "other_statistics": transfer_normalise,
-            "centre_crop": centre_crop,
-            "test_limit": test_limit,
-            "seed": seed,
-            "device": device,
-            "workers": workers,
-        },
-        tuple(transfer),
-        transfer_limit,
-        progress,
-    )
+    shared: dict[str, Any] = {"test_limit": test_limit, "seed": seed, "device": device, "workers": workers}
+    shared |= {"other_statistics": transfer_normalise, "centre_crop": centre_crop}
+    asked = _Asked(names, options or {}, shared, tuple(transfer), transfer_limit, progress)
     if is_open_clip(run) and not Run(Path(run)).config_file.is_file():
         if checkpoint != "last":
             raise ValueError(f"{run} is a model of open_clip and has no checkpoints: leave --checkpoint out")
@@ -215,6 +199,15 @@ def _names_of(protocol: str | Sequence[str] | None) -> list[str] | None:
         return None
     names = protocol.split(",") if isinstance(protocol, str) else protocol
     return list(dict.fromkeys(name.strip() for name in names))
+
+
+def _check_numbers(centre_crop: float, **limits: int | None) -> None:
+    """Refuse numbers that are out of their range, by name."""
+    for name, value in limits.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if not 0 < centre_crop <= 1:
+        raise ValueError(f"centre_crop must be in (0, 1], got {centre_crop}: it is a share of height and width")
 
 
 def _check_machine(workers: int, device: str) -> None:

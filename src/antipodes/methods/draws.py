@@ -87,13 +87,7 @@ def drawn_sums(
                 assert ranked is not None
                 inside &= within(ranked, place[rows])
             columns, kept[number, rows] = draw(inside, numbers[number, rows])
-            drawn, columns = columns >= 0, columns.clamp_(min=0)
-            logits = similarities.gather(1, columns).div_(temperature).masked_fill_(~drawn, -torch.inf)
-            peak = logits.amax(1)
-            peak.masked_fill_(peak == -torch.inf, 0.0)
-            values = logits.sub_(peak[:, None]).exp_()
-            weights = torch.zeros_like(similarities).scatter_add_(1, columns, values)
-            collected.add(number, rows, weights, values.sum(1), peak)
+            collected.add(number, rows, *_weights(similarities, columns, temperature))
     log_sum = collected.log_sum()
     if any(rule.pulls for rule in rules):
         everything = contrast(
@@ -107,6 +101,16 @@ def drawn_sums(
         )
         return everything._replace(log_sum=log_sum)
     return Sums(log_sum, kept, torch.zeros_like(log_sum), torch.zeros_like(kept))
+
+
+def _weights(similarities: Tensor, columns: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return e^{s / temperature - peak} (b, C), added up over the columns (b, m) drawn, their sums and peaks (b,)."""
+    drawn, columns = columns >= 0, columns.clamp(min=0)
+    logits = similarities.gather(1, columns).div_(temperature).masked_fill_(~drawn, -torch.inf)
+    peak = logits.amax(1)
+    peak.masked_fill_(peak == -torch.inf, 0.0)
+    values = logits.sub_(peak[:, None]).exp_()
+    return torch.zeros_like(similarities).scatter_add_(1, columns, values), values.sum(1), peak
 
 
 def expected_sums(sums: Sums, samples: int) -> Sums:

@@ -47,12 +47,21 @@ class FalseNegatives(Protocol):
     Papers use two conventions: *pooled* counts all pairs of the dataset; *per anchor* (GloFND) is the mean over
     anchors, where an anchor without flags has precision 1 and one without false negatives has recall 1, and F1 follows
     from these means. MTPR and MTNR are IFND's means over anchors. For a policy that clusters, they are also computed
-    exactly over the whole dataset, for every number of clusters. The protocol has no options.
+    exactly over the whole dataset, for every number of clusters.
+
+    Args:
+        batches: Random batches per sample from which quantiles of batches are taken; GloFND's Figure 3a has 20.
     """
 
     name = "false-negatives"
     summary = "the policy's flags with the networks frozen, scored by labels, and its thresholds' errors"
     needs = frozenset({"policy", "labels"})
+
+    batches: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batches < 1:
+            raise ValueError(f"batches must be at least 1, got {self.batches}: it is a number of random batches")
 
     def run(self, subject: Subject) -> dict[str, float]:
         """Return precision, recall, F1, MTPR and MTNR in percent, and the errors of thresholds as cosines."""
@@ -76,7 +85,7 @@ class FalseNegatives(Protocol):
         judged = compared_embeddings(subject.method, subject.data, subject.recipe, subject.seed, direction)
         scores = flag_scores(self._counts(policy, judged, labels, subject))
         scores |= cluster_rates(policy, labels)
-        for _, truth, found in policy_thresholds(policy, judged, subject.batch_size, subject.seed):
+        for _, truth, found in policy_thresholds(policy, judged, subject.batch_size, subject.seed, self.batches):
             for name, thresholds in found.items():
                 scores[f"{name} MAE"], scores[f"{name} RMSE"] = errors(thresholds, truth)
         return scores

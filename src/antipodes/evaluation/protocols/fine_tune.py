@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
-from antipodes.data import Samples, subset
+from antipodes.data import subset
 from antipodes.encoders.layers import decayed_rates
-from antipodes.evaluation.accuracy import Accuracy, accuracy
-from antipodes.evaluation.features import class_balanced_subset, labelled_shares, stratified_split, used_share
-from antipodes.evaluation.protocol import Protocol
-from antipodes.evaluation.protocols.transfer import custom_metric, labelled_splits
+from antipodes.evaluation.accuracy import Accuracy, MeanPrecision, fit_loss, judge
+from antipodes.evaluation.features import stratified_split
+from antipodes.evaluation.labelled import LabelledSplits, TrainedProtocol
 from antipodes.evaluation.subject import Subject
-from antipodes.functional.feature_quality import number_classes
 from antipodes.methods.towers import JoinedEncoders
 from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.towers import tower_network
@@ -59,26 +55,7 @@ def rate_factor(schedule: Schedule, progress: float, milestones: Sequence[float]
 
 
 @dataclass(frozen=True)
-class LabelledSplits:
-    """Training images and test images with labels.
-
-    Args:
-        train: Training images.
-        labels: (n,) their labels, numbered without gaps.
-        test: Test images.
-        test_labels: (m,) their labels, with the same numbers.
-        pixels: The mean and std that normalise all images.
-    """
-
-    train: Samples
-    labels: Tensor
-    test: Samples
-    test_labels: Tensor
-    pixels: Mapping[str, Sequence[float]]
-
-
-@dataclass(frozen=True)
-class FineTune(Protocol):
+class FineTune(TrainedProtocol):
     """Train a copy of the encoder and a linear layer on top with class-balanced shares of the labels.
 
     1. Hold out a fifth of every class of the labelled share.
@@ -86,7 +63,8 @@ class FineTune(Protocol):
        set has no influence.
     3. Train again on the whole share with that rate, and score on the test set.
 
-    Views are random crops and flips; SGD with Nesterov momentum 0.9.
+    Views are random crops and flips; SGD with Nesterov momentum 0.9. Images with several labels each (VOC2007) get a
+    logistic loss for every class and are judged by the mean of the classes' average precisions.
 
     Args:
         fractions: Shares of the labels; every class keeps at least one.
@@ -98,16 +76,19 @@ class FineTune(Protocol):
         weight_decay: Of all weights.
         layer_decay: Ratio of an encoder layer's learning rate to the next layer's; 1 is one rate for all.
         decay_vectors: Let biases and normalisation decay, too.
-        head_rate: Learning rate of the linear layer, for a batch of 256, instead of `head_factor` times the encoder's.
+        head_rate: Learning rate of the linear layer, for a batch of 256, instead of `head_factor` times the encoder's;
+            one for all shares of the labels, or one for each (IFND: 1 for 1 %, 0.1 for 10 %).
         schedule: How the rates move: cosine (to zero), step (times `factor` at each milestone) or constant.
         milestones: Shares of training at which the schedule `step` changes the rates; IFND's are 12 / 20, 16 / 20.
         factor: What the rates are multiplied by there.
-        ids: File with the labelled images instead of shares: a file name (SimCLR's lists) or a row number a line.
+        ids: Files with the labelled images instead of shares: a file name (SimCLR's lists) or a row number a line.
     """
 
     name = "fine-tune"
     summary = "the whole network trained on 1, 10 and 100 % of the labels, its rate chosen on a held-out part of these"
     needs = frozenset({"network", "labels"})
+    prefix = "fine-tune"
+    by_share = ("head_rate",)
 
     fractions: tuple[float, ...] = (0.01, 0.1, 1.0)
     rates: tuple[float, ...] = (0.01, 0.03, 0.1)
@@ -118,97 +99,80 @@ class FineTune(Protocol):
     weight_decay: float = 1e-4
     layer_decay: float = 1.0
     decay_vectors: bool = True
-    head_rate: float | None = None
+    head_rate: float | tuple[float, ...] | None = None
     schedule: Schedule = "cosine"
     milestones: tuple[float, ...] = (0.6, 0.8)
     factor: float = 0.2
-    ids: str | None = None
+    ids: str | tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
-            raise ValueError(f"fractions must be shares in (0, 1], got {list(self.fractions)}")
+        self.check_shares()
         if not self.rates or not all(rate > 0 for rate in self.rates):
             raise ValueError(f"rates must be above 0, got {list(self.rates)}: they are learning rates")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay must be in (0, 1], got {self.layer_decay}")
         if self.epochs < 1 or self.min_steps < 0 or self.batch_size < 2:
             raise ValueError("epochs must be at least 1, min_steps at least 0 and batch_size at least 2")
-        if self.head_rate is not None and not self.head_rate > 0:
-            raise ValueError(f"head_rate must be above 0, got {self.head_rate}: it is a learning rate")
+        for rate in self.values("head_rate"):
+            if rate is not None and not rate > 0:
+                raise ValueError(f"head_rate must be above 0, got {rate}: it is a learning rate")
         check_schedule(self.schedule, self.milestones, self.factor)
 
-    def run(self, subject: Subject) -> dict[str, float]:
-        """Return top-1, top-5 and the chosen rate for every share."""
-        assert subject.method is not None
-        train, test = subject.labelled_images()
-        assert train.labels is not None
-        assert test.labels is not None
-        labels, test_labels, _ = number_classes(train.labels, test.labels)
-        task = LabelledSplits(train, labels, test, test_labels, subject.method.pixels)
-        scores: dict[str, float] = {}
-        # a share of all labels is named, too: `fine-tune 100 % labels`
-        every = [("fine-tune 100 % labels", torch.arange(len(labels)), dict[str, float]())]
-        shares = (
-            every
-            if self.ids is None and self.fractions == (1.0,)
-            else labelled_shares(self.name, train, labels, self.fractions, self.ids, subject.seed)
-        )
-        for name, rows, used in shares:
-            rate = self.choose(subject, task, rows)
-            scores |= self.accuracy_of(subject, task, rows, rate).named(name, per_class=False) | used
-            scores[f"fine-tune rate, {name.removeprefix('fine-tune ')}"] = rate
-        return scores
+    def trained(self, subject: Subject, splits: LabelledSplits, rows: Tensor) -> tuple[Accuracy | MeanPrecision, float]:
+        """Choose the rate, train the network on some training images (m,), and score it on the test images."""
+        rate = self.choose(subject, splits, rows)
+        return self.accuracy_of(subject, splits, rows, rate), rate
 
-    def choose(self, subject: Subject, task: LabelledSplits, ids: Tensor) -> float:
+    def choose(self, subject: Subject, splits: LabelledSplits, rows: Tensor) -> float:
         """Return the rate that is best on a held-out fifth of the share; the middle one if none can be held out."""
         middle = sorted(self.rates)[len(self.rates) // 2]
-        labels = task.labels[ids]
-        if len(self.rates) == 1 or int(labels.bincount().max()) < 2:
+        labels = splits.labels[rows]
+        if len(self.rates) == 1 or (labels.ndim == 1 and int(labels.bincount().max()) < 2):
             return middle
-        kept, held = (ids[part] for part in stratified_split(labels, 0.2, subject.seed))
-        inside = replace(task, test=subset(task.train, held), test_labels=task.labels[held])
-        found = {rate: self.accuracy_of(subject, inside, kept, rate).top1 for rate in self.rates}
+        kept, held = (rows[part] for part in stratified_split(labels, 0.2, subject.seed))
+        inside = replace(splits, test=subset(splits.train, held), test_labels=splits.labels[held])
+        found = {rate: self.accuracy_of(subject, inside, kept, rate).main for rate in self.rates}
         return max(found, key=lambda rate: found[rate])
 
-    def accuracy_of(self, subject: Subject, task: LabelledSplits, ids: Tensor, rate: float) -> Accuracy:
-        """Train a copy of the network on the training images ids (m,) of a task, and score it on its test images."""
+    def accuracy_of(
+        self, subject: Subject, splits: LabelledSplits, rows: Tensor, rate: float
+    ) -> Accuracy | MeanPrecision:
+        """Train a copy of the network on some training images (m,), and score it on the test images."""
         assert subject.method is not None
         assert subject.data is not None
         encoder = copy.deepcopy(tower_network(subject.method, "image")).requires_grad_(True)
-        head = nn.Linear(feature_width(subject, encoder), int(task.labels.max()) + 1)
+        head = nn.Linear(feature_width(subject, encoder), splits.classes)
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
         network = nn.Sequential(encoder, head).to(subject.device)
         recipe = build_augmentation(
-            {"name": "crop-flip", **task.pixels}, subject.data.image_size, subject.method.normalised
+            {"name": "crop-flip", **splits.pixels}, subject.data.image_size, subject.method.normalised
         )
         views = generator("fine-tune views", subject.seed)
-        self._train(network, task.train, task.labels, ids, rate, lambda images: recipe(images, views), subject)
-        shown = subject.plain_view(task.pixels)
-        logits = embed_dataset(network, task.test, preprocess=shown, device=subject.device, workers=subject.workers)
-        return accuracy(logits, task.test_labels)
+        self._train(network, splits, rows, rate, lambda images: recipe(images, views), subject)
+        shown = subject.plain_view(splits.pixels)
+        logits = embed_dataset(network, splits.test, preprocess=shown, device=subject.device, workers=subject.workers)
+        return judge(logits, splits.test_labels)
 
     def _train(
         self,
         network: nn.Sequential,
-        data: Samples,
-        labels: Tensor,
-        ids: Tensor,
+        splits: LabelledSplits,
+        rows: Tensor,
         rate: float,
         view: Callable[[Tensor], Tensor],
         subject: Subject,
     ) -> None:
-        batch = max(2, min(self.batch_size, len(ids)))
-        steps = max(self.min_steps, self.epochs * math.ceil(len(ids) / batch))
+        batch = max(2, min(self.batch_size, len(rows)))
+        steps = max(self.min_steps, self.epochs * math.ceil(len(rows) / batch))
         optimiser = torch.optim.SGD(self._groups(network, rate, batch), lr=rate, momentum=0.9, nesterov=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimiser, lambda step: rate_factor(self.schedule, step / steps, self.milestones, self.factor)
         )
         network.train()
-        for chosen in _batches(len(ids), batch, steps, generator("fine-tune order", subject.seed)):
-            rows = ids[chosen]
-            images = view(data.fetch(rows).to(subject.device))
-            loss = cross_entropy(network(images), labels[rows].to(subject.device))
+        for chosen in _batches(len(rows), batch, steps, generator("fine-tune order", subject.seed)):
+            images = view(splits.train.fetch(rows[chosen]).to(subject.device))
+            loss = fit_loss(network(images), splits.labels[rows[chosen]].to(subject.device))
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -220,7 +184,7 @@ class FineTune(Protocol):
         for part in network[0].encoders if isinstance(network[0], JoinedEncoders) else [network[0]]:
             decayed = decayed_rates(part, self.layer_decay) if self.layer_decay < 1 else {}
             rates |= {parameter: rate * factor for parameter, factor in decayed.items()}
-        head = rate * self.head_factor if self.head_rate is None else self.head_rate
+        head = rate * self.head_factor if self.head_rate is None else self.values("head_rate")[0]
         rates |= dict.fromkeys(network[1].parameters(), head)
         groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
         for parameter, its_rate in rates.items():
@@ -260,7 +224,7 @@ class TransferFineTune(FineTune):
 
     The learning rate is chosen on a held-out fifth of each dataset's training images; its test images have no
     influence. Images are normalised as those of the run were, or by the dataset's own statistics where the subject says
-    so. Datasets with several labels an image are refused.
+    so.
 
     Args:
         fractions: Shares of the labels; every class keeps at least one.
@@ -272,33 +236,3 @@ class TransferFineTune(FineTune):
     takes_others = True
 
     fractions: tuple[float, ...] = (1.0,)
-
-    def run(self, subject: Subject) -> dict[str, float]:
-        """Return top-1, top-5, mean per class and the rate for every dataset and share, and the mean of usual scores.
-
-        Raises:
-            ValueError: if a dataset has no labels, or several an image.
-        """
-        assert subject.method is not None
-        scores: dict[str, float] = {}
-        customs = []
-        for other in subject.others:
-            train, test = labelled_splits(other, subject, self.name)
-            assert train.labels is not None
-            assert test.labels is not None
-            labels, test_labels, _ = number_classes(train.labels, test.labels)
-            own = subject.other_pixels(train)
-            task = LabelledSplits(train, labels, test, test_labels, subject.method.pixels if own is None else own)
-            for fraction in self.fractions:
-                ids = class_balanced_subset(labels, fraction, subject.seed)
-                rate = self.choose(subject, task, ids)
-                share = "" if fraction == 1 else f", {100 * fraction:g} % labels"
-                prefix = f"fine-tune on {other.name}{share}"
-                named = self.accuracy_of(subject, task, ids, rate).named(prefix)
-                scores |= named | used_share(prefix, len(ids), len(labels), fraction)
-                scores[f"fine-tune rate, {other.name}{share}"] = rate
-                if fraction == self.fractions[-1]:
-                    customs.append(named[f"{prefix} {custom_metric(other)}"])
-        if len(customs) > 1:
-            scores["fine-tune on others, mean"] = fmean(customs)
-        return scores

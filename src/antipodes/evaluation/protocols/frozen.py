@@ -9,7 +9,8 @@ from statistics import fmean
 from torch import Tensor
 
 from antipodes.evaluation.accuracy import accuracy
-from antipodes.evaluation.features import class_balanced_subset, read_listed_rows, used_share
+from antipodes.evaluation.features import class_balanced_subset
+from antipodes.evaluation.labelled import read_listed_rows, used_share
 from antipodes.evaluation.linear import STRENGTHS, LinearResult, linear_probe
 from antipodes.evaluation.protocol import Protocol
 from antipodes.evaluation.subject import Subject
@@ -44,7 +45,7 @@ class Semi(Protocol):
     Args:
         fractions: Shares of the labels; every class keeps at least one.
         draws: Number of subsets for each share; scores are means over them.
-        ids: File with the labelled images instead of shares: a file name (SimCLR's lists) or a row number a line.
+        ids: Files with the labelled images instead of shares: a file name (SimCLR's lists) or a row number a line.
     """
 
     name = "semi"
@@ -53,7 +54,7 @@ class Semi(Protocol):
 
     fractions: tuple[float, ...] = (1.0, 0.1, 0.01, 0.001)
     draws: int = 3
-    ids: str | None = None
+    ids: str | tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
@@ -70,9 +71,11 @@ class Semi(Protocol):
         check_pair(subject.train.features, train_labels, subject.test.features, test_labels)
         if self.ids is not None:
             assert subject.data is not None
-            train = subject.labelled_images()[0] if subject.held_out is None else subject.data
-            listed = self._probe(subject, read_listed_rows(self.ids, train))
-            return listed.accuracy.named(f"linear labels of {Path(self.ids).stem}", per_class=False)
+            listed: dict[str, float] = {}
+            for file in [self.ids] if isinstance(self.ids, str) else self.ids:
+                found = self._probe(subject, read_listed_rows(file, subject.labelled_images()[0]))
+                listed |= found.accuracy.named(f"linear labels of {Path(file).stem}", per_class=False)
+            return listed
         scores: dict[str, float] = {}
         for fraction in self.fractions:
             name = f"linear {100 * fraction:g} % labels"

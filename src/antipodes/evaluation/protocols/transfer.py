@@ -9,20 +9,18 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from antipodes.data import Samples, subset
+from antipodes.data import Samples
 from antipodes.data.hub import HubCaptions
 from antipodes.data.image_files import ImageFiles
 from antipodes.evaluation.accuracy import average_precision
-from antipodes.evaluation.features import FeatureSet, stratified_split
+from antipodes.evaluation.features import FeatureSet
+from antipodes.evaluation.labelled import custom_metric
 from antipodes.evaluation.linear import STRENGTHS, fit_logistic, linear_probe
 from antipodes.evaluation.protocol import LABELS_ARE_NEEDED, Protocol
 from antipodes.evaluation.subject import Subject
 from antipodes.registry import find
 from antipodes.runs.build import build_data
 from antipodes.seeding import generator
-
-METRICS = ("top-1", "mean per class", "mAP")
-"""The values of a dataset's `metric`: the names of scores."""
 
 
 @dataclass(frozen=True)
@@ -53,19 +51,6 @@ class Transfer(Protocol):
         if len(customs) > 1:
             scores["transfer mean"] = fmean(customs)
         return scores
-
-
-def custom_metric(data: Samples) -> str:
-    """Return the name of a dataset's usual score: mAP with several labels an image, else its `metric`.
-
-    Raises:
-        ValueError: if `metric` is not one of METRICS, or needs several labels an image.
-    """
-    if _several(data):
-        return "mAP"
-    if data.metric not in METRICS or data.metric == "mAP":
-        raise ValueError(f"dataset {data.name} cannot be judged by {data.metric!r}: there are {', '.join(METRICS)}")
-    return data.metric
 
 
 def probe_several(prefix: str, train: FeatureSet, test: FeatureSet, points: int | None = 11) -> dict[str, float]:
@@ -119,30 +104,6 @@ def open_others(names: Sequence[str], size: int, limit: int | None = None) -> li
             f"two datasets to transfer to are called {twice.pop()}: their scores would have one name, rename a folder"
         )
     return others
-
-
-def labelled_splits(other: Samples, subject: Subject, protocol: str) -> tuple[Samples, Samples]:
-    """Labelled training and test images of a dataset; one without a test split is divided, class by class.
-
-    Args:
-        other: The training split.
-        subject: The subject, for its limit of test images.
-        protocol: The name of the protocol, for messages.
-
-    Raises:
-        ValueError: if there are no labels, or several an image.
-    """
-    test = other.held_out(subject.test_limit)
-    for part, data in (("train", other), ("test", test)):
-        if data is not None and data.labels is None:
-            raise ValueError(f"{other.name}: " + LABELS_ARE_NEEDED.format(protocol=protocol, part=part))
-    assert other.labels is not None
-    if _several(other):
-        raise ValueError(f"{protocol} needs one label an image, and {other.name} has several: use transfer")
-    if test is not None:
-        return other, test
-    kept, held = stratified_split(other.labels, 0.2, 0)  # as `split_features` divides
-    return subset(other, kept), subset(other, held)
 
 
 def open_at_size(name: str, size: int, limit: int | None = None) -> Samples:
