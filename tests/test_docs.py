@@ -27,7 +27,10 @@ from tests.test_rooms import ALLOWED
 ROOT = Path(__file__).parents[1]
 NAMES_PAGE = (ROOT / "docs" / "names.md").read_text()
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(
+        ROOT / name
+        for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "llms.txt", "skills/antipodes/SKILL.md")
+    ),
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "research" / "README.md",
     *sorted((ROOT / "research" / "pages").glob("*.md")),

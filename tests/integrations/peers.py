@@ -30,13 +30,25 @@ def open_clip_losses() -> Any:
     return losses
 
 
-def timm() -> Any:
-    """The package timm; torchvision, which cannot be imported with torch's CPU build, is replaced by empty classes."""
-    if importlib.util.find_spec("timm") is None:
-        pytest.skip("timm is not installed (pip install --no-deps timm)")
+def flag_embedding(module: str) -> Any:
+    """A module of FlagEmbedding's fine-tuning, without the rest of the package, which imports peft and models."""
+    package = importlib.util.find_spec("FlagEmbedding")
+    if package is None or package.origin is None:
+        pytest.skip("FlagEmbedding is not installed (pip install --no-deps FlagEmbedding)")
+    parent = ModuleType("flag_embedding")
+    parent.__path__ = [str(Path(package.origin).parent / "abc" / "finetune" / "embedder")]
+    sys.modules.setdefault("flag_embedding", parent)
+    return importlib.import_module(f"flag_embedding.{module}")
+
+
+def with_empty_torchvision(name: str) -> Any:
+    """A module of timm or lightly; torchvision, which torch's CPU build cannot import, is replaced by empty classes."""
+    package = name.partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed (pip install --no-deps {package})")
     if importlib.util.find_spec("torchvision") is None:
         sys.meta_path.append(EmptyTorchvision())
-    return importlib.import_module("timm")
+    return importlib.import_module(name)
 
 
 class EmptyClass(type):

@@ -143,7 +143,7 @@ def test_the_commit_that_was_found_is_asked_for_from_then_on(folder: Path, monke
 
 @pytest.mark.parametrize("name", ["resnet18", "efficientnet-lite0"])
 def test_timm_loads_the_folder_of_an_image_encoder(name: str, tmp_path: Path) -> None:
-    timm = peers.timm()
+    timm = peers.with_empty_torchvision("timm")
     torch.manual_seed(0)
     arguments = {"pretrained": False} if name == "efficientnet-lite0" else {}
     encoder = create(name, **arguments)

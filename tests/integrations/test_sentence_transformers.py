@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import random
 import re
 import runpy
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 try:
@@ -25,6 +28,7 @@ try:
     from sentence_transformers.util import batch_to_device, cos_sim, dot_score, pairwise_cos_sim
 
     from antipodes.integrations.sentence_transformers import MultipleNegativesRankingLoss, attach
+    from tests.integrations import two_ranks_training
 except (ImportError, RuntimeError) as error:
     pytest.skip(f"make test-integrations installs sentence-transformers: {error}", allow_module_level=True)
 
@@ -510,6 +514,35 @@ def test_two_ranks_equal_one(two_ranks: Any) -> None:
         torch.testing.assert_close(both, expected, rtol=1e-4, atol=1e-6)
 
 
+def test_their_trainer_on_two_ranks_equals_one(folder: Path, tmp_path: Path) -> None:
+    """Weights, tables and losses of two processes that torchrun starts, and of one with the whole batches."""
+    model_of(folder).save(str(tmp_path / "model"))
+    queries, documents = sentences(24, 10), sentences(24, 20)  # some of which repeat
+    pairs = {"anchor": queries + queries[:8], "positive": documents + documents[:1] * 8, "negative": sentences(32, 30)}
+    (tmp_path / "pairs.json").write_text(json.dumps(pairs | {"label": list(range(32))}))
+    two_ranks_training.main(str(tmp_path / "model"), str(tmp_path / "ranks1"), str(tmp_path / "pairs.json"))
+    call = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
+    call += ["tests.integrations.two_ranks_training", "model", "ranks2", "pairs.json"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *call], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    one, two = (tmp_path / f"ranks{ranks}" / "checkpoint-8" for ranks in (1, 2))
+    for name in ("model.safetensors", "antipodes.safetensors"):
+        expected, found = load_file(one / name), load_file(two / name)
+        assert expected.keys() == found.keys()
+        for key, each in expected.items():
+            torch.testing.assert_close(found[key], each, rtol=1e-4, atol=1e-5)
+    start, end = (load_file(place / "model.safetensors") for place in (tmp_path / "model", one))
+    assert any(bool((start[key] - end[key]).abs().max() > 1e-3) for key in end)
+    (table,) = (each for key, each in load_file(one / "antipodes.safetensors").items() if key.endswith("rows"))
+    assert len(table.unique(dim=0)) == 32
+    logs = [json.loads((place / "trainer_state.json").read_text())["log_history"] for place in (one, two)]
+    losses = [[step["loss"] for step in log if "loss" in step] for log in logs]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
 def test_policies_without_tables_judge_in_evaluation_too(folder: Path) -> None:
     model = model_of(folder)
     loss = MultipleNegativesRankingLoss(model, negatives=Hardest(2), ids=None)
@@ -527,7 +560,7 @@ def test_the_example_runs(folder: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_lines_of_the_page_run(folder: Path, tmp_path: Path) -> None:
-    """The snippet of docs/coming-from.md, and every loss in its table, trained for an epoch."""
+    """The snippets of docs/coming-from.md and of the skill, and every loss of the page's table, train for an epoch."""
     page = (ROOT / "docs" / "coming-from.md").read_text().split("## sentence-transformers")[1].split("\n## ")[0]
     (snippet,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     dataset = labelled(16)
@@ -538,8 +571,11 @@ def test_the_lines_of_the_page_run(folder: Path, tmp_path: Path) -> None:
         "Guided": Guided, "Known": Known,
         "query_texts": dataset["anchor"][:2], "document_texts": dataset["positive"][1:3],
     }  # fmt: skip
-    exec(snippet, names)
-    assert names["trainer"].state.global_step == 2
+    skill = (ROOT / "skills" / "antipodes" / "SKILL.md").read_text()
+    recipe = next(each for each in re.findall(r"```python\n(.*?)```", skill, flags=re.DOTALL) if "attach" in each)
+    for code in (snippet, recipe):
+        exec(code, names)
+        assert names["trainer"].state.global_step == 2
     lines = [row.split(" | ")[1] for row in page.splitlines() if row.startswith("| ")][1:]
     calls = [call for line in lines for call in re.findall(r"`(Multiple.*?|negatives=.*?)`", line)]
     assert len(calls) == 4
