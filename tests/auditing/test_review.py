@@ -51,13 +51,13 @@ def test_pairs_are_decided_by_keys_and_mouse_and_the_file_is_applied(texts: Path
         page.keyboard.press("x")
         near = page.locator(".pair", has_text="near duplicate")
         for place in range(near.count()):
-            near.nth(place).get_by_role("button", name="different").click()
+            near.nth(place).get_by_role("button", name="different", exact=True).click()
         page.locator(".words").first.fill("s d j")  # letters in a box decide nothing
         page.locator(".words").first.fill("rome")
         assert page.locator(".pair").count() == 1
-        page.get_by_role("button", name="same").click()
-        page.get_by_role("button", name="same").click()  # once more takes it back
-        page.get_by_role("button", name="same").click()
+        page.get_by_role("button", name="same", exact=True).click()
+        page.get_by_role("button", name="same", exact=True).click()  # once more takes it back
+        page.get_by_role("button", name="same", exact=True).click()
         page.locator(".words").first.fill("")
         state = page.locator(".review-state").text_content()
         assert "5 of 6 decided: 2 same, 2 different" in state
@@ -82,6 +82,21 @@ def test_pairs_are_decided_by_keys_and_mouse_and_the_file_is_applied(texts: Path
         assert "2 same" in page.locator(".review-state").text_content()
 
 
+def test_a_group_is_decided_at_once_and_other_words_are_marked(texts: Path) -> None:
+    with opened(texts / "audit" / "report.html") as page:
+        group = page.locator(".pair", has_text="group of 3 pairs")
+        assert group.count() == 3
+        assert set(group.locator("mark").all_text_contents()) == {"parcel", "its", "way?", "parcle", "it's", "way", "?"}
+        group.first.get_by_role("button", name="group of").click()
+        assert page.locator(".pair").count() == 3
+        page.keyboard.press("Shift+D")
+        assert "3 different" in page.locator(".review-state").text_content()
+        page.get_by_role("button", name="all same").last.click()
+        assert "3 same, 0 different" in page.locator(".review-state").text_content()
+        page.get_by_role("button", name="all same").first.click()  # once more takes it back
+        assert "0 of 6 decided" in page.locator(".review-state").text_content()
+
+
 def test_decisions_of_a_file_are_loaded_on_the_page(texts: Path, tmp_path: Path) -> None:
     with opened(texts / "audit" / "report.html") as page:
         item = page.evaluate("JSON.parse(document.querySelector('.review-data').textContent)[0]")
@@ -100,10 +115,10 @@ def test_the_page_suits_a_phone_and_a_screen_reader(texts: Path, scheme: str) ->
     with opened(texts / "audit" / "report.html", viewport=viewport, color_scheme=scheme) as page:
         width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert width[0] <= width[1]
-        button = page.get_by_role("button", name="different").first.bounding_box()
+        button = page.get_by_role("button", name="different", exact=True).first.bounding_box()
         assert button["height"] >= 44
         assert page.get_by_role("group", name="exact duplicate").first.is_visible()
-        assert page.locator(".pair button").first.get_attribute("aria-pressed") == "false"
+        assert page.locator(".pair .same").first.get_attribute("aria-pressed") == "false"
         assert page.get_by_role("progressbar", name="decided pairs").count() == 1
         paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (int(paper.removeprefix("rgb(").split(",")[0]) < 100) is (scheme == "dark")

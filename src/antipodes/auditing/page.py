@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from antipodes.auditing.audited import AuditedData
 from antipodes.auditing.embeddings import Vectors
-from antipodes.auditing.findings import FALSE_NEGATIVE, OTHER_CLASS, Findings, Notice, Pair
+from antipodes.auditing.findings import DUPLICATES, FALSE_NEGATIVE, OTHER_CLASS, Findings, Notice, Pair
 from antipodes.auditing.summary import class_name, has_two_labels, is_leak
 from antipodes.pages.page import (
     Card,
@@ -53,12 +53,13 @@ def audit_page(found: Audit, progress: Callable[[int, int], None] | None = None)
     data, findings, summary, shown = found.data, found.findings, found.summary, found.shown
     picture_store = PictureStore()
     vectors = replace(data.vectors, paths=tuple(map(printable, short_paths(data.vectors.paths))))
-    pairs = _chosen(data, findings.pairs, shown)
+    groups = [int(found.keep["group"][pair.a]) if pair.kind in DUPLICATES else -1 for pair in findings.pairs]
+    chosen = _chosen(data, findings.pairs, groups, shown)
     reviewed = []
-    for done, pair in enumerate(pairs):
-        reviewed.append(_review_pair(pair, vectors, picture_store, data))
+    for done, place in enumerate(chosen):
+        reviewed.append(_review_pair(findings.pairs[place], groups[place], vectors, picture_store, data))
         if progress is not None:
-            progress(done + 1, len(pairs))
+            progress(done + 1, len(chosen))
     sections: list[Section] = [Facts("The answer", _answer(found), _advice(summary))]
     if reviewed:
         counts = Counter(pair.kind for pair in findings.pairs)
@@ -110,15 +111,31 @@ def _store(found: Audit) -> str:
     return digest.hexdigest()
 
 
-def _chosen(data: AuditedData, pairs: Sequence[Pair], most: int) -> list[Pair]:
-    """The first so many pairs of each kind, leaks and samples with two labels before others."""
-    tagged = {place for place, pair in enumerate(pairs) if is_leak(data, pair) or has_two_labels(data, pair)}
-    order = sorted(range(len(pairs)), key=lambda place: place not in tagged)
-    kept = set(map(id, _first([pairs[place] for place in order], most)))
-    return [pair for pair in pairs if id(pair) in kept]
+def _chosen(data: AuditedData, pairs: Sequence[Pair], groups: Sequence[int], most: int) -> list[int]:
+    """The places of the pairs to show: the first so many of each kind.
+
+    Leaks and samples with two labels come before others, and pairs of one group follow each other.
+    """
+    kinds = {kind: number for number, kind in enumerate(dict.fromkeys(pair.kind for pair in pairs))}
+    first: dict[tuple[str, int], int] = {}
+
+    def order(place: int) -> tuple[int, bool, int]:
+        pair, group = pairs[place], groups[place]
+        tagged = is_leak(data, pair) or has_two_labels(data, pair)
+        return kinds[pair.kind], not tagged, place if group < 0 else first.setdefault((pair.kind, group), place)
+
+    counts: Counter[str] = Counter()
+    kept = []
+    for place in sorted(range(len(pairs)), key=order):
+        counts[pairs[place].kind] += 1
+        if counts[pairs[place].kind] <= most:
+            kept.append(place)
+    return kept
 
 
-def _review_pair(pair: Pair, vectors: Vectors, picture_store: PictureStore, data: AuditedData) -> ReviewPair:
+def _review_pair(
+    pair: Pair, group: int, vectors: Vectors, picture_store: PictureStore, data: AuditedData
+) -> ReviewPair:
     rows = (pair.a, pair.b)
     numbers = f"similarity {pair.similarity:.3f}"
     if pair.found == FALSE_NEGATIVE:
@@ -142,6 +159,7 @@ def _review_pair(pair: Pair, vectors: Vectors, picture_store: PictureStore, data
         both(lambda row: printable(vectors.class_of(row))),
         tuple(tags),
         pair.decision,
+        group,
     )
 
 

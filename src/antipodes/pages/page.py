@@ -108,6 +108,11 @@ class Gallery:
         """The kinds of the cards, in their order."""
         return list(dict.fromkeys(card.kind for card in self.cards))
 
+    @property
+    def are_pairs(self) -> bool:
+        """Whether cards have two pictures."""
+        return any(len(card.pictures) > 1 for card in self.cards)
+
 
 @dataclass(frozen=True)
 class Point:
@@ -152,6 +157,7 @@ class ReviewPair:
         labels: or captions, empty for none.
         tags: such as `leak`.
         decision: what was decided before.
+        group: of duplicates, by number; all pairs of a group can be decided at once. -1 for none.
     """
 
     keys: tuple[str, str]
@@ -165,6 +171,7 @@ class ReviewPair:
     labels: tuple[str, str] = ("", "")
     tags: tuple[str, ...] = ()
     decision: str = ""
+    group: int = -1
 
 
 @dataclass(frozen=True)
@@ -206,6 +213,7 @@ class Review:
                 "labels": pair.labels,
                 "tags": pair.tags,
                 "decision": pair.decision,
+                "group": pair.group,
             }
             for pair in self.pairs
         ]
@@ -285,17 +293,20 @@ def show(value: Cell) -> str:
 
 
 def short_paths(paths: Sequence[str]) -> list[str]:
-    """Paths from the folder on that holds all of them; what is not an absolute path stays as it is.
+    """Paths from the folder on that holds all of them; relative paths are looked at by themselves.
 
     Example:
-        >>> short_paths(["/home/me/photos/a/1.jpg", "/home/me/photos/b/1.jpg", "cifar10/3"])
+        >>> short_paths(["/home/me/photos/a/1.jpg", "/home/me/photos/b/1.jpg", "data/cifar10/3"])
         ['photos/a/1.jpg', 'photos/b/1.jpg', 'cifar10/3']
     """
-    folders = {os.path.dirname(path) for path in paths if os.path.isabs(path)}
-    if not folders:
-        return list(paths)
-    above = os.path.dirname(os.path.commonpath(folders))
-    return [os.path.relpath(path, above) if os.path.isabs(path) else path for path in paths]
+    above: dict[bool, str] = {}
+    for absolute in (True, False):
+        folders = {os.path.dirname(path) for path in paths if os.path.isabs(path) is absolute}
+        above[absolute] = os.path.dirname(os.path.commonpath(folders)) if folders else ""
+    return [
+        os.path.relpath(path, folder) if (folder := above[os.path.isabs(path)]) not in ("", os.sep) else path
+        for path in paths
+    ]
 
 
 def path_ends(paths: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
 "use strict";
-(() => {
-  const pictures = JSON.parse(document.getElementById("pictures").textContent);
+const pictures = JSON.parse(document.getElementById("pictures").textContent);
 
+(() => {
   const wordsOf = (box) => box.value.toLowerCase().split(/\s+/).filter(Boolean);
   const matches = (text, words) => words.every((word) => text.includes(word));
 

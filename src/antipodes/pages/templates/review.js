@@ -1,8 +1,6 @@
-"use strict";
 // Review: pairs are decided on by mouse or keyboard. Cards are made when they come into view, so that thousands of pairs
 // stay fast. Decisions are kept in localStorage and saved to a file; nothing is sent anywhere.
 (() => {
-  const pictures = JSON.parse(document.getElementById("pictures").textContent);
   const STEP = 40;
   const VERDICTS = [["same", "s"], ["different", "d"], ["skip", "x"]];
   const make = (tag, name, text) => {
@@ -23,6 +21,10 @@
     const numberOf = new Map(items.map((item, number) => [keyOf(item), number]));
     const texts = items.map((item) => [...item.names, ...item.texts, ...item.labels, item.kind].join(" ").toLowerCase());
     const cards = new Map(); // number of an item -> its card
+    const groups = new Map(); // number of a group -> numbers of its items
+    items.forEach(({ group }, number) => {
+      if (group >= 0) groups.set(group, [...(groups.get(group) || []), number]);
+    });
     let fitting = [], current = -1, unsaved = false;
 
     items.forEach((item, number) => { if (item.decision) decisions.set(number, item.decision); });
@@ -52,6 +54,21 @@
         `${counts.different} different, ${counts.skip} skipped${unsaved ? ", not saved to a file yet" : ""}`;
     };
 
+    // A text in which words that the other text lacks are marked, if at least half of the words are in both.
+    const compared = (text, other) => {
+      const block = make("blockquote", "text");
+      const left = new Map();
+      for (const word of other.toLowerCase().split(/\s+/)) left.set(word, (left.get(word) || 0) + 1);
+      const parts = text.split(/(\s+)/).map((part) => {
+        const word = part.toLowerCase(), count = left.get(word) || 0;
+        if (count) left.set(word, count - 1);
+        return [part, !count && Boolean(part.trim())];
+      });
+      const few = parts.filter(([, isNew]) => isNew).length * 4 <= parts.length + 1; // half of the parts are spaces
+      for (const [part, isNew] of parts) block.append(isNew && few ? make("mark", "", part) : part);
+      return block;
+    };
+
     const side = (item, place) => {
       const figure = make("figure");
       if (item.images[place] >= 0) {
@@ -61,8 +78,10 @@
         image.src = pictures[item.images[place]];
         figure.append(image);
       } else if (!item.texts[place]) figure.append(make("div", "none", "no picture"));
-      if (item.texts[place]) figure.append(make("blockquote", "text", item.texts[place]));
-      const caption = make("figcaption", "", item.names[place]);
+      if (item.texts[place]) figure.append(compared(item.texts[place], item.texts[1 - place]));
+      const name = item.names[place], cut = name.lastIndexOf("/") + 1;
+      const caption = make("figcaption", "", name.slice(0, cut));
+      caption.append(make("span", "file", name.slice(cut)));
       if (item.labels[place]) caption.append(make("span", "caption", item.labels[place]));
       figure.append(caption);
       return figure;
@@ -71,14 +90,17 @@
     const mark = (number) => {
       const card = cards.get(number);
       if (!card) return;
-      for (const button of card.querySelectorAll("button"))
+      for (const button of card.querySelectorAll(".verdicts button"))
         button.setAttribute("aria-pressed", String(decisions.get(number) === button.dataset.verdict));
       card.dataset.decision = decisions.get(number) || "";
     };
 
-    const decide = (number, verdict) => {
-      if (decisions.get(number) === verdict) decisions.delete(number); else decisions.set(number, verdict);
-      mark(number);
+    const decide = (numbers, verdict) => { // once more takes it back
+      const isDone = numbers.every((number) => decisions.get(number) === verdict);
+      for (const number of numbers) {
+        if (isDone) decisions.delete(number); else decisions.set(number, verdict);
+        mark(number);
+      }
       remember();
       state();
     };
@@ -93,6 +115,20 @@
         card.focus({ preventScroll: true });
         card.scrollIntoView({ block: "nearest" });
       }
+    };
+
+    const groupTools = (name, numbers) => {
+      const tools = make("span", "group");
+      const add = (text, key, act) => {
+        const button = make("button", "", text);
+        button.type = "button";
+        if (key) button.setAttribute("aria-keyshortcuts", `Shift+${key}`);
+        button.addEventListener("click", act);
+        tools.append(button);
+      };
+      add(`group of ${numbers.length} pairs`, "", () => { words.value = `#${name}`; filter(); });
+      for (const [verdict, key] of VERDICTS.slice(0, 2)) add(`all ${verdict}`, key, () => decide(numbers, verdict));
+      return tools;
     };
 
     const cardOf = (number) => {
@@ -114,9 +150,11 @@
         button.type = "button";
         button.dataset.verdict = verdict;
         button.setAttribute("aria-keyshortcuts", key);
-        button.addEventListener("click", () => { choose(number); decide(number, verdict); });
+        button.addEventListener("click", () => { choose(number); decide([number], verdict); });
         buttons.append(button);
       }
+      const group = groups.get(item.group) || [];
+      if (group.length > 1) line.append(groupTools(item.group, group));
       card.addEventListener("focusin", () => { if (current !== number) choose(number); });
       card.append(sides, line, buttons);
       cards.set(number, card);
@@ -136,7 +174,8 @@
       const [kind, onlyOpen] = [kindBox.value, openBox.checked];
       fitting = [...items.keys()].filter((number) => (!kind || items[number].kind === kind ||
         items[number].tags.includes(kind)) && (!onlyOpen || !decisions.has(number)) &&
-        wanted.every((word) => texts[number].includes(word)));
+        wanted.every((word) => /^#\d+$/.test(word) ? items[number].group === Number(word.slice(1))
+          : texts[number].includes(word)));
       list.replaceChildren();
       extend(STEP);
       if (!fitting.includes(current)) choose(fitting.length ? fitting[0] : -1);
@@ -153,12 +192,15 @@
     document.addEventListener("keydown", (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.target.matches?.("input:not([type=checkbox]), select, textarea")) return;
-      const verdict = VERDICTS.find(([, key]) => key === event.key)?.[0];
-      if (event.key === "j" || event.key === "k") { event.preventDefault(); move(event.key === "j" ? 1 : -1); }
+      const key = event.key.toLowerCase();
+      const verdict = VERDICTS.find((each) => each[1] === key)?.[0];
+      const group = groups.get(items[current]?.group) || [];
+      if (key === "j" || key === "k") { event.preventDefault(); move(key === "j" ? 1 : -1); }
+      else if (event.shiftKey) { if (verdict && key !== "x" && group.length > 1) decide(group, verdict); }
       else if (verdict && current >= 0) {
         event.preventDefault();
         const again = decisions.get(current) === verdict;
-        decide(current, verdict);
+        decide([current], verdict);
         if (!again) move(1);
       }
     });
