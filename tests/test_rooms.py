@@ -22,7 +22,8 @@ ALLOWED: dict[str, set[str]] = {
     "state": {"distributed"},
     "candidates": {"functional", "pairs", "state"},
     "clustering": set(),
-    "negatives": {"functional", "pairs", "state", "clustering"},
+    "neighbour_search": {"functional", "clustering"},
+    "negatives": {"functional", "pairs", "state", "clustering", "neighbour_search"},
     "guides": {"pairs", "state"},
     "losses": {"functional", "pairs", "state", "candidates", "negatives"},
     "encoders": {"functional", "clustering", "data"},  # data only to read photos: nothing there knows encoders

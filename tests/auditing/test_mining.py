@@ -11,8 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from antipodes import mine
-from antipodes.auditing import nearest
+from antipodes import mine, neighbour_search
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.mined_files import Format
 from antipodes.tables import read_table, records
@@ -84,7 +83,7 @@ def example(seed: int, copies: bool = True) -> tuple[NDArray[np.float32], NDArra
 def test_negatives_are_those_of_a_loop(
     monkeypatch: pytest.MonkeyPatch, ranks: tuple[int, int | None], margin: float, relative: bool, copies: bool
 ) -> None:
-    monkeypatch.setattr(nearest, "TILE", 32)  # several tiles
+    monkeypatch.setattr(neighbour_search, "_BLOCK", 32)  # several tiles
     monkeypatch.setattr("antipodes.auditing.mining.QUERIES", 7)
     monkeypatch.setattr("antipodes.auditing.mining.NUMBERS", 1000)
     queries, corpus, positives = example(0, copies)
@@ -320,23 +319,6 @@ def test_refusals(change: dict[str, Any], sentence: str) -> None:
     call: dict[str, Any] = {"queries": [TEXTS[0], TEXTS[4]], "corpus": TEXTS, "positives": [3, 5], "encoder": letters}
     with pytest.raises(ValueError, match=sentence):
         mine(**{**call, **change})
-
-
-def test_a_large_corpus_is_searched_by_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("faiss")
-    monkeypatch.setattr(nearest, "LARGE", 2_000)
-    draw = np.random.default_rng(0)
-    corpus = draw.standard_normal((3_000, 8)).astype(np.float32)
-    queries = corpus[:50] + 0.1 * draw.standard_normal((50, 8)).astype(np.float32)
-    found = mine(queries, corpus, list(range(50)), k=4, margin=0.1)
-    assert found.method == "faiss IVF219,Flat, 32 probes"
-    monkeypatch.setattr(nearest, "LARGE", 10_000)
-    exact = mine(queries, corpus, list(range(50)), k=4, margin=0.1)
-    assert exact.method == "exact"
-    assert (
-        np.mean([len({*a} & {*b}) / 4 for a, b in zip(found.indices.tolist(), exact.indices.tolist(), strict=True)])
-        > 0.8
-    )
 
 
 def test_the_command(tmp_path: Path) -> None:

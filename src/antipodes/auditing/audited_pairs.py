@@ -28,9 +28,9 @@ from antipodes.auditing.audited import AuditedData
 from antipodes.auditing.audited_texts import equal_texts, text_key
 from antipodes.auditing.findings import EXACT, FALSE_NEGATIVE, NEAR, AuditOptions, Findings, Notice, Pair, similarity_of
 from antipodes.auditing.groups import join, listed_pairs
-from antipodes.auditing.nearest import Search
 from antipodes.auditing.photos import Photos
 from antipodes.auditing.text_overlap import SHARE, WordOverlap, normalise, propose_texts
+from antipodes.neighbour_search import Search
 from antipodes.progress import Progress, progress_bar
 from antipodes.seeding import generator
 
@@ -219,7 +219,7 @@ def _suspected(
     bounds = torch.maximum(own - options.margin * own.abs(), mean + z * deviation)
     found: dict[tuple[int, int], Pair] = {}
     for start in range(0, len(queries), _BLOCK):
-        similarities, columns = search(queries[start : start + _BLOCK], min(options.k + 1, len(firsts)))
+        similarities, columns, _ = search(queries[start : start + _BLOCK], min(options.k + 1, len(firsts)))
         rows = firsts[columns.clamp(min=0)]
         asked = torch.arange(start, start + len(rows))[:, None]
         good = (columns >= 0) & (component[rows] != component[asked]) & (similarities > bounds[asked])
@@ -242,7 +242,7 @@ def _nearer(
     search = Search(queries[firsts].contiguous())
     found = []
     for start in range(0, len(documents), _BLOCK):
-        similarities, columns = search(documents[start : start + _BLOCK], min(3, len(firsts)))
+        similarities, columns, _ = search(documents[start : start + _BLOCK], min(3, len(firsts)))
         for place in range(len(columns)):
             row = start + place
             for similarity, column in zip(similarities[place].tolist(), columns[place].tolist(), strict=True):

@@ -23,10 +23,10 @@ from antipodes.auditing.audited import AuditedData
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.findings import Notice
 from antipodes.auditing.keypoints import signatures
-from antipodes.auditing.neighbours import nearest_large
 from antipodes.auditing.photos import Photos
 from antipodes.auditing.scanning import Scan, scan_photos
 from antipodes.auditing.vectors import Encode, ImageVectors
+from antipodes.neighbour_search import nearest_others
 from antipodes.progress import Progress, progress_bar
 from antipodes.threads import one_thread
 
@@ -64,7 +64,7 @@ class AuditedPhotos(AuditedData):
     def proposals(self, progress: Progress) -> Tensor | None:
         """Every photo with those that share most keypoints with it, (p, 2)."""
         index = signatures(self.scan.keypoints)
-        found = nearest_large(index, min(PROPOSED, len(self) - 1), progress)
+        found = nearest_others(index, min(PROPOSED, len(self) - 1), progress)
         first = torch.arange(len(self))[:, None].expand_as(found.rows)
         close = (found.rows >= 0) & (found.similarities > 0)
         return torch.stack((first[close], found.rows[close]), 1)

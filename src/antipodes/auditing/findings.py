@@ -23,8 +23,8 @@ from torch import Tensor
 from antipodes.auditing.background import DISTANT, Background, measure_background
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.groups import equal_rows, join, listed_pairs
-from antipodes.auditing.neighbours import nearest_large
 from antipodes.functional.neighbours import NearestRows
+from antipodes.neighbour_search import nearest_others
 from antipodes.progress import Progress
 
 EXACT, NEAR, FALSE_NEGATIVE = "exact duplicate", "near duplicate", "false negative"
@@ -171,7 +171,7 @@ def audit_vectors(
     """
     options = options or AuditOptions()
     matrix = torch.from_numpy(vectors.embeddings)
-    neighbours = nearest_large(matrix, min(options.k, max(len(matrix) - 1, 1)), progress)
+    neighbours = nearest_others(matrix, min(options.k, max(len(matrix) - 1, 1)), progress)
     background = measure_background(matrix, options.alpha, seed=options.seed)
     if thresholds is not None:
         background = Background(background.mean, background.deviation, thresholds)

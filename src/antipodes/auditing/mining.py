@@ -2,7 +2,7 @@
 
 1. Queries and documents are embedded, unless they are vectors. Documents of equal content count once.
 2. Every query finds its most similar documents, apart from its positives and copies of them or of itself. The search is
-   exact, in blocks; a large corpus is searched by faiss where that is installed.
+   exact, in blocks; a large corpus is searched through an inverted file.
 3. A candidate is suspected to be a false negative if its similarity to the query exceeds that of the positive, less a
    margin, or if its similarity to the positive does. The k first of the others are the hard negatives.
 """
@@ -24,7 +24,7 @@ from torch import Tensor
 from antipodes.arguments import number, whole
 from antipodes.auditing.mined_files import Format, check_outputs, write_mined
 from antipodes.auditing.mining_inputs import Collection, Opener, open_collection, read_positives
-from antipodes.auditing.nearest import Search
+from antipodes.neighbour_search import Search
 from antipodes.progress import progress_bar
 
 Rescore = Callable[[list[tuple[Any, Any]]], Any]
@@ -49,7 +49,7 @@ class Mined:
             too similar to, `query`, `positive` or `both`.
         false_negative_rate: the estimated share of false negatives among hard negatives without a margin: of the k
             nearest candidates of every query in the rank range, the share that is suspected.
-        method: how the corpus was searched: `exact`, or the index of faiss.
+        method: how the corpus was searched: `exact`, or the inverted file with its recall.
     """
 
     indices: NDArray[np.int64]
@@ -278,7 +278,7 @@ class _Mining:
         """Judge the candidates of some queries up to a rank."""
         queries, positives = self.queries.vectors[rows], self._lists(rows, self.pair_queries, self.pair_contents)
         excluded = self._lists(rows, self.excluded[0], self.excluded[1])
-        scores, candidates = self.search(queries, min(depth + excluded.shape[1], len(self.vectors)))
+        scores, candidates, _ = self.search(queries, min(depth + excluded.shape[1], len(self.vectors)))
         here = (candidates >= 0) & ~_is_in(candidates, excluded)
         rank = here.cumsum(1) - 1
         inside = here & (rank >= self.first) & (rank < depth)

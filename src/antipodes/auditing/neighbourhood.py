@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antipodes.auditing.embeddings import FORMATS, Vectors, checked, read_embeddings
-from antipodes.auditing.neighbours import nearest_large
 from antipodes.files import refuse_foreign
 from antipodes.functional.neighbours import nearest_of
+from antipodes.neighbour_search import nearest_others
 from antipodes.progress import progress_bar
 from antipodes.tables import is_table_of, require_out, write_table
 
@@ -34,7 +34,7 @@ class Neighbourhood:
         similarities: (m, k) float32, cosines.
         queries: m names of the queries.
         paths: n names of the vectors that were searched.
-        exact: False if faiss's approximate search was used.
+        exact: False if the vectors were searched through an inverted file.
     """
 
     indices: NDArray[np.int64]
@@ -98,7 +98,7 @@ def neighbours(
     matrix = torch.from_numpy(known.embeddings)
     with progress_bar("neighbours", shown=progress) as told:
         if queries is None or (isinstance(queries, Sequence) and not len(queries)):
-            asked, found = known, nearest_large(matrix, k, told)
+            asked, found = known, nearest_others(matrix, k, told)
         else:
             asked, own_rows = _queries(queries, known)
             found = nearest_of(torch.from_numpy(asked.embeddings), matrix, k, own_rows, progress=told)

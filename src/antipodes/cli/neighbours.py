@@ -15,7 +15,7 @@ from antipodes.plain_text import printable
 
 SHOWN = 5
 DESCRIPTION = """Find the nearest samples, by cosine, of every sample in a file of embeddings, or of some of them. The
-search is exact (above 300,000 samples it is faiss's, where faiss is installed). A sample is not its own neighbour.
+search is exact (above 100,000 samples it goes through an inverted file). A sample is not its own neighbour.
 
 Examples:
 antipodes neighbours photos.npz --k 5 --out neighbours.csv - of every photo;

@@ -34,7 +34,12 @@ class NearestRows(NamedTuple):
 
     similarities: Tensor
     rows: Tensor
-    exact: bool = True
+    recall: float = 1.0  # the share of true neighbours that an approximate search has found in a sample
+
+    @property
+    def exact(self) -> bool:
+        """Whether the search was exact."""
+        return self.recall == 1.0
 
 
 @torch.no_grad()

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from antipodes.clustering import summed
 from antipodes.distributed import rank, world_size
-from antipodes.functional.neighbours import nearest_of
 from antipodes.negatives.policy import Needs, Policy, Space
+from antipodes.neighbour_search import Search
 from antipodes.pairs import Listed, Pairs, Rule, normalise
 from antipodes.state import ByRow, check_rows, sample_count
 
@@ -50,8 +50,9 @@ def match_partners(
 class DatasetNeighbours(Policy):
     """The k nearest samples of the whole dataset, found now and then in a space of features.
 
-    1. Every `every` epochs, `fit` finds each sample's k nearest others by exact blockwise search; several ranks share
-       the samples. The features may be the encoder's, or the vectors of any guide: `policy.fit(table)`.
+    1. Every `every` epochs, `fit` finds each sample's k nearest others: exactly, or above 100,000 samples by an
+       inverted file whose recall `search` states. Several ranks share the samples. The features may be the encoder's,
+       or the vectors of any guide: `policy.fit(table)`.
     2. With `mutual`, j stays a neighbour of i only if i is one of j's, which leaves fewer and better ones.
     3. In every step, candidates that are neighbours of an anchor are false negatives: dropped, or pulled with
        `treatment="attract"` (NNCLR, mean shift).
@@ -116,6 +117,7 @@ class DatasetNeighbours(Policy):
         self.register_buffer("fitted_at", torch.tensor(-1.0))
         self.needs = replace(self.needs, space=space, guide=space == "guide")
         self._asked = False
+        self.search = ""  # how the last fit searched
 
     @property
     def uses_progress(self) -> bool:
@@ -150,22 +152,21 @@ class DatasetNeighbours(Policy):
         if features is None or features.dim() != 2 or len(features) not in (n, share.stop - share.start):
             got = None if features is None else tuple(features.shape)
             raise ValueError(f"features must be ({n}, F), a row for every sample, got {got}")
-        vectors = normalise(features)
-        if len(vectors) != n:
-            whole = vectors.new_zeros(n, vectors.shape[1])
-            whole[share] = vectors
-            vectors = summed(whole)
+        vectors = normalise(features if len(features) < n else features[share])
         rows = torch.arange(n, device=vectors.device)
-        samples = rows if self.samples is None else self.samples.to(rows)
-        found = nearest_of(vectors[share], vectors, self.k, samples[share], samples).rows
+        samples = (rows if self.samples is None else self.samples.to(rows))[share]
+        search = Search(vectors, samples, shared=True)
         table = torch.zeros(n, self.k, dtype=torch.int32, device=vectors.device)
-        table[share] = found.to(table)
+        table[share] = search(vectors, self.k, samples, None if report is None else _share(report)).rows.to(table)
         summed(table)
+        self.search = search.method
         if self.mutual:
             # is a row among the neighbours of its neighbour? one column at a time: (n, k) numbers in memory
             back = [(table[column.long()] == rows[:, None]).any(1) for column in table.unbind(1)]
             table = torch.where(torch.stack(back, dim=1), table, -1)
-        known = vectors.any(1)  # the zero vector of a sample without a history is as near to all as to any
+        known = torch.zeros(n, dtype=torch.int32, device=vectors.device)
+        known[share] = vectors.any(1).int()  # the zero vector of a sample without a history is as near to all as to any
+        known = summed(known).bool()
         table = torch.where(known[:, None] & known[table.clamp(min=0).long()], table, -1)
         self.table.copy_(table)
         self.fitted_at.fill_(progress)
@@ -187,3 +188,8 @@ class DatasetNeighbours(Policy):
         partners = self.table[anchor_rows].long()  # (A, k)
         positions = torch.arange(len(anchor_rows), device=anchor_rows.device).repeat_interleave(self.k)
         return [Rule(lists=(match_partners(positions, partners.flatten(), candidate_rows),))]
+
+
+def _share(report: Callable[[float], None]) -> Callable[[int, int], None]:
+    """Return what reports (done, in all) as a share."""
+    return lambda done, total: report(done / total)
