@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 _ALONE: ContextVar[bool] = ContextVar("alone", default=False)
+_UNEQUAL: ContextVar[bool] = ContextVar("unequal", default=False)
 
 
 @contextmanager
@@ -39,32 +40,66 @@ def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
 
 
+def expect_unequal(unequal: bool) -> None:
+    """Say whether the ranks' batches differ in length from here on; a loss does so at the start of every call."""
+    _UNEQUAL.set(unequal)
+
+
+def expects_unequal() -> bool:
+    """Return True if the ranks' batches differ in length."""
+    return world_size() > 1 and _UNEQUAL.get()
+
+
 class _Gather(torch.autograd.Function):
-    """Concatenate over ranks; the gradient of a row is the sum of the gradients from all ranks."""
+    """Concatenate over ranks; the gradient of a row is the sum of the gradients from all ranks.
+
+    Ranks with fewer rows than the longest send empty slots, which are cut off again.
+    """
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        ctx.rows = tensor.shape[0]
-        parts = [torch.empty_like(tensor) for _ in range(world_size())]
-        dist.all_gather(parts, tensor.contiguous())
-        return torch.cat(parts)
+        ranks = world_size()
+        ctx.lengths = lengths = _lengths(tensor) if expects_unequal() else [len(tensor)] * ranks
+        parts = [tensor.new_empty(max(lengths), *tensor.shape[1:]) for _ in range(ranks)]
+        dist.all_gather(parts, _filled(tensor, max(lengths)))
+        return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        total = grads[0].contiguous().clone()
-        dist.all_reduce(total)
-        start = rank() * ctx.rows
-        return total[start : start + ctx.rows]
+        longest = max(ctx.lengths)
+        parts = torch.cat([_filled(part, longest) for part in grads[0].split(ctx.lengths)])
+        total = parts.new_empty(longest, *parts.shape[1:])
+        _reduce_scatter(total, parts)
+        return total[: ctx.lengths[rank()]]
+
+
+# torch 2.13 gave it another name, and warns of the old one
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+def _lengths(tensor: Tensor) -> list[int]:
+    """Return how many rows every rank has."""
+    parts = [torch.empty(1, dtype=torch.int64, device=tensor.device) for _ in range(world_size())]
+    dist.all_gather(parts, torch.tensor([len(tensor)], device=tensor.device))
+    return [int(length) for length in torch.cat(parts).tolist()]
+
+
+def _filled(tensor: Tensor, length: int) -> Tensor:
+    """Return the rows of a tensor, and zeros up to a length."""
+    if len(tensor) == length:
+        return tensor.contiguous()
+    return torch.cat((tensor, tensor.new_zeros(length - len(tensor), *tensor.shape[1:])))
 
 
 def gather(tensor: Tensor) -> Tensor:
     """Concatenate a tensor's rows over all ranks, in rank order, with exact gradients.
 
-    Backward adds up the gradients that all ranks computed for a row. A rank's loss is the mean over its own anchors and
-    data-parallel training averages gradients over ranks, so two ranks of B/2 give the gradient of one rank of B.
+    Backward adds up the gradients that all ranks computed for a row, and hands every rank those of its own rows (a
+    reduce-scatter). A rank's loss is the mean over its own anchors and data-parallel training averages gradients over
+    ranks, so two ranks of B/2 give the gradient of one rank of B.
 
     Args:
-        tensor: (b, ...), the same shape on every rank.
+        tensor: (b, ...), the same shape on every rank; b may differ after `expect_unequal(True)`.
 
     Returns:
         (world * b, ...)
@@ -72,3 +107,8 @@ def gather(tensor: Tensor) -> Tensor:
     if world_size() == 1:
         return tensor
     return cast(Tensor, _Gather.apply(tensor))  # type: ignore[no-untyped-call]
+
+
+def apart(numbers: Tensor) -> Tensor:
+    """Return small whole numbers of this rank raised so that no other rank has the same ones."""
+    return numbers + (rank() << 40)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from antipodes.distributed import gather, rank, world_size
+from antipodes.distributed import apart, gather, world_size
 from antipodes.functional.checks import Extent
 from antipodes.functional.same_sample import Excluded, SameSample
 from antipodes.functional.tensors import on_host
@@ -114,8 +114,7 @@ def make_block(batch: PairedBatch, block: Block = "query_to_document", in_batch:
     owners = None
     if with_given:
         count = len(anchors)
-        first, each = rank() * count if batch.gather and in_batch else 0, given_count // count
-        numbers = torch.arange(first, first + count, device=anchors.device)
+        numbers, each = apart(torch.arange(count, device=anchors.device)), given_count // count
         owners = numbers, joined(torch.full_like(numbers, -1), numbers.repeat_interleave(each))
     rows = batch.document_ids if batch.rows is None else batch.rows
     guide = None

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from antipodes.distributed import gather, rank, world_size
+from antipodes.distributed import gather
 from antipodes.functional.contrast import Sums
 from antipodes.losses.distillation import Distillation
 from antipodes.losses.loss import Loss, Reduction, Treatment
@@ -115,7 +115,7 @@ class GlobalContrastive(Loss):
 
     def _update(self, places: Tensor, log_g: Tensor, step: Step) -> Tensor:
         """Move u of every sample by the mean g of its views and rules; returns the new log u per anchor, (A,)."""
-        anchors, places, log_g = len(places), gather(places), gather(log_g.T).T  # one may have anchors on several ranks
+        ours, places, log_g = places, gather(places), gather(log_g.T).T  # a sample may have anchors on several ranks
         samples, inverse = places.unique(return_inverse=True)
         # a sample's mean over its anchors and rules, in log space; an anchor with nothing kept (-inf) does not count
         flat, owner = log_g.flatten(), inverse.repeat(log_g.shape[0])
@@ -131,7 +131,7 @@ class GlobalContrastive(Loss):
         updated = torch.where(old == -math.inf, new, mixed).where(count > 0, old)
         if step.learn:
             self.log_u.write_gathered(samples, updated, distinct=True)
-        return updated[inverse].view(world_size(), anchors)[rank()]
+        return updated[torch.searchsorted(samples, ours)]
 
     def _gamma(self, progress: float) -> float:
         if self.gamma_until == 0:

@@ -13,7 +13,7 @@ from antipodes.losses.base import LossModule
 from antipodes.losses.distances import closest, scale_by_largest, squared_distances
 from antipodes.losses.inputs import Ids, check_embeddings, whole_numbers
 from antipodes.losses.observation import MinedPairs
-from antipodes.losses.shares import check_shares
+from antipodes.losses.shares import check_shares, mean_over_anchors
 from antipodes.pairs import normalise
 
 Scale = Literal["largest", "length"]
@@ -103,9 +103,9 @@ class HardPairs(LossModule):
                 "online and target must be (B, D) and ids (B,), "
                 f"got {tuple(online.shape)}, {tuple(target.shape)} and {tuple(ids.shape)}"
             )
-        check_shares(online, target, ids)
+        check_shares(online, target, ids, learning=self.learning)
         online, target = self.scale(online), self.scale(target)
-        positive = (online - target).square().sum(1).mean()
+        positive = mean_over_anchors((online - target).square().sum(1))
         if not bool(positive.detach().isfinite()):
             raise NotFinite("online or target hold NaN or infinite numbers: check the encoder's output before the loss")
         all_ids = gather(ids)
@@ -114,7 +114,7 @@ class HardPairs(LossModule):
         hard = self._mine(distances.detach(), others)
         sums = torch.where(hard, distances, 0.0).sum(1)
         present = hard.any(1)
-        negative = -torch.where(present, (self.epsilon + sums).log(), 0.0).mean()
+        negative = -mean_over_anchors(torch.where(present, (self.epsilon + sums).log(), 0.0))
         places = ids if rows is None else whole_numbers(rows, online, "rows")
         self._observe(lambda: MinedPairs(places, gather(places), hard))
         self._report(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from antipodes.arguments import LARGEST, check_vectors, describe, is_dense
-from antipodes.distributed import gather, rank, world_size
+from antipodes.distributed import apart, gather, world_size
 from antipodes.functional.dense import Views
 from antipodes.functional.normalise import Measured, link, measure
 from antipodes.functional.tensors import NotFinite, on_host, read
@@ -142,12 +142,14 @@ def check_call(
             key_rows = places if key_rows is None else key_rows
             candidate_guide = vectors[1] if candidate_guide is None and vectors is not None else candidate_guide
         check_candidates(z1, candidates, key_ids, places, key_rows, vectors, candidate_guide, gathered)
-        joined = check_shares(z1, z1 if z2 is None else z2, numbers, candidates, key_ids, gathered)
+        joined = check_shares(
+            z1, z1 if z2 is None else z2, numbers, candidates, key_ids, gathered, learning=loss.learning
+        )
         if views is not None:
             first, second = views.linked().chunk(2)
             views = None
     else:
-        check_shares(z1, z1 if z2 is None else z2, numbers)
+        check_shares(z1, z1 if z2 is None else z2, numbers, learning=loss.learning)
     if views is None and z2 is None:
         first = in_place(z1, measured, unit)
     elif not unit:
@@ -266,7 +268,7 @@ def whole_numbers(given: Ids, like: Tensor, name: str = "ids") -> Tensor:
 
 def own_numbers(count: int, like: Tensor) -> Tensor:
     """Ids for samples that have none: different ones for every sample of the global batch."""
-    return torch.arange(rank() * count, (rank() + 1) * count, device=like.device)
+    return apart(torch.arange(count, device=like.device))
 
 
 def check_embeddings(**given: Any) -> None:

@@ -23,6 +23,7 @@ from antipodes.losses.dot import shrink
 from antipodes.losses.inputs import Given, Ids, check_call, own_numbers, queue_pairs, share_of_training
 from antipodes.losses.mined import count_skipped
 from antipodes.losses.observation import FlaggedPairs
+from antipodes.losses.shares import mean_over_anchors
 from antipodes.losses.soft_targets import Refine
 from antipodes.losses.step import Part, Step, statistics
 from antipodes.losses.temperature import Temperature, check_temperature
@@ -375,7 +376,7 @@ class Loss(LossModule, ABC):
         if step.learn and self.total_steps is not None:
             self.steps += 1
         if weights is None and self.reduction == "mean":
-            return losses.mean()
+            return mean_over_anchors(losses)
         return self._reduce(losses if losses.ndim == 1 else losses.mean(0), weights)
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from antipodes.arguments import check_vectors, describe, is_dense
 from antipodes.candidates.cross import OWN_IDS, PairedBatch
-from antipodes.distributed import rank
+from antipodes.distributed import apart
 from antipodes.functional.normalise import measure
 from antipodes.functional.tensors import on_host
 from antipodes.losses.inputs import (
@@ -70,7 +70,8 @@ def check_pairs(
     check_weights("log_q", log_q, count)
     vectors, given_guide = _read_guide(guide, count, given)
     if gather:
-        check_shares(queries, documents, document_ids, given=0 if given is None else len(given))
+        given_count = 0 if given is None else len(given)
+        check_shares(queries, documents, document_ids, given=given_count, learning=loss.learning)
 
     unit = loss.similarity == "cosine"
     embeddings, padded = [queries, documents], False
@@ -172,7 +173,7 @@ def _read_given_ids(ids: Any, given: Tensor | None, pairs_without: bool) -> Tens
 
 def _own_ids(given: Tensor) -> Tensor:
     """Numbers that nothing else has, (B K,)."""
-    return OWN_IDS - rank() * len(given) - torch.arange(len(given), device=given.device)
+    return OWN_IDS - apart(torch.arange(len(given), device=given.device))
 
 
 def _read_guide(guide: Any, count: int, given: Tensor | None) -> tuple[tuple[Tensor, Tensor] | None, Tensor | None]:

@@ -1,11 +1,11 @@
-"""What several ranks hand to one loss: as many samples each, and ids that differ between the samples of all ranks."""
+"""What several ranks hand to one loss: ids that differ between the samples of all ranks, all in training."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from antipodes.distributed import gather, world_size
+from antipodes.distributed import expect_unequal, expects_unequal, gather, world_size
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _WHERE = "ids must be dataset indices, which differ from rank to rank, not positions in the batch"
@@ -19,8 +19,11 @@ def check_shares(
     candidate_ids: Tensor | None = None,
     gathered: bool | None = None,
     given: int = -1,
+    learning: bool = True,
 ) -> bool:
     """Refuse what the ranks give if it does not fit together; one small collective, and none on a single rank.
+
+    Ranks may have batches of different lengths, such as the last of an epoch.
 
     Args:
         first: (b, D) embeddings of this rank's samples.
@@ -29,31 +32,33 @@ def check_shares(
         candidates: (c, D) from elsewhere, if there are any.
         candidate_ids: (c,) theirs.
         gathered: Whether every rank gives the same candidates; None finds out.
-        given: How many given negatives this rank has, of which every rank must have as many.
+        given: How many given negatives this rank has.
+        learning: Whether this rank trains: in `training` mode, with gradients.
 
     Returns:
         Whether every rank gives the same candidates, so that there is nothing to join.
 
     Raises:
-        ValueError: if ranks differ in the number of samples or candidates, if candidates of the same ids differ, or if
-            every rank counts its samples from 0.
+        ValueError: if some ranks train and others do not, if some have candidates and others none, if candidates of
+            the same ids differ, or if every rank counts its samples from 0.
     """
     if world_size() == 1:
         return True
     given = given if candidates is None else len(candidates)
-    lengths = torch.tensor([len(first), given], device=first.device)
+    lengths = torch.tensor([learning, len(first), given], device=first.device)
     counted = (ids == torch.arange(len(ids), device=ids.device)).all() & (len(ids) > 1)
     ours = [counted.long(), _fingerprint(first) + 3 * _fingerprint(second)]
     if candidates is not None and candidate_ids is not None:
         ours += [_fingerprint(candidate_ids), _fingerprint(candidates)]
     ours += [torch.zeros_like(ours[0])] * (4 - len(ours))
     ranks = gather(torch.cat((lengths, torch.stack(ours)))[None]).tolist()
-    samples, numbers, from_zero, views, key_ids, keys = (set(column) for column in zip(*ranks, strict=True))
-    if len(samples) > 1:
-        counts = " and ".join(str(rank[0]) for rank in ranks)
+    train, samples, numbers, from_zero, views, key_ids, keys = (set(column) for column in zip(*ranks, strict=True))
+    if len(train) > 1:
         raise ValueError(
-            f"the ranks give {counts} samples: every rank must give as many, leave the last batch out (drop_last=True)"
+            f"rank {[rank[0] for rank in ranks].index(0)} calls the loss in eval() or without gradients while others "
+            "train, and tables are written by all ranks: call train() or eval() on every rank"
         )
+    expect_unequal(len(samples) > 1 or len(numbers) > 1)
     if from_zero == {1} and len(views) > 1:
         raise ValueError(f"every rank gives the ids 0..{len(ids) - 1} for other samples: {_WHERE}")
     if gathered is None:
@@ -63,10 +68,18 @@ def check_shares(
                 f"the ranks give candidates of the same ids that are not the same: {_WHERE}; "
                 "gathered=False joins other views of the same samples"
             )
-    if (not gathered or candidates is None) and len(numbers) > 1:
-        counts = " and ".join(str(max(rank[1], 0)) for rank in ranks)
-        raise ValueError(f"the ranks give {counts} candidates: every rank must give as many, or all the same ones")
+    if min(numbers) <= 0 < max(numbers):
+        counts = " and ".join(str(max(rank[2], 0)) for rank in ranks)
+        raise ValueError(f"the ranks give {counts} candidates: every rank must give some, or none of them")
     return gathered
+
+
+def mean_over_anchors(losses: Tensor) -> Tensor:
+    """Return the mean of this rank's losses (A,), or (R, A), so that the mean over ranks is that over all anchors."""
+    if not expects_unequal():
+        return losses.mean()
+    anchors = gather(losses.new_tensor([losses.shape[-1]])).sum()
+    return losses.mean() * (losses.shape[-1] * world_size() / anchors)
 
 
 def _fingerprint(numbers: Tensor) -> Tensor:
