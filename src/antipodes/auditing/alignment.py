@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, grid_sample, max_pool2d
+from torch.nn.functional import grid_sample
 
-from antipodes.auditing.keypoints import SIDE, Keypoints, blurred, detail, mirrored
+from antipodes.auditing.keypoints import SIDE, Keypoints, around, blurred, detail, mirrored, windows
 
 MATCHES = 8
 """Keypoints that one map must explain. Of 18,000 pairs of other photos, seven had more."""
@@ -115,19 +115,20 @@ def overlap(affine: Tensor, grey: Sequence[Tensor], sizes: Sequence[Tensor]) -> 
     hidden = _grown((torch.minimum(spread, other_spread) < _FLAT) & (torch.maximum(spread, other_spread) > _TEXTURE))
     counted = (inside & ~hidden).float()
 
-    weight = avg_pool2d(counted, 16, 8).clamp(min=0.1)
+    weight = windows(counted).clamp(min=0.1)
     x, y = detail(frame) * counted, mapped * counted
-    mean_x, mean_y = avg_pool2d(x, 16, 8) / weight, avg_pool2d(y, 16, 8) / weight
-    product = avg_pool2d(x * y, 16, 8) / weight - mean_x * mean_y
-    spread_x = (avg_pool2d(x * x, 16, 8) / weight - mean_x.square()).clamp(min=0)
-    spread_y = (avg_pool2d(y * y, 16, 8) / weight - mean_y.square()).clamp(min=0)
+    sums = torch.stack((x, y, x * y, x * x, y * y))
+    mean_x, mean_y, product, square_x, square_y = (windows(sums) / weight).unbind()
+    product = product - mean_x * mean_y
+    spread_x = (square_x - mean_x.square()).clamp(min=0)
+    spread_y = (square_y - mean_y.square()).clamp(min=0)
     correlation = (product / (spread_x * spread_y).clamp(min=1e-3).sqrt()).flatten(1)
     detailed = ((weight > 0.5) & (torch.minimum(spread_x, spread_y) > _TEXTURE**2)).flatten(1)
-    windows = detailed.sum(1)
-    share = ((correlation > _SAME) & detailed).sum(1) / windows.clamp(min=1)
-    mean = (correlation.clamp(min=0) * detailed).sum(1) / windows.clamp(min=1)
+    count = detailed.sum(1)
+    share = ((correlation > _SAME) & detailed).sum(1) / count.clamp(min=1)
+    mean = (correlation.clamp(min=0) * detailed).sum(1) / count.clamp(min=1)
     covered = (inside & hidden).flatten(1).sum(1) <= HIDDEN * inside.flatten(1).sum(1)
-    enough = (windows >= _WINDOWS) & covered
+    enough = (count >= _WINDOWS) & covered
     return share * enough, mean * enough
 
 
@@ -225,14 +226,13 @@ def _softened(pictures: Tensor, scale: Tensor) -> Tensor:
 
 def _spread(pictures: Tensor) -> Tensor:
     """The deviation of the grey around every pixel of pictures (p, 1, S, S)."""
-    mean = avg_pool2d(pictures, 7, 1, 3, count_include_pad=False)
-    square = avg_pool2d(pictures.square(), 7, 1, 3, count_include_pad=False)
-    return (square - mean.square()).clamp(min=0).sqrt()
+    pictures = pictures - pictures.mean((2, 3), keepdim=True)  # so that squares stay small
+    return (around(pictures.square(), 7) - around(pictures, 7).square()).clamp(min=0).sqrt()
 
 
 def _grown(mask: Tensor) -> Tensor:
     """A mask (p, 1, S, S) and what is so close to it that its edge is part of the detail there."""
-    return max_pool2d(mask.float(), 15, 1, 7) > 0
+    return around(mask.float(), 15) > 1e-6
 
 
 def _within(points: Tensor, size: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import ClassVar
 
 import numpy as np
@@ -28,10 +29,14 @@ from antipodes.auditing.scanning import Scan, scan_photos
 from antipodes.auditing.vectors import Encode, ImageVectors
 from antipodes.neighbour_search import nearest_others
 from antipodes.progress import Progress, progress_bar
+from antipodes.seeding import generator
 from antipodes.threads import one_thread
 
 PROPOSED = 3
-"""How many photos with the most similar keypoints are proposed as copies of each."""
+"""How many photos with the most similar keypoints are proposed as copies of each, at most."""
+
+CHANCE = 0.2
+"""How many other photos a photo would be as similar to by chance, if similarities of keypoints were normal, at most."""
 
 VERIFIED = 256  # pairs that a thread compares at a time
 
@@ -66,7 +71,7 @@ class AuditedPhotos(AuditedData):
         index = signatures(self.scan.keypoints)
         found = nearest_others(index, min(PROPOSED, len(self) - 1), progress)
         first = torch.arange(len(self))[:, None].expand_as(found.rows)
-        close = (found.rows >= 0) & (found.similarities > 0)
+        close = (found.rows >= 0) & (found.similarities > _chance(index))
         return torch.stack((first[close], found.rows[close]), 1)
 
     def agree(self, first: NDArray[np.int64], second: NDArray[np.int64], progress: Progress) -> NDArray[np.bool_]:
@@ -105,6 +110,14 @@ class AuditedPhotos(AuditedData):
     def thumbnails(self, rows: NDArray[np.int64]) -> Tensor | None:
         """Small square pictures of photos."""
         return self.photos.pixels(rows)
+
+
+def _chance(index: Tensor) -> float:
+    """The similarity that `CHANCE` of the other photos would exceed by chance, by the similarities of random pairs."""
+    order = torch.randperm(len(index), generator=generator("chance", 0))
+    strangers = (index[order] * index[order.roll(1)]).sum(1)
+    deviation = 1.4826 * float(strangers.abs().median())  # that of a normal distribution, robust against copies
+    return min(deviation * NormalDist().inv_cdf(1 - CHANCE / len(index)), 0.4)  # of few photos, copies have over 0.6
 
 
 def audited_photos(photos: Photos, encoder: tuple[str, Encode], workers: int, shown: bool) -> AuditedPhotos:

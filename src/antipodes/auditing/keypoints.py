@@ -12,6 +12,7 @@ In plain terms, following Lowe's SIFT (2004) and VLAD by Jégou and others (2010
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, conv2d, grid_sample, interpolate, max_pool2d, normalize, one_hot, pad
+from torch.nn.functional import grid_sample, interpolate, normalize, pad
 
 from antipodes.clustering import spherical_kmeans
 from antipodes.seeding import generator
@@ -32,7 +33,7 @@ PER_LEVEL = (56, 36, 24, 16, 10)
 
 COUNT, LENGTH = sum(PER_LEVEL), 128
 WORDS, DIMENSIONS = 64, 512
-BATCH = 16
+BATCH = 8
 """Photos whose keypoints are found at a time, so that intermediate results stay in the cache of a core."""
 
 _STEP = math.sqrt(2)
@@ -40,7 +41,7 @@ _PATCH, _CELLS, _BINS = 16, 4, 8
 _EDGE = 6  # pixels at the edge of a photo without keypoints
 _WEAK = 1.0  # a corner's response below which it is noise
 _CODE = 510  # the entries of descriptors are at most 0.5, and are kept as bytes
-_FITTED = 2048  # photos by which words and components are fitted
+_FITTED = 1024  # photos by which words and components are fitted
 _DESCRIPTORS = 20_000  # descriptors that are clustered to words
 
 
@@ -91,7 +92,7 @@ def find_keypoints(grey: Tensor, sizes: Tensor) -> Keypoints:
         0
     """
     parts = [
-        _find(grey[start : start + BATCH, None].float(), sizes[start : start + BATCH].float())
+        _find(grey[start : start + BATCH].float(), sizes[start : start + BATCH].float())
         for start in range(0, len(grey), BATCH)
     ]
     return Keypoints(*(torch.cat(each) for each in zip(*parts, strict=True)))
@@ -117,11 +118,11 @@ def signatures(keypoints: Keypoints, seed: int = 0) -> Tensor:
         return torch.zeros(n, 1)
     known = _sums(keypoints, sample, words)
     centre = known.mean(0)
-    dimensions = min(DIMENSIONS, len(sample))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # torch.svd_lowrank takes no generator
-        _, size, directions = torch.svd_lowrank(known - centre, dimensions, niter=1)
-    directions = directions / (size / size[0].clamp(min=1e-12)).clamp(min=1e-6).sqrt()
+    known -= centre
+    size, directions = torch.linalg.eigh(known @ known.T)  # of the squared singular values, the smallest first
+    most = min(DIMENSIONS, max(1, len(sample) // 2))
+    kept = (size > 1e-5 * size[-1]).nonzero().flatten()[-most:]
+    directions = known.T @ (directions[:, kept] / size[kept] ** 0.75)  # unit directions, divided by size ** 0.25
     rows = torch.arange(n)
     return torch.cat([normalize((_sums(keypoints, some, words) - centre) @ directions) for some in rows.split(_FITTED)])
 
@@ -145,53 +146,66 @@ def _sums(keypoints: Keypoints, rows: Tensor, words: Tensor) -> Tensor:
     parts = []
     for some in rows.split(64):
         descriptors = keypoints.of(some).descriptors
+        exists = descriptors.any(-1, keepdim=True)
         both = []
-        for each in (descriptors, mirrored(descriptors)):
-            nearest = one_hot((each @ words.T).argmax(-1), len(words)).float() * each.any(-1, keepdim=True)
-            difference = nearest.transpose(1, 2) @ each - nearest.sum(1)[..., None] * words
+        for mirror in (False, True):
+            # the descriptors of the mirror image have the entries in another order, which is left to the words
+            similarity = descriptors @ (mirrored(words) if mirror else words).T
+            nearest = ((similarity == similarity.amax(-1, keepdim=True)) & exists).float()
+            total = nearest.transpose(1, 2) @ descriptors
+            difference = (mirrored(total) if mirror else total) - nearest.sum(1)[..., None] * words
             both.append(normalize(normalize(difference, dim=2).flatten(1)))
         parts.append(normalize(both[0] + both[1]))
     return torch.cat(parts)
 
 
 def _find(grey: Tensor, sizes: Tensor) -> Keypoints:
-    """The keypoints of canvases (b, 1, S, S) float."""
+    """The keypoints of canvases (b, S, S) float."""
     found = []
     for level, most in enumerate(PER_LEVEL):
         side = round(SIDE / _STEP**level)
-        scaled = grey if level == 0 else interpolate(grey, (side, side), mode="bilinear", antialias=True)
-        found.append(_find_at(blurred(scaled, 1.2), sizes * side / SIDE, most))
+        found.append(_find_at(_both_ways(grey, _reduction(side)), sizes * side / SIDE, most))
     places, scales, angles, patches, strong = (torch.cat(each, 1) for each in zip(*found, strict=True))
     descriptors = _describe(patches) * strong[..., None]
     return Keypoints(places.half(), scales.half(), angles.half(), (descriptors * _CODE).round().clamp(max=255).byte())
 
 
 def _find_at(picture: Tensor, sizes: Tensor, most: int) -> tuple[Tensor, ...]:
-    """Corners of pictures (b, 1, s, s) of one level: places, scales, angles, turned patches, and which are strong."""
+    """Corners of pictures (b, s, s) of one level: places, scales, angles, turned patches, and which are strong."""
     side = picture.shape[-1]
-    padded = pad(picture, (1, 1, 1, 1), mode="replicate")
+    padded = pad(picture[:, None], (1, 1, 1, 1), mode="replicate")
     slope_x = (padded[:, :, 1:-1, 2:] - padded[:, :, 1:-1, :-2]) / 2
     slope_y = (padded[:, :, 2:, 1:-1] - padded[:, :, :-2, 1:-1]) / 2
     xx, yy, xy = blurred(torch.cat((slope_x**2, slope_y**2, slope_x * slope_y), 1), 1.6).unbind(1)
     corner = (xx * yy - xy * xy) / (xx + yy + 1e-3)
     places = torch.arange(side, dtype=torch.float32)
     inside = (places >= _EDGE) & (places < sizes[..., None] - _EDGE)  # (b, 2, s)
-    highest = max_pool2d(corner, 5, 1, 2) == corner
+    highest = _maximum(_maximum(corner).transpose(1, 2)).transpose(1, 2) == corner
     strength, at = (corner * (inside[:, 0, :, None] & inside[:, 1, None, :] & highest)).flatten(1).topk(most, 1)
     row, column = at // side, at % side
     response = corner.flatten(1)
     x = column + _between(response, at, 1)
     y = row + _between(response, at, side)
-    moments = conv2d(picture, _MOMENTS, padding=_EDGE).flatten(2).gather(2, at[:, None].expand(-1, 2, -1))
-    angle = torch.atan2(moments[:, 1], moments[:, 0])
+    steps, moment = _MOMENTS
+    disc = (at[:, :, None] + steps @ torch.tensor([1, side])).clamp(0, side * side - 1)
+    moments = picture.flatten(1).gather(1, disc.flatten(1)).view(disc.shape) @ moment
+    angle = torch.atan2(moments[..., 1], moments[..., 0])
     cosine, sine = angle.cos()[..., None], angle.sin()[..., None]
     across, down = _OFFSETS
     turned = (across * cosine - down * sine + x[..., None], across * sine + down * cosine + y[..., None])
-    seen = torch.stack(turned, -1)
-    patches = grid_sample(picture, (seen + 0.5) * 2 / side - 1, padding_mode="border", align_corners=False)[:, 0]
+    seen = (torch.stack(turned, -1) + 0.5) * 2 / side - 1
+    patches = grid_sample(picture[:, None], seen, padding_mode="border", align_corners=False)[:, 0]
     factor = SIDE / side
     centres = (torch.stack((x, y), -1) + 0.5) * factor - 0.5
     return centres, torch.full_like(x, factor), angle, patches, strength > _WEAK
+
+
+def _maximum(values: Tensor) -> Tensor:
+    """The largest of five neighbours along the last dimension."""
+    values = pad(values, (2, 2), value=-math.inf)
+    pairs = torch.maximum(values[..., :-1], values[..., 1:])
+    fours = torch.maximum(pairs[..., :-2], pairs[..., 2:])
+    return torch.maximum(fours[..., :-1], values[..., 4:])
 
 
 def _between(response: Tensor, at: Tensor, step: int) -> Tensor:
@@ -211,44 +225,90 @@ def _describe(patches: Tensor) -> Tensor:
     direction = (torch.atan2(down, across) * (_BINS / (2 * math.pi))).flatten(-2)
     lower = direction.floor()
     share = direction - lower
-    first = lower.long() % _BINS
+    first = lower.long() & (_BINS - 1)
     counts = torch.zeros(*weight.shape[:2], _BINS, _PATCH**2)
     counts.scatter_(2, first[:, :, None], ((1 - share) * weight)[:, :, None])
-    counts.scatter_(2, ((first + 1) % _BINS)[:, :, None], (share * weight)[:, :, None])
+    counts.scatter_(2, ((first + 1) & (_BINS - 1))[:, :, None], (share * weight)[:, :, None])
     histograms = normalize((counts @ _POOL).flatten(2), dim=2)
     return normalize(normalize(histograms.clamp(max=0.2), dim=2).sqrt(), dim=2)
 
 
 def blurred(picture: Tensor, width: float) -> Tensor:
-    """Pictures (b, c, s, s) after a Gaussian blur of a standard deviation of `width` pixels."""
+    """Pictures (..., s, s) after a Gaussian blur of a standard deviation of `width` pixels."""
+    return _both_ways(picture, _blur(picture.shape[-1], width))
+
+
+def _both_ways(picture: Tensor, matrix: Tensor) -> Tensor:
+    """Apply a matrix (s, t) to the rows and to the columns of pictures (..., s, s); two products beat a convolution."""
+    across = (picture @ matrix).transpose(-1, -2).contiguous()
+    return (across @ matrix).transpose(-1, -2).contiguous()
+
+
+@cache
+def _blur(side: int, width: float) -> Tensor:
+    """A Gaussian blur as a matrix (s, s); at the edge the last pixel is repeated."""
     reach = max(1, int(3 * width + 0.5))
-    weights = torch.exp(-torch.arange(-reach, reach + 1).square() / (2 * width**2))
-    weights = (weights / weights.sum()).expand(picture.shape[1], 1, 1, -1)
-    wide = conv2d(pad(picture, (reach, reach, 0, 0), mode="replicate"), weights, groups=picture.shape[1])
-    tall = pad(wide, (0, 0, reach, reach), mode="replicate")
-    return conv2d(tall, weights.transpose(2, 3), groups=picture.shape[1])
+    steps = torch.arange(-reach, reach + 1)
+    weights = torch.exp(-steps.square() / (2 * width**2))
+    sources = (torch.arange(side)[:, None] + steps).clamp(0, side - 1)
+    matrix = torch.zeros(side, side).scatter_add_(1, sources, (weights / weights.sum()).expand(side, -1))
+    return matrix.T.contiguous()
 
 
-def detail(picture: Tensor, width: int = 13) -> Tensor:
-    """Pictures (b, c, s, s) without the mean of every pixel's surroundings."""
-    return picture - avg_pool2d(picture, width, 1, width // 2, count_include_pad=False)
+@cache
+def _reduction(side: int) -> Tensor:
+    """A canvas' rows scaled to `side` pixels and blurred, as a matrix (S, s)."""
+    rows = torch.eye(SIDE)[None, None]
+    scaled = interpolate(rows, (SIDE, side), mode="bilinear", antialias=True)[0, 0] if side < SIDE else rows[0, 0]
+    return scaled @ _blur(side, 1.2)
 
 
-def _tables() -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Offsets of a patch's pixels, their weights, their shares of cells, kernels of moments, the mirrored order."""
+def around(picture: Tensor, width: int) -> Tensor:
+    """The mean of every pixel's surroundings, `width` pixels wide, in pictures (..., s, s)."""
+    return _both_ways(picture, _means(picture.shape[-1], width))
+
+
+def windows(picture: Tensor) -> Tensor:
+    """The means (..., w, w) of overlapping windows of 16 x 16 pixels, 8 apart, of pictures (..., s, s)."""
+    return _both_ways(picture, _windows(picture.shape[-1]))
+
+
+def detail(picture: Tensor) -> Tensor:
+    """Pictures (..., s, s) without the mean of every pixel's surroundings."""
+    return picture - around(picture, 13)
+
+
+@cache
+def _means(side: int, width: int) -> Tensor:
+    """The means of `width` neighbours, of fewer at the edge, as a matrix (s, s)."""
+    places = torch.arange(side)
+    near = ((places[:, None] - places).abs() <= width // 2).float()
+    return near / near.sum(0)
+
+
+@cache
+def _windows(side: int) -> Tensor:
+    """The means of 16 numbers, 8 apart, as a matrix (s, w)."""
+    places = torch.arange(side)[:, None]
+    starts = torch.arange(0, side - 15, 8)
+    return ((places >= starts) & (places < starts + 16)).float() / 16
+
+
+def _tables() -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor], Tensor]:
+    """Offsets of a patch's pixels, their weights, their shares of cells, a disc and its moments, the mirrored order."""
     steps = torch.arange(_PATCH) - (_PATCH - 1) / 2
     down, across = (each.flatten() for each in torch.meshgrid(steps, steps, indexing="ij"))
     window = torch.exp(-(across.square() + down.square()) / (2 * 6.0**2)).view(_PATCH, _PATCH)
     centres = (torch.arange(_CELLS) - (_CELLS - 1) / 2) * (_PATCH / _CELLS)
     share = (1 - (steps[:, None] - centres).abs() / (_PATCH / _CELLS)).clamp(min=0)
     pool = torch.einsum("ya,xb->yxab", share, share).reshape(_PATCH**2, _CELLS**2)
-    reach = torch.arange(-_EDGE, _EDGE + 1, dtype=torch.float32)
-    disc = (reach[:, None].square() + reach.square()) <= _EDGE**2 + 0.5
-    moments = torch.stack((reach.expand_as(disc) * disc, reach[:, None].expand_as(disc) * disc))[:, None]
+    reach = torch.arange(-_EDGE, _EDGE + 1)
+    disc = torch.cartesian_prod(reach, reach)
+    disc = disc[disc.square().sum(1) <= _EDGE**2 + 0.5]
     order = torch.arange(LENGTH).view(_BINS, _CELLS, _CELLS)
     # in a frame along the corner's angle, mirroring turns the cells upside down and edges the other way
     mirror = order[(-torch.arange(_BINS)) % _BINS].flip(1).flatten()
-    return torch.stack((across, down)), window, pool, moments, mirror
+    return torch.stack((across, down)), window, pool, (disc, disc.float()), mirror
 
 
 _OFFSETS, _WINDOW, _POOL, _MOMENTS, _MIRROR = _tables()

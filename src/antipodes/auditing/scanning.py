@@ -26,7 +26,7 @@ from torch import Tensor
 
 from antipodes.auditing.keypoints import COUNT, LENGTH, PER_LEVEL, SIDE, Keypoints, canvas, find_keypoints
 from antipodes.auditing.photos import Photos
-from antipodes.auditing.quality import Quality, measure
+from antipodes.auditing.quality import Quality, measure, reduced
 from antipodes.data.download import cache_root
 from antipodes.data.image_opening import readers
 from antipodes.files import TEMPORARY, claimed, locked, private_folder, replacing
@@ -42,7 +42,7 @@ WORTH_KEEPING = 256
 CACHE_BYTES = 10_000_000_000
 """Bytes of scanned parts that are kept; those used longest ago make room."""
 
-_VERSION = f"1 {SIDE} {PER_LEVEL} {COUNT} {LENGTH}"
+_VERSION = f"2 {SIDE} {PER_LEVEL} {COUNT} {LENGTH}"
 _SUFFIX = ".part"
 _DIGEST = 32
 _ABANDONED = 86_400  # seconds after which a temporary file belongs to a process that was killed
@@ -152,8 +152,9 @@ def cache_name(digests: Sequence[str]) -> str:
 def _scan(photos: Photos, rows: range, encode: EncodeImages | None, side: int | None) -> Arrays:
     """Decode some photos and compute all about them."""
     images = [photos.small(row, side) for row in rows]
-    greys, sizes = zip(*(canvas(image) for image, _ in images), strict=True)
-    numbers = np.stack([measure(image, *size) for image, size in images])
+    small = [(reduced(image, SIDE), size) for image, size in images]
+    greys, sizes = zip(*(canvas(image) for image, _ in small), strict=True)
+    numbers = np.stack([measure(image, *size) for image, size in small])
     with torch.inference_mode():
         grey = torch.from_numpy(np.stack(greys))
         keypoints = find_keypoints(grey, torch.tensor(sizes))

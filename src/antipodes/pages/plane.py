@@ -1,7 +1,8 @@
-"""A map of vectors: two dimensions by t-SNE after PCA, or by PCA where scikit-learn is missing."""
+"""A map of vectors: two dimensions by t-SNE (van der Maaten and Hinton 2008) after PCA, or by PCA for few."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -24,20 +25,13 @@ def choose(count: int, most: int, seed: int = 0) -> NDArray[np.int64]:
 
 def flatten(vectors: NDArray[np.float32], seed: int = 0) -> tuple[NDArray[np.float64], str]:
     """Points (n, 2) in [0, 1] of vectors (n, F), and by which method."""
-    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    centred = (unit - unit.mean(0)).astype(np.float64)
-    _, _, directions = np.linalg.svd(centred, full_matrices=False)
-    points, how = centred @ directions[:2].T, "PCA"
+    unit = torch.nn.functional.normalize(torch.from_numpy(vectors).double(), dim=1)
+    centred = unit - unit.mean(0)
+    size, directions = torch.linalg.eigh(centred @ centred.T)  # the components of the samples, the smallest first
+    reduced = (directions * size.clamp(min=0).sqrt()).flip(1)[:, : min(50, vectors.shape[1])]
+    points, how = reduced[:, :2].numpy(), "PCA"
     if len(vectors) >= 20:
-        try:
-            from sklearn.manifold import TSNE
-
-            reduced = (centred @ directions[:50].T).astype(np.float32)
-            perplexity = min(30.0, (len(reduced) - 1) / 3)
-            points = TSNE(perplexity=perplexity, random_state=seed, init="pca").fit_transform(reduced)
-            how = "t-SNE after PCA"
-        except ImportError:
-            pass
+        points, how = tsne(reduced.float()).double().numpy(), "t-SNE after PCA"
     if points.shape[1] < 2:  # vectors of one number
         points = np.concatenate([points, np.zeros_like(points)], axis=1)
     low, high = points.min(0), points.max(0)
@@ -45,8 +39,50 @@ def flatten(vectors: NDArray[np.float32], seed: int = 0) -> tuple[NDArray[np.flo
     return scaled, how
 
 
+def tsne(vectors: Tensor, perplexity: float = 30.0, steps: int = 300) -> Tensor:
+    """Points (n, 2) whose neighbours are those of the vectors (n, F): exact t-SNE from the first two components.
+
+    1. Every sample has a Gaussian whose width makes its neighbours about as many as the perplexity; P are their shares.
+    2. Points move by gradient descent with momentum on KL(P || Q), where Q are the shares of a Student distribution; at
+       first P is exaggerated, so that groups find each other.
+    """
+    n = len(vectors)
+    shares = _neighbour_shares(vectors, min(perplexity, (n - 1) / 3))
+    shares = (shares + shares.T) / (2 * n)
+    points = vectors[:, :2] / vectors[:, 0].std().clamp(min=1e-12) * 1e-4
+    speed, gain, early = torch.zeros_like(points), torch.ones_like(points), steps // 3
+    rate = max(n / 48, 50.0)
+    for step in range(steps):
+        exaggeration, momentum = (12.0, 0.5) if step < early else (1.0, 0.8)
+        square = points.square().sum(1)
+        student = torch.addmm(square[:, None] + square + 1, points, points.T, alpha=-2).clamp_(min=1).reciprocal_()
+        student.fill_diagonal_(0)
+        force = torch.sub(exaggeration * shares, student, alpha=float(1 / student.sum())).mul_(student)
+        slope = 4 * (force.sum(1, keepdim=True) * points - force @ points)
+        gain = torch.where(slope.sign() == speed.sign(), 0.8 * gain, gain + 0.2).clamp_(min=0.01)
+        speed = momentum * speed - rate * gain * slope
+        points = points + speed
+        points = points - points.mean(0)
+    return points
+
+
+def _neighbour_shares(vectors: Tensor, perplexity: float) -> Tensor:
+    """For every sample the shares (n, n) of the others under the Gaussian whose entropy is log(perplexity)."""
+    square = torch.cdist(vectors, vectors).square().fill_diagonal_(torch.inf)
+    square = square / square.masked_fill(square.isinf(), 0).mean().clamp(min=1e-30)
+    low, high = torch.full((len(vectors), 1), -20.0), torch.full((len(vectors), 1), 20.0)  # of log(1 / 2 sigma^2)
+    for _ in range(30):
+        middle = (low + high) / 2
+        logits = -square * middle.exp()
+        shares = logits.softmax(1)
+        entropy = -(shares * logits.log_softmax(1).masked_fill(logits.isinf(), 0)).sum(1, keepdim=True)
+        wide = entropy > math.log(perplexity)
+        low, high = torch.where(wide, middle, low), torch.where(wide, high, middle)
+    return shares
+
+
 def have_spread(features: Tensor) -> bool:
-    """Return True if features (n, F) differ by more than rounding; t-SNE of equal features ends the process.
+    """Return True if features (n, F) differ by more than rounding; equal features have no map.
 
     Example:
         >>> have_spread(torch.ones(30, 8)), have_spread(torch.eye(8))
