@@ -1,8 +1,11 @@
-"""What users copy runs: every snippet of docs/own-loop.md, and every file of examples/."""
+"""What users copy runs: every snippet of docs/own-loop.md, every file and the notebook of examples/."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
+import json
 import math
 import re
 import runpy
@@ -67,6 +70,17 @@ def test_an_example_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     if path.stem == "lightning_module":
         pytest.importorskip("lightning", reason="lightning is not installed: pip install lightning")
     assert math.isfinite(runpy.run_path(str(path))["main"]())
+
+
+def test_the_notebook_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((ROOT / "examples" / "audit.ipynb").read_text())
+    names: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec("".join(cell["source"]), names)
+            assert printed.getvalue() == "".join(line for output in cell["outputs"] for line in output["text"])
 
 
 def test_no_example_hides_a_module_of_python() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -332,7 +333,7 @@ def test_a_bound_is_calibrated_by_decided_pairs() -> None:
         vectors[2 * number, 2 * number] = 1
         vectors[2 * number + 1, 2 * number] = np.cos(angle)
         vectors[2 * number + 1, 2 * number + 1] = np.sin(angle)
-    options = {"duplicate": 1.0}
+    options = {"duplicate": 1.0, "group_false_negatives": True}
     found = antipodes.audit(vectors, options=options)
     assert found.summary["false negative pairs"] == 120
     chance = lambda similarity: 1 / (1 + np.exp(-40 * (similarity - 0.85)))  # noqa: E731
@@ -350,10 +351,17 @@ def test_a_bound_is_calibrated_by_decided_pairs() -> None:
     assert chance(above).mean() == pytest.approx(precision, abs=0.08)  # what the decisions were drawn from
     assert reviewed == len(decisions)
     assert all(pair.similarity >= bound for pair in calibrated.findings.pairs if pair.kind == "false negative")
-    with pytest.raises(ValueError, match="at least 30"):
-        antipodes.audit(vectors, options=options, decisions=decisions[:20], calibrate=0.9)
-    with pytest.raises(ValueError, match="calibrate"):
-        antipodes.audit(vectors, options=options, decisions=decisions, calibrate=1.5)
+    kept = [pair for pair in calibrated.findings.pairs if pair.kind in ("false negative", SAME)]
+    assert (calibrated.groups["group"] >= 0).sum() == 2 * len(kept)  # what was cut joins no group
+    alike = [replace(each, decision="same") for each in decisions]
+    for given, target, message in (
+        (decisions[:20], 0.9, "at least 30"),
+        (decisions, 1.5, "calibrate must be in"),
+        (decisions, 0.9999, "no bound is expected to reach it; the best is"),
+        (alike, 0.9, "all 60 decided pairs are same.* at least 0.95"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            antipodes.audit(vectors, options=options, decisions=given, calibrate=target)
 
 
 def test_captions_and_images_are_pairs_of_a_run_with_two_towers(tmp_path: Path) -> None:

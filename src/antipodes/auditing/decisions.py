@@ -164,9 +164,8 @@ def apply_decisions(findings: Findings, decisions: Sequence[Decision], rows: Row
     for (a, b), decided in by_rows.items():
         if decided.decision == "same":
             pairs.append(Pair(a, b, decided.similarity, 1.0, SAME, decision="same"))
-    count = len(findings.groups)
-    grouped = findings.linked | {SAME}
-    groups = join(count, [*findings.links, *((pair.a, pair.b) for pair in pairs if pair.kind in grouped)])
+    findings = _with_pairs(findings, pairs)
+    groups = findings.groups
     split = [pair for pair in pairs if pair.kind == DIFFERENT and 0 <= groups[pair.a] == groups[pair.b]]
     if split:
         warnings.warn(
@@ -174,7 +173,14 @@ def apply_decisions(findings: Findings, decisions: Sequence[Decision], rows: Row
             f"others: rows {split[0].a} and {split[0].b}, for example",
             stacklevel=3,
         )
-    return replace(findings, pairs=tuple(pairs), groups=groups)
+    return findings
+
+
+def _with_pairs(findings: Findings, pairs: Sequence[Pair]) -> Findings:
+    """The findings with other pairs, and the groups that these make."""
+    grouped = findings.linked | {SAME}
+    links = [*findings.links, *((pair.a, pair.b) for pair in pairs if pair.kind in grouped)]
+    return replace(findings, pairs=tuple(pairs), groups=join(len(findings.groups), links))
 
 
 def _decided(pair: Pair, verdict: Verdict) -> Pair:
@@ -196,7 +202,8 @@ def calibrate(findings: Findings, target: float) -> tuple[Findings, Calibration]
         The findings without the likely false negatives below the bound, and the calibration.
 
     Raises:
-        ValueError: if target is not in (0, 1), fewer than 30 pairs are decided, or all are decided alike.
+        ValueError: if target is not in (0, 1), fewer than 30 pairs are decided, all are decided alike, or no bound is
+            expected to reach the target.
     """
     if not 0 < target < 1:
         raise ValueError(f"calibrate must be in (0, 1), got {target}: it is the precision that is asked for")
@@ -211,21 +218,31 @@ def calibrate(findings: Findings, target: float) -> tuple[Findings, Calibration]
             f"--decisions has {len(scores)} of those found here: review more of them on the page"
         )
     if same.min() == same.max():
-        raise ValueError(f"--calibrate: all {len(same)} decided pairs are {decided[0].decision}, no bound follows")
+        bound = 0.05 ** (1 / len(same))  # if the share were lower, so many alike would be seen in 5 % of the cases
+        share = f"at least {bound:.2f}" if same[0] else f"at most {1 - bound:.2f}"
+        raise ValueError(
+            f"--calibrate: all {len(same)} decided pairs are {decided[0].decision}, so that no bound follows; the "
+            f"precision of pairs like them is {share} (95 % confidence)"
+        )
     open_pairs = np.array([pair.similarity for pair in findings.pairs if pair.kind == FALSE_NEGATIVE])
     candidates = np.sort(open_pairs if len(open_pairs) else scores)[::-1]
-    bound = _bound(_logistic(scores, same), candidates, target)
-    precision = _expected(_logistic(scores, same), candidates, bound)
+    chance = _logistic(scores, same)
+    bound, precision = _bound(chance, candidates, target)
+    if precision < target:
+        raise ValueError(
+            f"--calibrate {target}: no bound is expected to reach it; the best is {bound:.4f} with a precision of "
+            f"{precision:.2f}: ask for less, or decide more pairs"
+        )
     random = np.random.default_rng(0)
     drawn = []
     for _ in range(200):
         rows = random.integers(len(scores), size=len(scores))
-        drawn.append(_expected(_logistic(scores[rows], same[rows]), candidates, bound))
+        drawn.append(float(_logistic(scores[rows], same[rows])(candidates[candidates >= bound]).mean()))
     low, high = np.quantile(drawn, (0.05, 0.95))
     kept = int((open_pairs >= bound).sum())
     result = Calibration(bound, precision, float(low), float(high), kept, len(scores))
-    left = tuple(pair for pair in findings.pairs if pair.kind != FALSE_NEGATIVE or pair.similarity >= bound)
-    return replace(findings, pairs=left), result
+    left = [pair for pair in findings.pairs if pair.kind != FALSE_NEGATIVE or pair.similarity >= bound]
+    return _with_pairs(findings, left), result
 
 
 def _logistic(scores: NDArray[np.float64], same: NDArray[np.float64]) -> Callable[[NDArray[np.float64]], Any]:
@@ -245,16 +262,18 @@ def _logistic(scores: NDArray[np.float64], same: NDArray[np.float64]) -> Callabl
     return lambda given: 1 / (1 + np.exp(-(weights[0] + weights[1] * (given - middle) / spread)))
 
 
-def _bound(chance: Callable[[NDArray[np.float64]], Any], candidates: NDArray[np.float64], target: float) -> float:
-    """The lowest of the candidates, sorted from the highest, down to which the mean chance reaches the target."""
+def _bound(
+    chance: Callable[[NDArray[np.float64]], Any], candidates: NDArray[np.float64], target: float
+) -> tuple[float, float]:
+    """The lowest of the candidates, sorted from the highest, down to which the mean chance reaches the target.
+
+    Returns:
+        The candidate and the mean down to it; those of the highest mean if none reaches the target.
+    """
     means = np.cumsum(chance(candidates)) / np.arange(1, len(candidates) + 1)
     reached = np.flatnonzero(means >= target)
-    return float(candidates[reached[-1]]) if len(reached) else float(np.nextafter(candidates[0], 2))
-
-
-def _expected(chance: Callable[[NDArray[np.float64]], Any], candidates: NDArray[np.float64], bound: float) -> float:
-    above = candidates[candidates >= bound]
-    return float(np.mean(chance(above if len(above) else candidates[:1])))
+    place = reached[-1] if len(reached) else int(means.argmax())
+    return float(candidates[place]), float(means[place])
 
 
 def counts_of(pairs: Iterable[Pair]) -> Mapping[str, int]:

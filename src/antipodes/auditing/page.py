@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 MAPPED = 1000
 LARGE = 224  # side of the pictures that are compared
 LISTED = 2000
+_GOLDEN = (5**0.5 - 1) / 2  # multiples of it, modulo 1, fill the interval evenly from the first ones on
 
 
 def audit_page(found: Audit, progress: Callable[[int, int], None] | None = None) -> Page:
@@ -114,13 +115,16 @@ def _store(found: Audit) -> str:
 def _chosen(data: AuditedData, pairs: Sequence[Pair], groups: Sequence[int], most: int) -> list[int]:
     """The places of the pairs to show: the first so many of each kind.
 
-    Leaks and samples with two labels come before others, and pairs of one group follow each other.
+    Leaks and samples with two labels come before others, and pairs of one group follow each other. Likely false
+    negatives are ordered so that any first ones are spread evenly over the similarities, as `calibrate` needs them.
     """
     kinds = {kind: number for number, kind in enumerate(dict.fromkeys(pair.kind for pair in pairs))}
     first: dict[tuple[str, int], int] = {}
 
-    def order(place: int) -> tuple[int, bool, int]:
+    def order(place: int) -> tuple[int, bool, float]:
         pair, group = pairs[place], groups[place]
+        if pair.kind == FALSE_NEGATIVE:
+            return kinds[pair.kind], True, place * _GOLDEN % 1
         tagged = is_leak(data, pair) or has_two_labels(data, pair)
         return kinds[pair.kind], not tagged, place if group < 0 else first.setdefault((pair.kind, group), place)
 
