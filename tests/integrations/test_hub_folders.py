@@ -139,7 +139,10 @@ def test_the_commit_that_was_found_is_asked_for_from_then_on(folder: Path, monke
     monkeypatch.setattr(hugging_face, "_file", lambda place, name, options: None)
     encoder = create("hf:owner/model@main")
     assert [each.get("revision") for each in asked] == ["main", "abc123", "abc123"]
-    assert encoder.origin == ("hf:owner/model@main", {"revision": "abc123"})
+    name, arguments = encoder.origin
+    assert (name, arguments) == ("hf:owner/model@main", {"revision": "abc123"})
+    create(name, **arguments)
+    assert {each.get("revision") for each in asked[3:]} == {"abc123"}
 
 
 def test_a_model_of_timm_is_read_from_the_cache_and_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +168,9 @@ def test_a_model_of_timm_is_read_from_the_cache_and_pinned(tmp_path: Path, monke
         expected = models[which].forward_head(models[which].forward_features(images), pre_logits=True)
         torch.testing.assert_close(encoder(images), expected)
     (cache / "refs" / "main").write_text(commits[1])  # the branch moves on, and a run asks for what it has found
-    again = create(f"timm:{name}", revision=commits[0]).eval()
-    torch.testing.assert_close(again(images), models[0].forward_head(models[0].forward_features(images), True))
+    for given in (f"timm:{name}", f"timm:{name}@main"):
+        again = create(given, revision=commits[0]).eval()
+        torch.testing.assert_close(again(images), models[0].forward_head(models[0].forward_features(images), True))
 
 
 @pytest.mark.parametrize("name", ["resnet18", "efficientnet-lite0"])

@@ -108,7 +108,8 @@ def timm_model(
         ) from error
     folder = Path(model).expanduser()
     if not folder.is_dir() and "@" in model:
-        model, _, revision = model.rpartition("@")
+        model, _, named = model.rpartition("@")
+        revision = revision or named  # a commit that was found is closer than the branch that the name has
     name = f"local-dir:{folder}" if folder.is_dir() else model
     weights = folder.is_dir() or "." in model if pretrained is None else pretrained
     try:

@@ -74,7 +74,8 @@ class HuggingFaceText(TextEncoder):
         transformers = import_transformers(model)
         source = Path(model).expanduser()
         if not source.is_dir() and "@" in model:
-            model, _, revision = model.rpartition("@")
+            model, _, named = model.rpartition("@")
+            revision = revision or named  # a commit that was found is closer than the branch that the name has
         place: str = str(source) if source.is_dir() else model
         options = {"revision": revision} if revision is not None and not source.is_dir() else {}
         try:
