@@ -15,6 +15,7 @@ import antipodes
 from antipodes.auditing.embeddings import Vectors
 from antipodes.encoders.heads import IdentityVector
 from antipodes.encoders.loading import LoadedEncoder
+from antipodes.encoders.text import BagOfWords
 from tests.auditing.scenes import scene
 from tests.cli.command import here
 
@@ -140,6 +141,23 @@ def test_vectors_go_through_an_encoder_of_vectors() -> None:
     np.testing.assert_array_equal(found.embeddings, encoder(torch.eye(3)).numpy())
     with pytest.raises(ValueError, match="an encoder of vectors"):
         antipodes.embed(encoder, ["a text"])
+
+
+def test_neighbours_of_texts_and_of_a_new_one(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    encoder = LoadedEncoder([BagOfWords(vocabulary_size=5000, width=64)], [None], "bag")
+    table = tmp_path / "questions.csv"
+    table.write_text("id,asked\n1,how do I pay\n2,where is my parcel\n3,how do I pay now\n")
+    found = antipodes.neighbours(table, encoder=encoder, columns=["asked"], k=1)
+    assert found.indices[[0, 2], 0].tolist() == [2, 0]
+    assert antipodes.embed(encoder, table, columns=["asked"]).embeddings.shape == (3, 64)
+    new = antipodes.neighbours(table, encoder=encoder, columns=["asked"], k=1, queries=["my parcel"])
+    assert new.queries == ("my parcel",)
+    assert new.indices.tolist() == [[1]]
+    known = antipodes.neighbours(table, encoder=encoder, columns=["asked"], k=1, queries=["questions.csv/0"])
+    assert known.indices.tolist() == [[2]]
+    with pytest.raises(ValueError, match="name the encoder"):
+        antipodes.neighbours(found.indices, tower="text")
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def embed(
     data: Any = None,
     *,
     tower: str | None = None,
+    columns: Sequence[str] | None = None,
     out: str | Path | None = None,
     limit: int | None = None,
     workers: int | None = None,
@@ -57,8 +58,9 @@ def embed(
         data: the path of a folder of photos or the name of a dataset; a list of paths or of Pillow images; a list of
             texts or an array (n, D) for encoders of these. By default the training photos of the run.
         tower: which encoder of a run that has several, such as `text`.
+        columns: the column of texts in a table, where its name does not say so.
         out: file for the vectors (.npz, .npy or .parquet); nothing is written if not given.
-        limit: embed only so many photos of a folder or dataset.
+        limit: embed only so many photos or texts of a folder or dataset.
         workers: threads that decode photos; one per core if not given.
         batch_size: inputs that go through the encoder at a time.
         progress: show on standard error how far the work is.
@@ -83,7 +85,7 @@ def embed(
         return vectors
     source: Photos | Rows
     if isinstance(encode, LoadedEncoder) and encode.modality != "image":
-        source, compute = _rows(encoder, encode, data, tower, limit, batch_size)
+        source, compute = _rows(encoder, encode, data, tower, columns, limit, batch_size)
     else:
         source, compute = _photos(encoder, encode, data, limit, workers, batch_size)
     with progress_bar("embedding", shown=progress) as told:
@@ -148,12 +150,20 @@ def _photos(
 
 
 def _rows(
-    encoder: Any, encode: LoadedEncoder, data: Any, tower: str | None, limit: int | None, batch_size: int
+    encoder: Any,
+    encode: LoadedEncoder,
+    data: Any,
+    tower: str | None,
+    columns: Sequence[str] | None,
+    limit: int | None,
+    batch_size: int,
 ) -> tuple[Rows, Compute]:
     """The texts or vectors that were named, or else those of the run, and what embeds some of them."""
     if _is_list(data):
         raise ValueError(f"the encoder takes {encode.modality}s, and the data is a list of photos")
-    options = {} if limit is None else {"limit": limit}
+    options: dict[str, Any] = {} if limit is None else {"limit": limit}
+    if columns is not None:
+        options["columns"] = list(columns)
     samples = _own_data(encoder) if data is None else open_dataset(str(data), **options)
     rows = rows_for(encode, samples, str(data or samples.name), tower)
 

@@ -47,6 +47,7 @@ def main(arguments: list[str]) -> None:
         help="Folder of images, or a dataset as in antipodes train; a run's own training data if not given.",
     )
     parser.add_argument("--tower", type=str | None, default=None, help="Which encoder, where a run has several: text.")
+    parser.add_argument("--columns", type=str | None, default=None, help="Column of texts in a table.")
     parser.add_argument("--out", type=str, required=True, help=f"File of the vectors: {', '.join(FORMATS)}.")
     parser.add_argument("--limit", type=int | None, default=None, help="Embed only so many images or texts.")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="Threads that decode images.")
@@ -59,6 +60,7 @@ def main(arguments: list[str]) -> None:
         call.encoder,
         call.data,
         tower=call.tower,
+        columns=None if call.columns is None else call.columns.split(","),
         out=call.out,
         limit=call.limit,
         workers=call.workers,

@@ -14,21 +14,31 @@ from antipodes.parsing import FORCE, ArgumentParser
 from antipodes.plain_text import printable
 
 SHOWN = 5
-DESCRIPTION = """Find the nearest samples, by cosine, of every sample in a file of embeddings, or of some of them. The
-search is exact (above 100,000 samples it goes through an inverted file). A sample is not its own neighbour.
+DESCRIPTION = """Find the nearest samples, by cosine, of every sample in a file of embeddings, or of photos or texts
+that an encoder embeds first; or of some of them. The search is exact (above 100,000 samples it goes through an inverted
+file). A sample is not its own neighbour.
 
 Examples:
 antipodes neighbours photos.npz --k 5 --out neighbours.csv - of every photo;
 antipodes neighbours photos.npz --queries holiday/7.jpg - of one, on the screen;
-antipodes neighbours photos.npz --queries new.npz --out near.parquet - of other embeddings of the same encoder."""
+antipodes neighbours photos.npz --queries new.npz --out near.parquet - of other embeddings of the same encoder;
+antipodes neighbours questions.csv --encoder minilm --queries "how do I pay?" - of a new text;
+antipodes neighbours texts.txt --encoder runs/clip --tower text --out neighbours.csv - by one of the towers of a run."""
 
 
 def main(arguments: list[str]) -> None:
     """Parse the call, search, print the first neighbours."""
     parser = ArgumentParser(prog="antipodes neighbours", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument(
-        "embeddings", metavar="EMBEDDINGS", help=f"File of antipodes embed, or any {', '.join(FORMATS)}."
+        "embeddings",
+        metavar="EMBEDDINGS|DATA",
+        help=f"File of antipodes embed, or any {', '.join(FORMATS)}; with --encoder photos or texts, as in embed.",
     )
+    parser.add_argument(
+        "--encoder", type=str | None, default=None, help="Run or encoder, as in antipodes embed, of photos or texts."
+    )
+    parser.add_argument("--tower", type=str | None, default=None, help="Which encoder, where a run has several: text.")
+    parser.add_argument("--columns", type=str | None, default=None, help="Column of texts in a table.")
     parser.add_argument("--k", type=int, default=5, help="Neighbours of every sample.")
     parser.add_argument(
         "--queries",
@@ -36,8 +46,8 @@ def main(arguments: list[str]) -> None:
         nargs="+",
         default=[],
         metavar="PATH",
-        help="Only of these samples: paths as they are in the file (the end of a path is enough), or one more file of "
-        "embeddings. All samples if not given.",
+        help="Only of these samples: paths as they are in the file (the end of a path is enough), one more file of "
+        "embeddings, or with --encoder new texts or photos. All samples if not given.",
     )
     parser.add_argument(
         "--out",
@@ -49,7 +59,17 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--force", action="store_true", help=FORCE)
     call = parser.parse_args(arguments)
 
-    found = neighbours(call.embeddings, k=call.k, queries=call.queries, out=call.out, progress=True, force=call.force)
+    found = neighbours(
+        call.embeddings,
+        encoder=call.encoder,
+        tower=call.tower,
+        columns=None if call.columns is None else call.columns.split(","),
+        k=call.k,
+        queries=call.queries,
+        out=call.out,
+        progress=True,
+        force=call.force,
+    )
     count, k = found.indices.shape
     if call.json:
         facts = {"queries": count, "k": k, "exact": found.exact}
