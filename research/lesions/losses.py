@@ -21,7 +21,7 @@ class RescaledInfoNCE(InfoNCE):
     So does the code of GloFND's authors: elimination then does not make the loss smaller by itself.
     """
 
-    def goes_direct(self, unit: Tensor, temperature: float | Tensor | None = None) -> bool:
+    def goes_direct(self, temperature: float | Tensor | None = None) -> bool:
         """Never: the short way for small batches has the plain sum."""
         return False
 

@@ -373,9 +373,17 @@ class Pairs:
         keys = None if self.candidates is None else self.candidates.detach()
         return replace(self, anchors=self.anchors.detach(), positives=self.positives.detach(), candidates=keys)
 
-    def linked(self, views: Tensor) -> Pairs:
-        """The pairs of a batch with gradients: its views (2b, D) have the same numbers, and a graph behind them."""
-        return replace(self, anchors=views, positives=paired_similarity(views))
+    def linked(self, anchors: Tensor, candidates: Tensor | None = None) -> Pairs:
+        """The pairs with gradients: these embeddings have the same numbers, and a graph behind them.
+
+        Args:
+            anchors: (A, D); without candidates the views of a batch, which are both.
+            candidates: (A, D), of which each is the positive of the anchor in its row.
+        """
+        if candidates is None:
+            return replace(self, anchors=anchors, positives=paired_similarity(anchors))
+        positives = torch.linalg.vecdot(anchors, candidates)
+        return replace(self, anchors=anchors, positives=positives, candidates=candidates)
 
     def with_guide(self, guide: Guide) -> Pairs:
         """The same pairs with a guide's vectors."""

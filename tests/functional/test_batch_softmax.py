@@ -1,4 +1,4 @@
-"""The softmax of a small batch with itself: against loops in float64, in value and gradient, and in odd cases."""
+"""The softmax losses as one operation: against loops in float64, in value and gradient, and in odd cases."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from antipodes import GloFND, InfoNCE, Oracle, Policy, Ring
-from antipodes.functional.dense import BatchLosses, Views, batch_softmax, fits_batch_softmax
 from antipodes.functional.normalise import measure, paired_similarity
+from antipodes.functional.plan import Inputs
 from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
+from antipodes.functional.softmax_losses import SoftmaxLosses, Views, softmax_losses
 from tests.reference.contrast import contrast as reference
 
 
@@ -22,44 +23,92 @@ def scene(ids: list[int], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return views.to(dtype).requires_grad_(), torch.tensor(ids).repeat(2)
 
 
-def direct(views: Tensor, same_sample: SameSample, temperature: float, rule: Rule) -> BatchLosses:
-    measured = measure(views)
-    product = measured.unit @ measured.unit.T
-    return batch_softmax(Views(*views.chunk(2), measured), product, same_sample, temperature, rule)
+FORMS = {"batch": (True, 1), "one way": (False, 1), "two ways": (False, 2)}
 
 
+def direct(
+    raw: Tensor, same: SameSample, temperature: float | Tensor, rule: Rule, form: str = "batch", product: bool = True
+) -> list[SoftmaxLosses]:
+    """The losses of rows as they were given; without the product by the general plan."""
+    shared, directions = FORMS[form]
+    measured = measure(raw)
+    unit, half = measured.unit, len(raw) // 2
+    anchors, candidates = (unit, None) if shared else (unit[:half], unit[half:])
+    others = unit if candidates is None else candidates
+    inputs = Inputs(
+        anchors, candidates, same.anchor_ids, None if shared else same.candidate_ids, temperature, rule,
+        rule if directions == 2 else None, same_sample=same, product=anchors @ others.T if product else None,
+    )  # fmt: skip
+    return softmax_losses(Views(*raw.chunk(2), measured), inputs)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("product", [True, False], ids=["planned in few steps", "planned"])
 @pytest.mark.parametrize(
-    ("ids", "halves"),
+    ("ids", "known"),
     [([4, 7, 1, 9, 2], True), ([4, 7, 1, 9, 2], False), ([4, 7, 4, 9, 9], False)],
     ids=["known to differ", "distinct", "repeated"],
 )
 @pytest.mark.parametrize("ceiling", [None, 0.3, -2.0, 1.0])
-@pytest.mark.parametrize("temperature", [0.01, 0.05, 0.5])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-8)])
+@pytest.mark.parametrize(
+    ("temperature", "dtype", "tolerance"),
+    [(0.01, torch.float64, 1e-8), (0.01, torch.float32, 1e-5), (0.5, torch.float32, 1e-5)],
+)
 def test_losses_and_gradients_equal_the_reference(
-    ids: list[int], halves: bool, ceiling: float | None, temperature: float, dtype: torch.dtype, tolerance: float
-) -> None:
-    views, every = scene(ids, dtype)
-    bounds = None if ceiling is None else torch.linspace(ceiling, ceiling + 0.2, 10, dtype=dtype)
-    rule = Rule(ceiling=bounds)
-    assert fits_batch_softmax(views, temperature)
-    found = direct(views, SameSample(every, halves=halves), temperature, rule)
+    form: str, product: bool, ids: list[int], known: bool, ceiling: float | None, temperature: float,
+    dtype: torch.dtype, tolerance: float,
+) -> None:  # fmt: skip
+    raw, both = scene(ids, dtype)
+    shared = FORMS[form][0]
+    every = both if shared else both[: len(ids)]
+    count = len(every)
+    bounds = None if ceiling is None else torch.linspace(ceiling, ceiling + 0.2, count, dtype=dtype)
+    same = SameSample(every, None if shared else every, views=(2 if shared else 1) if known else 0)
+    tau = torch.tensor(temperature, dtype=dtype, requires_grad=True)
+    found = direct(raw, same, tau, Rule(ceiling=bounds), form, product)
 
-    raw = views.detach().double().requires_grad_()
-    exact = torch.nn.functional.normalize(raw)
+    exact, exact_tau = raw.detach().double().requires_grad_(), tau.detach().double().requires_grad_()
+    rows = torch.nn.functional.normalize(exact)
+    anchors, others = (rows, None) if shared else rows.chunk(2)
+    positives = paired_similarity(rows)[:count]
     wide = Rule(ceiling=None if bounds is None else bounds.double())
-    sums = reference(exact, anchor_ids=every, temperature=temperature, rules=[wide])
-    margins = sums.log_sum[0] - paired_similarity(exact) / temperature
-    losses = torch.nn.functional.softplus(margins, threshold=1e3)
+    total = ours = torch.zeros((), dtype=torch.float64)
+    weights = torch.linspace(0.5, 1.5, count, dtype=torch.float64)
+    for place, (losses, kept) in enumerate(found):
+        ends = (anchors, others) if place == 0 else (others, anchors)
+        sums = reference(
+            ends[0], ends[1], anchor_ids=every, candidate_ids=None if shared else every, temperature=exact_tau,
+            rules=[wide],
+        )  # fmt: skip
+        expected = torch.nn.functional.softplus(sums.log_sum[0] - positives / exact_tau, threshold=1e3)
+        torch.testing.assert_close(losses[0].double(), expected, atol=tolerance, rtol=tolerance)
+        assert kept[0].tolist() == sums.kept[0].tolist()
+        total, ours = total + (expected * weights).sum(), ours + (losses[0].double() * weights).sum()
+    inputs, exact_inputs = (raw, tau), (exact, exact_tau)
+    for one, other in zip(torch.autograd.grad(ours, inputs), torch.autograd.grad(total, exact_inputs), strict=True):
+        assert bool(one.isfinite().all())
+        torch.testing.assert_close(one.double(), other, atol=20 * tolerance / temperature, rtol=20 * tolerance)
 
-    torch.testing.assert_close(found.losses.double(), losses, atol=tolerance, rtol=tolerance)
-    kept = SameSample(every).available if found.kept is None else found.kept
-    assert kept.tolist() == sums.kept[0].tolist()
-    weights = torch.linspace(0.5, 1.5, 10, dtype=torch.float64)
-    ours = torch.autograd.grad((found.losses * weights.to(dtype)).sum(), views)[0]
-    theirs = torch.autograd.grad((losses * weights).sum(), raw)[0]
-    assert bool(ours.isfinite().all())
-    torch.testing.assert_close(ours.double(), theirs, atol=20 * tolerance, rtol=tolerance)
+
+def test_only_what_wants_a_gradient_gets_one() -> None:
+    for first, second in ((True, False), (False, True)):
+        for product in (True, False):
+            raw, ids = scene([4, 7, 1], torch.float64)
+            parts = [part.detach().requires_grad_(on) for part, on in zip(raw.chunk(2), (first, second), strict=True)]
+            measured = measure(torch.cat(parts))
+            units = measured.unit.chunk(2)
+            inputs = Inputs(
+                *units, ids[:3], ids[:3], 0.1, Rule(), product=units[0] @ units[1].T if product else None,
+                same_sample=SameSample(ids[:3], ids[:3]),
+            )  # fmt: skip
+            softmax_losses(Views(*parts, measured), inputs)[0].losses.sum().backward()
+            whole = torch.autograd.grad(
+                direct(raw, SameSample(ids[:3], ids[:3]), 0.1, Rule(), "one way")[0][0].sum(), raw
+            )
+            for part, expected in zip(parts, whole[0].chunk(2), strict=True):
+                assert (part.grad is not None) == part.requires_grad
+                if part.grad is not None:
+                    torch.testing.assert_close(part.grad, expected)
 
 
 @pytest.mark.parametrize("policy", [None, "glofnd"])
@@ -70,7 +119,7 @@ def test_the_direct_way_is_the_way_of_the_kernel(policy: str | None, reduction: 
     ids = torch.tensor([3, 11, 8, 5, 0, last])
     first, second = (torch.randn(6, 7, generator=generator, requires_grad=True) for _ in range(2))
     answers = []
-    for way in (None, lambda step, views: None):
+    for way in (None, lambda steps, views: None):
         policies = None if policy is None else GloFND(12, alpha=0.3, initial="quantile")
         loss_fn = InfoNCE(0.2, policies, reduction=reduction)  # type: ignore[arg-type]
         if way is not None:
@@ -85,15 +134,12 @@ def test_the_direct_way_is_the_way_of_the_kernel(policy: str | None, reduction: 
 
 def test_a_graph_that_is_kept_gives_its_gradient_twice() -> None:
     views, every = scene([4, 7, 1], torch.float32)
-    loss = direct(views, SameSample(every), 0.2, Rule()).losses.sum()
+    loss = direct(views, SameSample(every), 0.2, Rule())[0].losses.sum()
     first = torch.autograd.grad(loss, views, retain_graph=True)[0]
     assert torch.equal(torch.autograd.grad(loss, views)[0], first)
 
 
-def test_what_does_not_fit() -> None:
-    views = scene([0, 1], torch.float32)[0]
-    assert fits_batch_softmax(views, 0.1)
-    assert not fits_batch_softmax(torch.zeros(2000, 2), 0.1)
+def test_what_a_ceiling_alone_is() -> None:
     assert Rule().ceiling_alone
     assert not Rule(low=torch.zeros(4)).ceiling_alone
     assert not Rule(ceiling=torch.zeros(4), above="pull").ceiling_alone

@@ -66,7 +66,7 @@ def assert_close(outcomes: list[list[Tensor]]) -> None:
 
 
 def as_dtype(given: Rule, dtype: torch.dtype) -> Rule:
-    cast = {name: bound.to(dtype) for name, bound in given.bounds.named()}
+    cast = {name: bound.to(dtype) for name, bound in given.bounds.named}
     return Rule(**cast, above=given.above, groups=given.groups, lists=given.lists, ranks=given.ranks, guide=given.guide)
 
 

@@ -35,7 +35,7 @@ def test_own_equals_a_comparison_of_all_pairs(anchors: list[int], candidates: li
 
 def test_two_views_of_different_samples_are_found_without_looking() -> None:
     ids = torch.tensor([7, 3, 9]).repeat(2)
-    known, found = SameSample(ids, halves=True), SameSample(ids)
+    known, found = SameSample(ids, views=2), SameSample(ids)
     for rows in (slice(None), slice(2, 5)):
         for ours, theirs in zip(known.pairs(rows), found.pairs(rows), strict=True):
             assert torch.equal(ours, theirs)

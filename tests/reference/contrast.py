@@ -30,7 +30,7 @@ def judge(rule: Rule, i: int, k: int, own: Seen, guide: Seen | None = None) -> t
         rank = own[1] if ranks.space == "own" else guide[1]  # type: ignore[index]
         ignored |= not ranks.first[i].item() <= rank < ranks.last[i].item()
     for bounds, seen in ((rule.bounds, own), (rule.guide, guide)):
-        if bounds is None or not bounds.named():
+        if bounds is None or not bounds.named:
             continue
         assert seen is not None
         if bounds.low is not None and seen[0] < bounds.low[i].item():

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from antipodes.distributed import gather, world_size
 from antipodes.functional.normalise import paired_similarity
-from antipodes.functional.same_sample import SameSample
+from antipodes.functional.same_sample import SameSample, few_pairs
 from antipodes.pairs import Guide, PairFacts, Pairs
 
 
@@ -68,7 +68,7 @@ def batch_pairs(
     return pairs.measured()[0]
 
 
-def small_batch(
+def unlinked_batch(
     views: Tensor,
     ids: Tensor,
     distinct: bool = False,
@@ -76,7 +76,7 @@ def small_batch(
     guide: tuple[Tensor, Tensor] | None = None,
     facts: PairFacts | None = None,
 ) -> Pairs:
-    """The pairs of a batch of so few samples that all similarities are made at once, without their gradient.
+    """The pairs of a batch without their gradient; where there are few, with all similarities.
 
     Args:
         views: (2b, D), on the only rank.
@@ -86,9 +86,12 @@ def small_batch(
         guide: As in `batch_pairs`.
         facts: As in `batch_pairs`.
     """
-    half = ids.shape[0]
-    product = torch.mm(views, views.T)
-    positive = product.diagonal(half)
+    half, product = ids.shape[0], None
+    if few_pairs(2 * half, 2 * half):
+        product = torch.mm(views, views.T)
+        positive = product.diagonal(half)
+    else:
+        positive = torch.linalg.vecdot(views[:half], views[half:])
     anchor_ids = torch.cat((ids, ids))
     known = PairFacts() if facts is None else facts
     return Pairs(
@@ -139,7 +142,7 @@ def single_view_pairs(
 
 def _of_batch(anchor_ids: Tensor, distinct: bool) -> SameSample:
     """Which views of a batch are of one sample, by their ids (2b,)."""
-    return SameSample(anchor_ids, halves=distinct and anchor_ids.shape[0] > 2)
+    return SameSample(anchor_ids, views=2 if distinct and anchor_ids.shape[0] > 2 else 0)
 
 
 def view_guides(guide: tuple[Tensor, Tensor]) -> Guide:

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from antipodes.distributed import apart, gather, world_size
 from antipodes.functional.checks import Extent
-from antipodes.functional.same_sample import Excluded, SameSample
+from antipodes.functional.same_sample import Excluded, SameSample, few_pairs
+from antipodes.functional.softmax_losses import Views
 from antipodes.functional.tensors import on_host
 from antipodes.pairs import Block, Guide, Identities, PairFacts, Pairs
 
@@ -31,7 +32,7 @@ class PairedBatch:
     """Pairs of a query and a document of this rank.
 
     Attributes:
-        queries: (B, D) embeddings, ready to be compared, with gradient.
+        queries: (B, D) embeddings, ready to be compared, with gradient unless there are `views`.
         documents: (B, D) likewise; row i is the positive of query i.
         document_ids: (B,) identity of every document, or of the pair.
         query_ids: (B,) identity of every query, where these are another space.
@@ -45,6 +46,8 @@ class PairedBatch:
         gather: Whether candidates come from all ranks.
         row_span: The lowest and the highest row.
         unit: Whether the embeddings are known to have length 1 or 0, and the ids to be at least 0 but for padding.
+        distinct: Whether no two document ids of this rank are known to be equal.
+        views: The queries and documents as they were given, where no gradient leads from the pairs to them.
     """
 
     queries: Tensor
@@ -61,6 +64,8 @@ class PairedBatch:
     gather: bool = True
     row_span: tuple[int, int] | None = None
     unit: bool = False
+    distinct: bool = False
+    views: Views | None = None
 
     @property
     def collect(self) -> Callable[[Tensor], Tensor]:
@@ -77,7 +82,7 @@ class PairedBatch:
         guide = None if self.guide is None else (self.guide[1], self.guide[0])
         return PairedBatch(
             self.documents, self.queries, self.document_ids, self.query_ids, self.rows, guide=guide,
-            gather=self.gather, row_span=self.row_span, unit=self.unit,
+            gather=self.gather, row_span=self.row_span, unit=self.unit, distinct=self.distinct, views=self.views,
         )  # fmt: skip
 
 
@@ -123,10 +128,13 @@ def make_block(batch: PairedBatch, block: Block = "query_to_document", in_batch:
         seen, positive = (of_queries, of_documents) if from_queries else (of_documents, of_queries)
         vectors = joined(of_documents if to_documents else of_queries, batch.given_guide)
         guide = Guide(seen, (of_queries * of_documents).sum(1), vectors, positive)
+    product = None
+    if batch.views is not None and few_pairs(len(anchors), len(keys)):
+        product = torch.mm(anchors, keys.T)
     return Pairs(
         anchors,
         batch.document_ids,
-        torch.linalg.vecdot(batch.queries, batch.documents),
+        torch.linalg.vecdot(batch.queries, batch.documents) if product is None else product.diagonal(),
         keys,
         ids,
         (batch.documents if from_queries else batch.queries).detach(),
@@ -142,6 +150,7 @@ def make_block(batch: PairedBatch, block: Block = "query_to_document", in_batch:
             Extent(1.0, 0.0, 1.0, -1.0 if with_given else 0.0) if batch.unit and batch.alone else None,
             batch.row_span,
             _related(batch, block, ids, query_ids, owners, in_batch),
+            product,
         ),
     )
 
@@ -187,7 +196,8 @@ def _related(
     only = owners if not in_batch else None
     if spaces or only is not None:
         return Excluded(batch.document_ids, ids, spaces, only)
-    return SameSample(batch.document_ids, ids)
+    known = batch.distinct and batch.alone and batch.document_ids.shape == ids.shape and len(ids) > 1
+    return SameSample(batch.document_ids, ids, views=1 if known else 0)
 
 
 def _distinct(query_ids: Tensor) -> bool:

@@ -88,7 +88,7 @@ def check_rules(rules: Sequence[Rule], anchors: int, candidates: int, questions:
         for prefix, bounds in (("Rule", rule.bounds), ("Bounds", rule.guide)):
             if bounds is None:
                 continue
-            for name, bound in bounds.named():
+            for name, bound in bounds.named:
                 _check_bound(f"{prefix}.{name}", bound, anchors, questions)
             if bounds.above not in ("drop", "pull"):
                 raise ValueError(f'{prefix}.above must be "drop" or "pull", got {bounds.above!r}')

@@ -33,7 +33,7 @@ from torch import Tensor
 from antipodes.functional import dense, stream
 from antipodes.functional.checks import Extent, Guide
 from antipodes.functional.plan import Inputs, Kernel, PairFunction, Plan, as_dtype, make_plan
-from antipodes.functional.rule import Rule, binding
+from antipodes.functional.rule import EVERY_PAIR, Rule, binding
 from antipodes.functional.same_sample import SameSample
 from antipodes.functional.tensors import eager_full_precision, first_order, full_precision
 
@@ -91,10 +91,10 @@ class _Kernel(torch.autograd.Function):
         ctx: Any, anchors: Tensor, candidates: Tensor, temperature: Tensor, added: Tensor | None, plan: Plan
     ) -> tuple[Tensor, ...]:
         path = dense if plan.dense else stream
-        outputs, ctx.saved = path.forward(plan, anchors, candidates, temperature, added)
-        ctx.plan = plan
+        outputs, saved = path.forward(plan, anchors, candidates, temperature, added)
+        ctx.plan, ctx.saved = plan, saved._replace(tiles=[])
         ctx.mark_non_differentiable(*outputs[1::4], *outputs[3::4])
-        ctx.save_for_backward(anchors, candidates, temperature, added)
+        ctx.save_for_backward(anchors, candidates, temperature, added, *saved.tiles)  # freed when backward is done
         ctx.set_materialize_grads(False)
         return tuple(outputs)
 
@@ -102,11 +102,10 @@ class _Kernel(torch.autograd.Function):
     @first_order
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         path = dense if ctx.plan.dense else stream
-        found = path.backward(ctx.plan, ctx.saved, *ctx.saved_tensors, grads, ctx.needs_input_grad)
+        anchors, candidates, temperature, added, *tiles = ctx.saved_tensors
+        saved = ctx.saved._replace(tiles=tiles)
+        found = path.backward(ctx.plan, saved, anchors, candidates, temperature, added, grads, ctx.needs_input_grad)
         return *found, None
-
-
-_EVERY_PAIR = (Rule(),)
 
 
 @eager_full_precision
@@ -117,7 +116,7 @@ def contrast(
     anchor_ids: Tensor,
     candidate_ids: Tensor | None = None,
     temperature: float | Tensor,
-    rules: Rule | Sequence[Rule] = _EVERY_PAIR,
+    rules: Rule | Sequence[Rule] = EVERY_PAIR,
     offsets: Tensor | None = None,
     guide: Guide | None = None,
     same_sample: SameSample | None = None,
@@ -148,7 +147,7 @@ def contrast(
         product: (A, C) the similarities, if the caller knows them already; the dense kernel takes them.
         kernel: `dense` keeps all pairs as one matrix, `stream` visits them tile by tile in O(A + C) memory, and `auto`
             takes the dense one up to 2^18 pairs. Both give the same sums and gradients, up to rounding.
-        block: the edge of the tiles of the streaming kernel. None: up to 448 on a CPU, where a few tiles then fit into
+        block: the edge of the tiles of the streaming kernel. None: up to 512 on a CPU, where a few tiles then fit into
             a core's cache, and up to 4096 elsewhere.
 
     Returns:
@@ -181,8 +180,8 @@ def contrast_both(
     first_ids: Tensor,
     second_ids: Tensor,
     temperature: float | Tensor,
-    first_rules: Rule | Sequence[Rule] = _EVERY_PAIR,
-    second_rules: Rule | Sequence[Rule] = _EVERY_PAIR,
+    first_rules: Rule | Sequence[Rule] = EVERY_PAIR,
+    second_rules: Rule | Sequence[Rule] = EVERY_PAIR,
     guide: tuple[Tensor, Tensor] | None = None,
     extent: Extent | None = None,
     kernel: Kernel = "auto",
@@ -286,9 +285,6 @@ def count_above(
         return run(inputs, "none", kernel, block)[0].kept[0].to(bounds.dtype)
 
 
-_EVERY_PAIR = (Rule(),)
-
-
 class SigmoidSums(NamedTuple):
     """The sums over the pairs that each rule keeps or pulls: four (R, A) tensors, one row per rule.
 
@@ -315,7 +311,7 @@ def sigmoid_sums(
     candidate_ids: Tensor | None = None,
     temperature: float | Tensor,
     bias: float | Tensor = 0.0,
-    rules: Rule | Sequence[Rule] = _EVERY_PAIR,
+    rules: Rule | Sequence[Rule] = EVERY_PAIR,
     guide: Guide | None = None,
     same_sample: SameSample | None = None,
     extent: Extent | None = None,
@@ -375,8 +371,8 @@ def sigmoid_both(
     second_ids: Tensor,
     temperature: float | Tensor,
     bias: float | Tensor = 0.0,
-    first_rules: Rule | Sequence[Rule] = _EVERY_PAIR,
-    second_rules: Rule | Sequence[Rule] = _EVERY_PAIR,
+    first_rules: Rule | Sequence[Rule] = EVERY_PAIR,
+    second_rules: Rule | Sequence[Rule] = EVERY_PAIR,
     guide: tuple[Tensor, Tensor] | None = None,
     soft: bool = False,
     kernel: Kernel = "auto",

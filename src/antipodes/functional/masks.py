@@ -23,7 +23,7 @@ from torch import Tensor
 from antipodes.functional.rule import Bounds, Group, Rule, binding
 from antipodes.functional.tensors import on_host
 
-CPU_EDGE, DEVICE_EDGE = 448, 4096
+CPU_EDGE, DEVICE_EDGE = 512, 4096
 """The largest edge of a tile on a CPU, where a few tiles then fit into a core's cache, and on other devices."""
 
 
@@ -288,7 +288,7 @@ def _compare_bounds(
     free: list[Factor],
 ) -> None:
     """Add the factors of a band and a ceiling; bounds beyond the range of cosines never bind, whatever the rounding."""
-    for name, bound in bounds.named():
+    for name, bound in bounds.named:
         bound = bound.detach().to(dtype)
         limit = torch.where(bound > -1, bound, -torch.inf) if name == "low" else binding(bound)
         factors = free if name == "ceiling" and bounds.above == "pull" else keep

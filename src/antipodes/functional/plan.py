@@ -40,7 +40,7 @@ from antipodes.functional.masks import (
     whole,
 )
 from antipodes.functional.rule import Rule
-from antipodes.functional.same_sample import FEW_PAIRS, SameSample
+from antipodes.functional.same_sample import SameSample, few_pairs
 from antipodes.functional.select import bounded
 from antipodes.functional.tensors import on_host
 
@@ -277,40 +277,6 @@ def make_plan(
             product=inputs.product,
         ),
     )
-
-
-def plan_batch(product: Tensor, same_sample: SameSample, temperature: float, rule: Rule) -> Plan:
-    """Plan the softmax of a small batch with itself, of views (2b, D) of length 1, whose arguments were checked before.
-
-    Args:
-        product: (2b, 2b) the similarities of the views.
-        same_sample: which views are of one sample.
-        temperature: a positive number.
-        rule: without ranks, bounds in a guide's space or lists.
-    """
-    count = product.shape[0]
-    tiles = (whole(count, count),)
-    mask = compile_rule(rule, lambda bound: bound, tiles, product.dtype)
-    return Plan(
-        function="softmax",
-        dense=True,
-        shift="none" if 1.0 / temperature <= UNSHIFTED_REACH[product.dtype] else "peak",
-        tiles=tiles,
-        directions=(Direction((mask,), False, count, same_sample),),
-        shared=True,
-        halved=False,
-        guide=None,
-        offsets=None,
-        teacher=None,
-        rows_need_grad=True,
-        columns_need_grad=False,
-        product=product,
-    )
-
-
-def few_pairs(anchors: int, candidates: int) -> bool:
-    """Return True if so many pairs are summed by the dense kernel."""
-    return 0 < anchors * candidates <= FEW_PAIRS
 
 
 def as_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:

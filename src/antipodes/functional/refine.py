@@ -132,7 +132,7 @@ def _highest(inputs: Inputs, block: int | None) -> Tensor:
     anchors, candidates, tau, plan = make_plan(inputs, "none", "stream", block)
     teacher = plan.teacher
     assert teacher is not None  # of `refine`
-    whole = Pass(replace(plan, teacher=None), anchors, candidates, tau)
+    whole = Pass(replace(plan, teacher=None), anchors, candidates, tau, {})
     like = teacher.reference
 
     def part(tiles: Sequence[Tile]) -> Tensor:

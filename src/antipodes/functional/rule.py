@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -97,8 +98,9 @@ class Bounds:
         low = self.low if other.low is None else other.low if self.low is None else torch.maximum(self.low, other.low)
         return Bounds(low, high, ceiling, above)
 
+    @cached_property
     def named(self) -> tuple[tuple[str, Tensor], ...]:
-        """Return the bounds that there are, by name."""
+        """The bounds that there are, by name."""
         every = (("low", self.low), ("high", self.high), ("ceiling", self.ceiling))
         return tuple((name, bound) for name, bound in every if bound is not None)
 
@@ -195,7 +197,7 @@ class Rule:
             bounds.low, bounds.high, bounds.ceiling, bounds.above, groups, lists, self.ranks + other.ranks, guide
         )
 
-    @property
+    @cached_property
     def bounds(self) -> Bounds:
         """The rule's own band and ceiling."""
         return Bounds(self.low, self.high, self.ceiling, self.above)
@@ -203,7 +205,7 @@ class Rule:
     @property
     def needs_guide(self) -> bool:
         """Whether this rule looks at the guide's space."""
-        return (self.guide is not None and bool(self.guide.named())) or any(r.space == "guide" for r in self.ranks)
+        return (self.guide is not None and bool(self.guide.named)) or any(r.space == "guide" for r in self.ranks)
 
     def attract(self) -> Rule:
         """Return the same rule with every false negative pulled instead of dropped."""
@@ -246,7 +248,7 @@ class Rule:
         low, high, ceiling, above = bounds.low, bounds.high, bounds.ceiling, bounds.above
         return Rule(low, high, ceiling, above, groups, tuple(lists), self.ranks, guide, self.only_pulled)
 
-    @property
+    @cached_property
     def pulls(self) -> bool:
         """Whether there may be pairs that this rule pulls."""
         by_bound = self.bounds.pulls or (self.guide is not None and self.guide.pulls)
@@ -267,10 +269,10 @@ class Rule:
     @property
     def ranks_alone(self) -> bool:
         """Whether one band of ranks of the embeddings' own similarities is all that this rule says."""
-        bounds = (*self.bounds.named(), *(() if self.guide is None else self.guide.named()))
+        bounds = (*self.bounds.named, *(() if self.guide is None else self.guide.named))
         return len(self.ranks) == 1 and self.ranks[0].space == "own" and not (bounds or self.groups or self.lists)
 
-    @property
+    @cached_property
     def ceiling_alone(self) -> bool:
         """Whether this rule says no more than that pairs above a ceiling are dropped, if that."""
         more = self.low is not None or self.high is not None or self.groups or self.lists or self.ranks or self.guide
@@ -281,6 +283,10 @@ class Rule:
         groups = tuple(group for group in self.groups if group.same != "only")
         guide = None if self.guide is None else replace(self.guide, low=None, high=None)
         return Rule(ceiling=self.ceiling, above=self.above, groups=groups, lists=self.lists, guide=guide)
+
+
+EVERY_PAIR = (Rule(),)
+"""The one rule that keeps every pair of different samples."""
 
 
 def binding(limits: Tensor) -> Tensor:

@@ -15,6 +15,11 @@ FEW_CANDIDATES = 2**12  # up to so many they are sorted in place of the anchors,
 FEW_PAIRS = 2**18  # up to so many there is one tile, and comparing all of them is faster than looking for some
 
 
+def few_pairs(anchors: int, candidates: int) -> bool:
+    """Return True if so many pairs are summed by the dense kernel."""
+    return 0 < anchors * candidates <= FEW_PAIRS
+
+
 class SameSample:
     """The candidates with the id of an anchor, found without comparing all pairs.
 
@@ -24,16 +29,17 @@ class SameSample:
     Args:
         anchor_ids: (A,) integers.
         candidate_ids: (C,) integers; None: the anchors are the candidates.
-        halves: Whether the anchors are the candidates and known to be two views of as many different samples, all
-            first views before all second ones: then they need not be searched.
+        views: How many views of every sample there are, where anchors and candidates are known to be the same different
+            samples in the same order, all first views before all second ones: then they need not be searched. 0 if
+            that is not known.
 
     Example:
         >>> SameSample(torch.tensor([7, 5]), torch.tensor([5, 6, 7, 5])).pairs()
         (tensor([0, 1, 1]), tensor([2, 0, 3]))
     """
 
-    def __init__(self, anchor_ids: Tensor, candidate_ids: Tensor | None = None, halves: bool = False) -> None:
-        self.halves = halves
+    def __init__(self, anchor_ids: Tensor, candidate_ids: Tensor | None = None, views: int = 0) -> None:
+        self.views = views
         self.anchor_ids = anchor_ids
         self.candidate_ids = anchor_ids if candidate_ids is None else candidate_ids
 
@@ -60,8 +66,8 @@ class SameSample:
     @cached_property
     def available(self) -> Tensor:
         """(A,) how many candidates are of other samples."""
-        if self.halves:
-            return torch.full_like(self.anchor_ids, len(self.anchor_ids) - 2)
+        if self.views:
+            return torch.full_like(self.anchor_ids, self.anchor_ids.shape[0] - self.views)
         if len(self.anchor_ids) * len(self.candidate_ids) <= FEW_PAIRS:
             return self.different.sum(1).long()
         return self.filled.sum() - self.count
@@ -83,20 +89,21 @@ class SameSample:
 
     def blank(self, numbers: Tensor) -> Tensor:
         """Set what a matrix (A, C) holds for pairs of one sample and for empty slots to zero; for few pairs."""
-        if not self.halves:
+        views = self.views
+        if not views:
             different = self.different
             return numbers.mul_(different if different.dtype == numbers.dtype else different.to(numbers.dtype))
-        half = len(self.anchor_ids) // 2
-        numbers.view(2, half, 2, half).diagonal(dim1=1, dim2=3).zero_()
+        samples = numbers.shape[0] // views
+        numbers.view(views, samples, views, samples).diagonal(dim1=1, dim2=3).zero_()
         return numbers
 
     @cached_property
     def _found(self) -> tuple[Tensor, Tensor, Tensor]:
         """How many candidates of its id every anchor has, where they start in a list, and that list of columns."""
-        if self.halves:  # every anchor has itself and the other view: columns 0, b, 1, b + 1, ...
-            both = torch.arange(len(self.anchor_ids), device=self.anchor_ids.device).view(2, -1)
-            sample = torch.arange(both.shape[1], device=both.device).repeat(2)
-            return torch.full_like(sample, 2), 2 * sample, both.T.flatten()
+        if self.views:  # of two views every anchor has itself and the other one: columns 0, b, 1, b + 1, ...
+            every = torch.arange(len(self.anchor_ids), device=self.anchor_ids.device).view(self.views, -1)
+            sample = torch.arange(every.shape[1], device=every.device).repeat(self.views)
+            return torch.full_like(sample, self.views), self.views * sample, every.T.flatten()
         if on_host(self.anchor_ids) and len(self.candidate_ids) <= FEW_CANDIDATES:
             ours, theirs = self.anchor_ids.numpy(), self.candidate_ids.numpy()
             order = theirs.argsort(kind="stable")

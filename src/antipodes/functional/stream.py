@@ -1,14 +1,15 @@
 """The streaming kernel: the sums of the dense one, tile by tile, in O(A + C) memory.
 
-Forward. For each tile of about 448 x 448 pairs: its logits z = s / tau by one product, the masks of every rule, and the
+Forward. For each tile of about 512 x 512 pairs: its logits z = s / tau by one product, the masks of every rule, and the
 sums of its rows, which are added to those of its anchors. Columns are summed as well when they are anchors: in the
 second of two directions, or above the diagonal when the candidates are the anchors.
 
 Where |s| / tau is small (`Plan.shift`), sums of e^z simply add up. Otherwise every anchor has a peak, the largest logit
 that it has kept so far; exponentials are relative to it, and what was added up before is scaled when it rises.
 
-Backward. The tiles are computed again rather than stored. A tile's gradient G (h, w), see `dense`, is added up over
-all rules and both directions before its two products, with the candidates and with the anchors. Where the candidates (a
+Backward. A tile's gradient G (h, w), see `dense`, is added up over all rules and both directions before its two
+products, with the candidates and with the anchors. The first tiles, as many as fit into `STORED_BYTES`, are stored by
+the forward pass, which saves the backward pass their product; all others are computed again. Where the candidates (a
 queue, a bank) take no gradient, sums of e^z candidate, (A, D), are collected in the forward pass, and no second pass is
 needed.
 
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import NamedTuple, Self, TypeVar
 
@@ -35,6 +36,9 @@ from antipodes.functional.masks import Block, Buffers, Mask, Tile, keep_mask, pu
 from antipodes.functional.plan import Direction, Plan
 
 Result = TypeVar("Result")
+
+STORED_BYTES = 2**26
+"""So much memory may hold tiles between the forward and the backward pass: those of 4,096 x 4,096 pairs in float32."""
 
 MOST = 8  # each has sums and gradients of its own: more of them would take memory, so they get more threads instead
 
@@ -117,16 +121,28 @@ class Reading(NamedTuple):
 
 
 class Pass:
-    """One pass over the tiles: their logits and masks, in buffers that are used tile after tile."""
+    """One pass over the tiles: their logits and masks, in buffers that are used tile after tile.
 
-    def __init__(self, plan: Plan, anchors: Tensor, candidates: Tensor, temperature: Tensor) -> None:
-        self.plan, self.anchors, self.candidates = plan, anchors, candidates
+    Args:
+        plan: of the call.
+        anchors: (A, D).
+        candidates: (C, D).
+        temperature: () or (A,).
+        stored: tiles that the forward pass stores for the backward pass, by number: their exponentials where nothing
+            else is needed (`stores_values`), else their logits.
+    """
+
+    def __init__(
+        self, plan: Plan, anchors: Tensor, candidates: Tensor, temperature: Tensor, stored: Mapping[int, Tensor]
+    ) -> None:
+        self.plan, self.anchors, self.candidates, self.stored = plan, anchors, candidates, stored
         # one operand carries 1 / tau, so that the product is the logit
         self.scaled = anchors / (temperature if temperature.ndim == 0 else temperature[:, None])
         cells = max((tile.shape[0] * tile.shape[1] for tile in plan.tiles), default=0)
         self.buffers = Buffers(cells, anchors)
         self.compared = plan.pulls or any(mask.compares for direction in plan.directions for mask in direction.masks)
         self.guided = any(mask.guided for direction in plan.directions for mask in direction.masks)
+        self.stores_values = plan.function == "softmax" and plan.shift == "none" and not self.compared
 
     def own(self) -> Self:
         """Return the same pass with buffers of its own, for another worker."""
@@ -135,16 +151,18 @@ class Pass:
         return other
 
     def logits(self, tile: Tile) -> Tensor:
-        """Return the tile's logits (h, w), far below all others where a pair never counts."""
-        logits = self.buffers("logits", tile.shape)
+        """Compute the tile's logits (h, w), far below all others where a pair never counts."""
+        logits = self.stored.get(tile.number)
+        logits = self.buffers("logits", tile.shape) if logits is None else logits
         torch.mm(self.scaled[tile.rows], self.candidates[tile.columns].T, out=logits)
         if tile.excluded is not None:
             logits.view(-1).index_fill_(0, tile.excluded, -FAR)
         return logits
 
     def exponentials(self, tile: Tile, logits: Tensor) -> Tensor:
-        """Return the buffer for what is made of the logits (h, w): theirs, unless masks or sums need them as well."""
-        return self.buffers("values", tile.shape) if self.compared else logits
+        """Return the buffer for what is made of the logits (h, w): theirs, unless these are needed as well."""
+        needed = self.compared or (tile.number in self.stored and not self.stores_values)
+        return self.buffers("values", tile.shape) if needed else logits
 
     def readings(self, tile: Tile, logits: Tensor, both: bool) -> Iterator[Reading]:
         """Yield every look at a tile; its masks are overwritten by the next.
@@ -238,9 +256,15 @@ class Totals:
 
 
 class Saved(NamedTuple):
-    """What the forward pass leaves for the backward pass: the sums of each direction, not its tiles."""
+    """What the forward pass leaves for the backward pass.
+
+    Attributes:
+        directions: the sums of each direction.
+        tiles: the first tiles, (h, w) each, see `Pass`.
+    """
 
     directions: list[Totals]
+    tiles: list[Tensor]
 
 
 def forward(
@@ -250,7 +274,9 @@ def forward(
     peaked = plan.function == "softmax" and plan.shift == "peak"
     along = plan.rows_need_grad and not (plan.columns_need_grad or plan.halved) and "sigmoid" not in plan.function
     drawn = along and len(plan.directions) == 1
-    whole = Pass(plan, anchors, candidates, temperature)
+    again = (plan.rows_need_grad or plan.columns_need_grad) and not drawn
+    stored = _stored(plan.tiles, anchors) if again else []
+    whole = Pass(plan, anchors, candidates, temperature, dict(enumerate(stored)))
     ones = anchors.new_ones(max(len(anchors), len(candidates)))
 
     def part(tiles: Sequence[Tile]) -> list[Totals]:
@@ -278,7 +304,7 @@ def forward(
         if "sigmoid" not in plan.function:
             each.pulled_value *= temperature  # logits were summed
         outputs += [value, each.kept, each.pulled_value, each.pulled]
-    return outputs, Saved(sums)
+    return outputs, Saved(sums, stored)
 
 
 def backward(
@@ -310,7 +336,8 @@ def backward(
             if drawn is not None:
                 on_anchors += torch.einsum("ra,rad->ad", share, drawn)
     else:
-        on_anchors, on_candidates, on_bias = _second_pass(plan, anchors, candidates, temperature, added, shares, wanted)
+        whole = Pass(plan, anchors, candidates, temperature, dict(enumerate(saved.tiles)))
+        on_anchors, on_candidates, on_bias = _second_pass(whole, added, shares, wanted)
     on_anchors *= top
     if on_candidates is not None:
         on_candidates *= top
@@ -353,17 +380,22 @@ def _shares(
     return Shares(push, pull, sums.value.log() + sums.peak)
 
 
+def _stored(tiles: Sequence[Tile], like: Tensor) -> list[Tensor]:
+    """Return memory for the first tiles, as many as fit into `STORED_BYTES`."""
+    left, stored = STORED_BYTES, []
+    for tile in tiles:
+        left -= tile.shape[0] * tile.shape[1] * like.element_size()
+        if left < 0:
+            break
+        stored.append(like.new_empty(tile.shape))
+    return stored
+
+
 def _second_pass(
-    plan: Plan,
-    anchors: Tensor,
-    candidates: Tensor,
-    temperature: Tensor,
-    added: Tensor | None,
-    shares: Sequence[Shares],
-    wanted: tuple[bool, ...],
+    whole: Pass, added: Tensor | None, shares: Sequence[Shares], wanted: tuple[bool, ...]
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return the gradients of anchors (A, D) and candidates (C, D), and the sum of that of all pairs, by one pass."""
-    whole = Pass(plan, anchors, candidates, temperature)
+    plan, anchors, candidates = whole.plan, whole.anchors, whole.candidates
 
     def part(tiles: Sequence[Tile]) -> tuple[Tensor, Tensor, Tensor]:
         on_anchors, total = torch.zeros_like(anchors), torch.zeros_like(anchors[:1, 0])
@@ -445,7 +477,8 @@ def _weigh(work: Pass, tile: Tile, shares: Sequence[Shares], added: Tensor | Non
     """
     plan, buffers = work.plan, work.buffers
     peaked = plan.function == "softmax" and plan.shift == "peak"
-    logits = work.logits(tile)
+    stored = work.stored.get(tile.number)
+    logits = work.logits(tile) if stored is None else stored
     offset = added if added is None or added.ndim == 0 else added[tile.columns]
     weight: Tensor | None = None  # of kept pairs
     pulled: Tensor | None = None
@@ -467,9 +500,10 @@ def _weigh(work: Pass, tile: Tile, shares: Sequence[Shares], added: Tensor | Non
             weight = weight.add_(spread) if keep is None else weight.addcmul_(keep, spread)
     assert weight is not None  # there is at least one rule
     if not peaked:
-        slope, opposite = pair_slopes(
-            plan.function, logits, offset, plan.pulls, work.exponentials(tile, logits), buffers
-        )
+        slope, opposite = stored, None
+        if stored is None or not work.stores_values:
+            out = work.exponentials(tile, logits)
+            slope, opposite = pair_slopes(plan.function, logits, offset, plan.pulls, out, buffers)
         weight = weight if slope is None else weight.mul_(slope)
         pulled = pulled if opposite is None or pulled is None else pulled.mul_(opposite)
     return weight if pulled is None else weight.add_(pulled)

@@ -1,9 +1,9 @@
-"""`LossModule`: what every loss offers in addition to its value, whatever it compares."""
+"""`LossModule`: what every loss offers in addition to its value, whatever it compares; the statistics of one call."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from antipodes.arguments import checked
 from antipodes.losses.observation import Observation
 from antipodes.negatives.policy import Numbers, Policy
+from antipodes.negatives.ranked import later
+from antipodes.pairs import Pairs, Rule
 
 
 @dataclass
@@ -113,3 +115,69 @@ class LossModule(nn.Module):
         if sentence not in self._record.warned:
             self._record.warned.add(sentence)
             warnings.warn(sentence, stacklevel=5)
+
+
+def statistics(
+    pairs: Pairs,
+    rules: Sequence[Rule],
+    kept: Tensor | None,
+    pulled: Tensor | None = None,
+    blocks: Sequence[Pairs] = (),
+    scale: float = 1.0,
+) -> Callable[[], Numbers]:
+    """What a log shows of one call; flagged are the candidates that the rules dropped or pull as false negatives.
+
+    Args:
+        pairs: What was compared.
+        rules: What the policy said.
+        kept: How many candidates are, by rule and anchor; None if all of other samples are.
+        pulled: Likewise; None if none is.
+        blocks: Further pairs in the same denominator.
+        scale: What similarities were divided by.
+
+    Returns:
+        A function that works the numbers out once they are read. It holds no graph, and does not read from a queue,
+        whose ids will have changed by then.
+    """
+    of_batch = pairs.candidates is None or pairs.block is not None
+    if of_batch and not pairs.anchors.requires_grad:  # neither of a queue nor of a graph: all of it can wait
+        return lambda: _snapshot(pairs, rules, kept, pulled, blocks, scale)()
+    return _snapshot(pairs, rules, kept, pulled, blocks, scale)
+
+
+def _snapshot(
+    pairs: Pairs,
+    rules: Sequence[Rule],
+    kept: Tensor | None,
+    pulled: Tensor | None,
+    blocks: Sequence[Pairs],
+    scale: float,
+) -> Callable[[], Numbers]:
+    """Take out of the pairs what the statistics need."""
+    positives, similarity = pairs.positives.detach(), later(pairs)
+    flags = not any(rule.ignores for rule in rules)
+    same_sample = pairs.same_sample  # of a batch: not the pairs, whose embeddings hold on to the graph
+    of_queue = pairs.candidates is not None and (flags or kept is None)
+    available = same_sample.available if of_queue else None
+    further = [each.same_sample for each in blocks]
+
+    def numbers() -> Numbers:
+        offered = (same_sample.available if available is None else available).float()
+        for each in further:
+            offered = offered + each.available
+        of_anchor = offered if kept is None else kept.detach().float()
+        pulled_mean = of_anchor.new_zeros(()) if pulled is None else pulled.detach().float().mean()
+        found: Numbers = {
+            "positive_similarity": positives.mean() * scale,
+            "negative_similarity": similarity().nan_to_num(0.0) * scale,  # one NaN would spoil the mean of an epoch
+            "kept_per_anchor": of_anchor.mean(),
+            "pulled_per_anchor": pulled_mean,
+            "without_negatives": (of_anchor == 0).float().mean(),
+        }
+        if flags:
+            mean = offered.mean()
+            share = (mean - of_anchor.mean() + pulled_mean) / mean.clamp(min=1e-9)
+            found["flagged_share"] = torch.where(mean > 0, share, 0.0)
+        return found
+
+    return numbers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
 import torch
@@ -9,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from antipodes.functional.contrast import Sums
-from antipodes.functional.dense import Views, batch_softmax, fits_batch_softmax
+from antipodes.functional.plan import Inputs
+from antipodes.functional.softmax_losses import SoftmaxLosses, Views, softmax_losses
 from antipodes.losses.distillation import Distillation
 from antipodes.losses.hardness import Hardness, hardened, split_given
 from antipodes.losses.loss import Contrast, Loss, Reduction, Similarity, Treatment, add_in_log, joined
@@ -87,27 +89,35 @@ class InfoNCE(Loss):
             raise ValueError("refined labels and a log weight of the negatives do not go together: leave one out")
         self.similarity, self.positive_in_sum, self.hardness = similarity, positive_in_sum, hardness
 
-    def goes_direct(self, unit: Tensor, temperature: float | Tensor | None = None) -> bool:
-        """Whether a batch is so small that operations count, and its loss the plain one."""
+    def goes_direct(self, temperature: float | Tensor | None = None) -> bool:
+        """Whether the loss is the plain softmax, whose temperature all anchors share."""
         by_policy = self.negatives is not None and self.negatives.needs.reweighs
+        guided = self.ask_guide is not None or self.distill is not None
         plain = self.treatment == "eliminate" and self.positive_in_sum and self.hardness is None
         tau = self.temperature if temperature is None else temperature
-        fixed = not isinstance(tau, (Temperature, Tensor)) and fits_batch_softmax(unit, tau)
-        return plain and fixed and not by_policy
+        shared = not isinstance(tau, Temperature) or tau.per_sample is None
+        return plain and shared and self.similarity == "cosine" and not (by_policy or guided)
 
-    def direct(self, step: Step, views: Views) -> Tensor | None:
-        """The loss of a small batch whose rule is at most a ceiling, in few operations."""
-        pairs, temperature, product = step.pairs, step.temperature, step.pairs.facts.product
-        if isinstance(temperature, Tensor) or product is None or len(step.rules) != 1:
+    def direct(self, steps: Sequence[Step], views: Views) -> list[SoftmaxLosses] | None:
+        """The losses of one or two directions as one operation; None if a rule pulls, which changes the formula."""
+        if any(rule.pulls for step in steps for rule in step.rules):
             return None
-        (rule,) = step.rules
-        if not rule.ceiling_alone:
-            return None
-        losses, kept = batch_softmax(views, product, pairs.same_sample, temperature, rule)
+        pairs, guide, facts = steps[0].pairs, steps[0].pairs.guide, steps[0].pairs.facts
+        inputs = Inputs(
+            pairs.anchors, pairs.candidates, pairs.anchor_ids, pairs.candidate_ids, steps[0].temperature,
+            steps[0].rules, None if len(steps) == 1 else steps[1].rules,
+            guide=None if guide is None else (guide.anchors, guide.candidates),
+            same_sample=facts.same_sample, extent=facts.extent, product=facts.product,
+        )  # fmt: skip
+        return softmax_losses(views, inputs)
+
+    def finish_direct(self, step: Step, found: SoftmaxLosses, weights: Tensor | None = None) -> Tensor:
+        """Turn what `direct` returned for this step into the loss, as `finish` does with the kernel's sums."""
+        losses, kept = found
         self.take_down(step, kept)
         seen = losses.detach()
-        self._report_later(lambda: _above_chance(seen, pairs.available() if kept is None else kept))
-        return losses
+        self._report_later(lambda: _above_chance(seen, kept))
+        return self._conclude(step, losses, weights)
 
     def sums(self, step: Step, contrast: Contrast = Pairs.contrast) -> Sums:
         """The kernel's sums over what the rules keep, with the log weights of `hardness`."""

@@ -6,16 +6,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from antipodes.arguments import LARGEST, check_vectors, describe, is_dense
 from antipodes.distributed import apart, gather, world_size
-from antipodes.functional.dense import Views
+from antipodes.functional.checks import Extent
 from antipodes.functional.normalise import Measured, link, measure
-from antipodes.functional.tensors import NotFinite, on_host, read
+from antipodes.functional.softmax_losses import Views
+from antipodes.functional.tensors import NotFinite, on_host, read, span_on_host, spans
 from antipodes.identity import content_ids
 from antipodes.losses.shares import check_shares
 from antipodes.losses.temperature import check_temperature
@@ -73,10 +74,6 @@ class Given:
     positive_log_weights: Tensor | None
     temperature: float | Tensor | None
     unit: bool = True
-
-    def weights_of(self, anchors: int) -> Tensor | None:
-        """The weights of so many anchors, which are one view of every sample or both."""
-        return None if self.weights is None else self.weights.repeat(anchors // len(self.weights))
 
 
 def check_call(
@@ -146,9 +143,9 @@ def check_call(
             z1, z1 if z2 is None else z2, numbers, candidates, key_ids, gathered, learning=loss.learning
         )
         if views is not None:
-            first, second = views.linked().chunk(2)
+            first, second = views.joined().chunk(2)
             views = None
-    else:
+    elif world_size() > 1:
         check_shares(z1, z1 if z2 is None else z2, numbers, learning=loss.learning)
     if views is None and z2 is None:
         first = in_place(z1, measured, unit)
@@ -163,7 +160,56 @@ def check_call(
     )  # fmt: skip
 
 
-_FULL = (torch.float32, torch.float64)
+NOT_FINITE = "z1 or z2 hold NaN or infinite numbers: check the encoder's output before the loss"
+
+
+class ViewFacts(NamedTuple):
+    """What checking the views of a batch has found out about them.
+
+    Attributes:
+        shortest: Their shortest length.
+        lowest_id: The lowest id.
+        rows: The lowest and the highest row.
+        distinct: Whether no two ids are known to be equal.
+    """
+
+    shortest: float
+    lowest_id: float
+    rows: tuple[int, int]
+    distinct: bool
+
+    def known(self) -> tuple[Extent, tuple[int, int]]:
+        """The extent and the span of rows of pairs that hold nothing else."""
+        return Extent(1.0, float(self.shortest > 0), 1.0, float(self.lowest_id)), self.rows
+
+
+def examine_views(measured: Sequence[Measured], ids: Tensor, rows: Tensor | None = None) -> ViewFacts:
+    """Refuse ids and embeddings that make no sense; everything in one read.
+
+    Args:
+        measured: The views, together or one after the other.
+        ids: (B,) identities of the samples.
+        rows: (B,) where they stand in tables; None takes the ids.
+
+    Raises:
+        ValueError: for an id below 0, or embeddings that are not finite (`NotFinite`).
+    """
+    numbers = [ids] if rows is None else [rows, ids]
+    lengths = [each.span for each in measured if each.span is not None]
+    if lengths and on_host(ids):
+        of_ids = [span_on_host(each) for each in numbers]
+    else:  # on a device, where it is worth reading everything together
+        found = spans(*(each.length for each in measured), *numbers)
+        lengths, of_ids = [each[:2] for each in found[: len(measured)]], found[len(measured) :]
+    (lowest, highest, _), (lowest_id, _, distinct) = of_ids[0], of_ids[-1]
+    if lowest_id < 0:
+        raise ValueError(f"ids must be at least 0, got {lowest_id:.0f}: they are dataset indices")
+    if not all(math.isfinite(longest) for _, longest in lengths):
+        raise NotFinite(NOT_FINITE)
+    return ViewFacts(min(lengths)[0], lowest_id, (int(lowest), int(highest)), distinct)
+
+
+FULL = (torch.float32, torch.float64)
 _ONE_SIDED = (
     "candidate_log_weights without positive_log_weights leave the positives' logits as they are: "
     "a logQ correction is meant for both"
@@ -174,7 +220,7 @@ def in_place(embeddings: Tensor, measured: Measured, unit: bool) -> Tensor:
     """Embeddings with their gradient, in float32 or better: at length 1, or as they are for dot products."""
     if unit:
         return link(embeddings, measured)
-    return embeddings if embeddings.dtype in _FULL else embeddings.float()
+    return embeddings if embeddings.dtype in FULL else embeddings.float()
 
 
 def check_single_view(loss: Loss, guide: object) -> None:
@@ -279,7 +325,8 @@ def check_embeddings(**given: Any) -> None:
     """
     tensors = {name: each for name, each in given.items() if each is not None or name != "candidates"}
     for name, each in tensors.items():
-        if not is_dense(each) or each.is_complex() or not each.dim():
+        fits = isinstance(each, Tensor) and each.layout is torch.strided and not each.is_complex() and each.dim()
+        if not fits:
             what = describe(each) if isinstance(each, Tensor) else f"a {type(each).__name__}"
             raise ValueError(f"{name} must be a tensor of embeddings, got {what}: torch.stack makes one of a list")
     if len({each.dtype == torch.float64 for each in tensors.values()}) > 1:

@@ -11,23 +11,33 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from antipodes.candidates.batch import batch_pairs, single_view_pairs, small_batch
+from antipodes.candidates.batch import batch_pairs, single_view_pairs, unlinked_batch
 from antipodes.distributed import gather, world_size
 from antipodes.functional.contrast import Sums, contrast_both
-from antipodes.functional.dense import Views
 from antipodes.functional.normalise import Measured
+from antipodes.functional.rule import EVERY_PAIR
+from antipodes.functional.softmax_losses import SoftmaxLosses, Views
 from antipodes.functional.tensors import NotFinite, eager_full_precision, has_zero, on_host
-from antipodes.losses.base import LossModule
+from antipodes.losses.base import LossModule, statistics
 from antipodes.losses.distillation import Distillation
 from antipodes.losses.dot import shrink
-from antipodes.losses.inputs import Given, Ids, check_call, own_numbers, queue_pairs, share_of_training
+from antipodes.losses.inputs import (
+    NOT_FINITE,
+    Given,
+    Ids,
+    ViewFacts,
+    check_call,
+    examine_views,
+    own_numbers,
+    queue_pairs,
+    share_of_training,
+)
 from antipodes.losses.mined import count_skipped
 from antipodes.losses.observation import FlaggedPairs
 from antipodes.losses.shares import mean_over_anchors
 from antipodes.losses.soft_targets import Refine
-from antipodes.losses.step import Part, Step, statistics
+from antipodes.losses.step import Part, Step
 from antipodes.losses.temperature import Temperature, check_temperature
-from antipodes.losses.views import NOT_FINITE, ViewFacts, examine_views
 from antipodes.negatives.policy import Policy
 from antipodes.negatives.ranked import COLLAPSED, NARROW, negative_similarity
 from antipodes.pairs import Guide, Pairs, Rule
@@ -166,28 +176,25 @@ class Loss(LossModule, ABC):
             candidate_guide, weights, candidate_log_weights, positive_log_weights, temperature,
         )  # fmt: skip
         pairs, views = self.make_pairs(given)
-        step = self.begin(pairs.with_supports(supports), progress, given.temperature)
-        losses = None if views is None else self.direct(step, views)
-        if losses is None:
-            step = step if views is None else step.linked(views)
-            losses = self.reweighed_value(step, self.sums(step))
-        return self._conclude(step, losses, given.weights_of(len(pairs.anchors)))
+        pairs = pairs if supports is None else pairs.with_supports(supports)
+        weights = None if given.weights is None else given.weights.repeat(len(pairs.anchors) // len(given.weights))
+        return self.evaluate_blocks([pairs], progress, weights, given.temperature, views)
 
     def make_pairs(self, given: Given) -> tuple[Pairs, Views | None]:
-        """The pairs of a call, and its views where they are so few that `direct` may have a quicker way."""
+        """The pairs of a call; with its views, if `direct` may do without a link between these and the pairs."""
         if given.candidates is not None:
             pairs = queue_pairs(given)
             self._warn_of_skipped(given)
             return pairs, None
         if given.second is None:
             return single_view_pairs(given.first, given.ids, given.rows, given.log_weights, given.facts), None
-        asks = self.ask_guide is not None or self.distill is not None
-        plain = world_size() == 1 and given.log_weights is None and given.views is not None and not asks
-        if given.views is not None and plain and self.goes_direct(given.views.measured.unit, given.temperature):
-            unit = given.views.measured.unit
-            return small_batch(unit, given.ids, given.distinct, given.rows, given.guide, given.facts), given.views
+        views = given.views
+        plain = views is not None and given.log_weights is None and world_size() == 1
+        if views is not None and plain and self.goes_direct(given.temperature):
+            unit = views.measured.unit
+            return unlinked_batch(unit, given.ids, given.distinct, given.rows, given.guide, given.facts), views
         teachers = self.treatment == "refine" or self.ask_guide is not None
-        linked = torch.cat((given.first, given.second)) if given.views is None else given.views.linked()
+        linked = torch.cat((given.first, given.second)) if views is None else views.joined()
         pairs = batch_pairs(
             linked, given.ids, given.rows, given.guide, given.log_weights, teachers, given.distinct, given.facts
         )
@@ -223,28 +230,37 @@ class Loss(LossModule, ABC):
         progress: float | None = None,
         weights: Tensor | None = None,
         temperature: float | Tensor | None = None,
+        views: Views | None = None,
     ) -> Tensor:
-        """The mean loss of pairs of queries and documents whose candidates stand in one denominator.
+        """The mean loss of pairs whose candidates stand in one denominator.
 
         Args:
-            blocks: As `OneWay` makes them; the first compares queries with documents.
+            blocks: As `OneWay` makes them; the first compares queries with documents. Or the pairs of a batch.
             progress: As in `forward`.
             weights: (A,) of the anchors.
             temperature: As in `forward`.
+            views: What the one block was made of, if no gradient leads from it to them yet.
         """
         step = self.begin(blocks[0], progress, temperature, blocks[1:])
+        if views is not None:
+            found = self.direct([step], views)
+            if found is not None:
+                return self.finish_direct(step, found[0], weights)
+            linked = (views.joined(),) if step.pairs.candidates is None else views.linked()
+            step = step.linked(*linked)
         return self.finish(step, self.sums(step), weights)
 
-    def goes_direct(self, unit: Tensor, temperature: float | Tensor | None = None) -> bool:
-        """Whether `direct` may have a quicker way for a batch of these views (2b, D), unless the policy forbids it."""
+    def goes_direct(self, temperature: float | Tensor | None = None) -> bool:
+        """Whether `direct` can compute the loss of a plain batch, unless a rule of the policy forbids it."""
         return False
 
-    def direct(self, step: Step, views: Views) -> Tensor | None:
-        """The loss per anchor, (A,), from views that are not linked to the graph; None if it needs the kernel's sums.
-
-        It then takes the statistics down as well (`take_down`).
-        """
+    def direct(self, steps: Sequence[Step], views: Views) -> list[SoftmaxLosses] | None:
+        """The losses of one or two directions from views that are not linked to the graph; None if it cannot."""
         return None
+
+    def finish_direct(self, step: Step, found: SoftmaxLosses, weights: Tensor | None = None) -> Tensor:
+        """Turn what `direct` returned for this step into the loss, as `finish` does with the kernel's sums."""
+        raise NotImplementedError
 
     def sums(self, step: Step, contrast: Contrast = Pairs.contrast) -> Sums:
         """The kernel's sums over what the rules keep, of all parts of the denominator."""
@@ -291,7 +307,7 @@ class Loss(LossModule, ABC):
         progress, learn = self._progress(progress), self.learning
         if self.ask_guide is not None and pairs.guide is None:
             pairs = pairs.with_guide(self.ask_guide(pairs, learn=learn))
-        rules: Sequence[Rule] = [Rule()]
+        rules: Sequence[Rule] = EVERY_PAIR
         of_blocks: list[Sequence[Rule]] = [rules] * len(blocks)
         if self.negatives is not None:
             self._check_needs(pairs, blocks)
@@ -381,7 +397,7 @@ class Loss(LossModule, ABC):
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """The rules of the policy."""
-        return [Rule()] if self.negatives is None else self.negatives.rules(pairs, progress, learn)
+        return EVERY_PAIR if self.negatives is None else self.negatives.rules(pairs, progress, learn)
 
     def extra_rules(self, pairs: Pairs, progress: float, learn: bool) -> Sequence[Rule]:
         """Rules whose sums the loss needs in addition to those of the policy; they come last."""

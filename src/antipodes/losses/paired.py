@@ -10,10 +10,12 @@ from torch import Tensor
 
 from antipodes.arguments import check_vectors, describe, is_dense
 from antipodes.candidates.cross import OWN_IDS, PairedBatch
-from antipodes.distributed import apart
+from antipodes.distributed import apart, world_size
 from antipodes.functional.normalise import measure
+from antipodes.functional.softmax_losses import Views
 from antipodes.functional.tensors import on_host
 from antipodes.losses.inputs import (
+    FULL,
     Ids,
     check_embeddings,
     check_length,
@@ -47,8 +49,12 @@ def check_pairs(
     guide: Sequence[Tensor] | None = None,
     weights: Tensor | None = None,
     names: tuple[str, str] = ("queries", "documents"),
+    direct: bool = False,
 ) -> PairedBatch:
-    """Refuse what `OneWay.forward`, whose arguments these are, cannot use; nothing has moved until it returns."""
+    """Refuse what `OneWay.forward`, whose arguments these are, cannot use; nothing has moved until it returns.
+
+    With `direct` the loss may do without a link between the embeddings and the pairs (`PairedBatch.views`).
+    """
     check_embeddings(**{names[0]: queries, names[1]: documents})
     if queries.dim() != 2 or queries.shape != documents.shape or not queries.numel():
         shapes = f"{tuple(queries.shape)} and {tuple(documents.shape)}"
@@ -69,25 +75,32 @@ def check_pairs(
     check_weights("weights", weights, count, least=0)
     check_weights("log_q", log_q, count)
     vectors, given_guide = _read_guide(guide, count, given)
-    if gather:
+    if gather and world_size() > 1:
         given_count = 0 if given is None else len(given)
         check_shares(queries, documents, document_ids, given=given_count, learning=loss.learning)
 
     unit = loss.similarity == "cosine"
-    embeddings, padded = [queries, documents], False
+    measured = [measure(torch.cat((queries.detach(), documents.detach())))]  # in one go: small batches pay by the call
+    checked, rest = measured[:], None
     if given is not None and given_ids is not None:
         filled = given_ids >= 0
         padded = hard_negative_ids is not None and not bool(filled.all())
-        embeddings.append(torch.where(filled[:, None], given, 0.0) if padded else given)
-    measured = [measure(each) for each in embeddings]
-    # padding is no vector: that it is short means nothing
-    checked = measured[:2] if padded else measured
-    if padded and given is not None and bool(filled.any()):
-        checked.append(measure(given[filled]))
+        rest = torch.where(filled[:, None], given, 0.0) if padded else given
+        measured.append(measure(rest))
+        # padding is no vector: that it is short means nothing
+        if not padded:
+            checked.append(measured[1])
+        elif bool(filled.any()):
+            checked.append(measure(given[filled]))
     seen = loss.check_views(checked, document_ids, places)
     if query_ids is not None and on_host(query_ids) and int(query_ids.min()) < 0:
         raise ValueError(f"ids must be at least 0, got {int(query_ids.min())}: -1 marks padding of hard_negative_ids")
-    first, second, *rest = (in_place(each, of, unit) for each, of in zip(embeddings, measured, strict=True))
+    views = Views(queries, documents, measured[0])
+    direct = direct and unit and given is None and log_q is None and (world_size() == 1 or not gather)
+    if unit:
+        first, second = views.units() if direct else views.linked()
+    else:
+        first, second = (each if each.dtype in FULL else each.float() for each in (queries, documents))
     if given_ids is not None and given is not None:
         ignored = (given_ids.view(count, -1) == document_ids[:, None]).sum()
         loss.count_ignored(ignored, given_ids)
@@ -97,7 +110,7 @@ def check_pairs(
         document_ids,
         query_ids,
         places,
-        rest[0] if rest else None,
+        None if rest is None else in_place(rest, measured[1], unit),
         given_ids,
         vectors,
         given_guide,
@@ -106,6 +119,8 @@ def check_pairs(
         gather,
         seen.rows,
         unit,
+        seen.distinct,
+        views if direct else None,
     )
 
 

@@ -1,16 +1,12 @@
-"""One call of a loss: what is known between the policy's judging and the loss, and what a log shows of it."""
+"""One call of a loss: what is known between the policy's judging and the loss."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
-from antipodes.functional.dense import Views
-from antipodes.negatives.policy import Numbers
-from antipodes.negatives.ranked import later
 from antipodes.pairs import Pairs, Rule
 
 
@@ -57,9 +53,9 @@ class Step:
     positive_again: bool = False
     scale: float = 1.0
 
-    def linked(self, views: Views) -> Step:
-        """The same step with pairs whose gradients reach these views."""
-        return replace(self, pairs=self.pairs.linked(views.linked()))
+    def linked(self, anchors: Tensor, candidates: Tensor | None = None) -> Step:
+        """The same step with pairs whose gradients reach these embeddings; see `Pairs.linked`."""
+        return replace(self, pairs=self.pairs.linked(anchors, candidates))
 
     @property
     def all_rules(self) -> Sequence[Rule]:
@@ -72,68 +68,3 @@ class Step:
         logits = self.pairs.positives / self.temperature
         weights = self.pairs.positive_log_weights
         return logits if weights is None else logits + weights.to(logits)
-
-
-def statistics(
-    pairs: Pairs,
-    rules: Sequence[Rule],
-    kept: Tensor | None,
-    pulled: Tensor | None = None,
-    blocks: Sequence[Pairs] = (),
-    scale: float = 1.0,
-) -> Callable[[], Numbers]:
-    """What a log shows of one call; flagged are the candidates that the rules dropped or pull as false negatives.
-
-    Args:
-        pairs: What was compared.
-        rules: What the policy said.
-        kept: How many candidates are, by rule and anchor; None if all of other samples are.
-        pulled: Likewise; None if none is.
-        blocks: Further pairs in the same denominator.
-        scale: What similarities were divided by.
-
-    Returns:
-        A function that works the numbers out once they are read. It holds no graph, and does not read from a queue,
-        whose ids will have changed by then.
-    """
-    if pairs.candidates is None and not pairs.anchors.requires_grad:  # holds nothing of either: all of it can wait
-        return lambda: _snapshot(pairs, rules, kept, pulled, blocks, scale)()
-    return _snapshot(pairs, rules, kept, pulled, blocks, scale)
-
-
-def _snapshot(
-    pairs: Pairs,
-    rules: Sequence[Rule],
-    kept: Tensor | None,
-    pulled: Tensor | None,
-    blocks: Sequence[Pairs],
-    scale: float,
-) -> Callable[[], Numbers]:
-    """Take out of the pairs what the statistics need."""
-    positives, similarity = pairs.positives.detach(), later(pairs)
-    flags = not any(rule.ignores for rule in rules)
-    same_sample = pairs.same_sample  # of a batch: not the pairs, whose embeddings hold on to the graph
-    of_queue = pairs.candidates is not None and (flags or kept is None)
-    available = same_sample.available if of_queue else None
-    further = [each.same_sample for each in blocks]
-
-    def numbers() -> Numbers:
-        offered = (same_sample.available if available is None else available).float()
-        for each in further:
-            offered = offered + each.available
-        of_anchor = offered if kept is None else kept.detach().float()
-        pulled_mean = of_anchor.new_zeros(()) if pulled is None else pulled.detach().float().mean()
-        found: Numbers = {
-            "positive_similarity": positives.mean() * scale,
-            "negative_similarity": similarity().nan_to_num(0.0) * scale,  # one NaN would spoil the mean of an epoch
-            "kept_per_anchor": of_anchor.mean(),
-            "pulled_per_anchor": pulled_mean,
-            "without_negatives": (of_anchor == 0).float().mean(),
-        }
-        if flags:
-            mean = offered.mean()
-            share = (mean - of_anchor.mean() + pulled_mean) / mean.clamp(min=1e-9)
-            found["flagged_share"] = torch.where(mean > 0, share, 0.0)
-        return found
-
-    return numbers

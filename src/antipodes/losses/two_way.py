@@ -114,6 +114,7 @@ class TwoWay(LossModule):
             one, first, second, ids, rows, hard_negatives, hard_negative_ids,
             log_q if of_second is None else -of_second, hard_negative_log_q, gather, guide, weights,
             names=("first", "second"),
+            direct=of_first is None and one.goes_direct(tau) and other.goes_direct(tau),
         )  # fmt: skip
         back = batch.turned()
         back = back if of_first is None else replace(back, log_weights=of_first.detach())
@@ -121,6 +122,14 @@ class TwoWay(LossModule):
         for loss_fn in (one, other):
             loss_fn.observer = self.observer or loss_fn.observer
         step, step_back = one.begin(there_pairs, progress, tau), other.begin(back_pairs, progress, tau)
+        if batch.views is not None:
+            found = one.direct([step, step_back], batch.views) if step.temperature is step_back.temperature else None
+            if found is not None:
+                there, there_back = found
+                first_loss = one.finish_direct(step, there, weights)
+                return (first_loss + other.finish_direct(step_back, there_back, weights)) / 2
+            linked = batch.views.linked()
+            step, step_back = step.linked(*linked), step_back.linked(*linked[::-1])
         if one.shares_product and self._one_product(step) and self._one_product(step_back):
             sums, sums_back = one.sums_both(step, step_back)
         else:

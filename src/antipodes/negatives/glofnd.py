@@ -134,7 +134,7 @@ class GloFND(Policy):
 
     def _visits(self, pairs: Pairs, places: Tensor) -> _Visits:
         """The entries of the table that the global batch moves, and which anchors are theirs."""
-        distinct = pairs.same_sample.halves and pairs.anchor_rows is None
+        distinct = pairs.same_sample.views == 2 and pairs.anchor_rows is None
         return _Visits(places, 2 if distinct else 0)
 
     def _move(self, pairs: Pairs, places: Tensor, progress: float) -> Tensor:
