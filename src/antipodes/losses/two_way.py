@@ -122,15 +122,16 @@ class TwoWay(LossModule):
         for loss_fn in (one, other):
             loss_fn.observer = self.observer or loss_fn.observer
         step, step_back = one.begin(there_pairs, progress, tau), other.begin(back_pairs, progress, tau)
+        shared = one.shares_product and self._one_product(step) and self._one_product(step_back)
         if batch.views is not None:
-            found = one.direct([step, step_back], batch.views) if step.temperature is step_back.temperature else None
+            found = one.direct([step, step_back], batch.views) if shared else None
             if found is not None:
                 there, there_back = found
                 first_loss = one.finish_direct(step, there, weights)
                 return (first_loss + other.finish_direct(step_back, there_back, weights)) / 2
             linked = batch.views.linked()
             step, step_back = step.linked(*linked), step_back.linked(*linked[::-1])
-        if one.shares_product and self._one_product(step) and self._one_product(step_back):
+        if shared:
             sums, sums_back = one.sums_both(step, step_back)
         else:
             sums, sums_back = one.sums(step), other.sums(step_back)
