@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from antipodes import GlobalContrastive, GloFND
+from antipodes.distributed import expect_unequal
 from antipodes.state import SampleTable, check_ids
 from tests.ranks import Ranks
 
@@ -125,3 +127,58 @@ def count_in_a_file_on_a_rank(rank: int, world_size: int, folder: str) -> list[f
 
 def test_two_ranks_have_files_of_their_own(two_ranks: Ranks, tmp_path: Path) -> None:
     assert two_ranks(count_in_a_file_on_a_rank, str(tmp_path)) == [[50.0, 50.0]] * 2
+
+
+def sharded_on_a_rank(this: int, world: int, folder: str) -> tuple[int, Tensor, list[Tensor], dict[str, Tensor]]:
+    """Reads and writes of a table of which every rank holds a share: of other rows on every rank, and of the same."""
+    table = SampleTable(11, (2,), fill=-1.0, folder=folder, sharded=True)
+    random = torch.Generator().manual_seed(this)
+    reads = []
+    for _ in range(4):
+        ids = torch.randint(11, (3 + this,), generator=random)
+        expect_unequal(True)
+        table.write(ids, torch.stack((ids + 0.5, ids + 10.0 * this), dim=1))
+        expect_unequal(False)
+        reads.append(table.read(torch.arange(11)[this::2]))
+    every = torch.arange(11)
+    table.write_gathered(every[::3], torch.zeros(4, 2), distinct=True)
+    again = SampleTable(11, (2,), sharded=True)
+    again.load_state_dict(table.state_dict())
+    assert torch.equal(again.rows, table.rows)
+    return len(table.rows), table.whole(), reads, table.state_dict()
+
+
+def test_four_ranks_hold_a_quarter_each_of_one_table(tmp_path: Path) -> None:
+    expected = SampleTable(11, (2,), fill=-1.0)
+    randoms, reads = [torch.Generator().manual_seed(this) for this in range(4)], []
+    for _ in range(4):
+        drawn = [torch.randint(11, (3 + this,), generator=random) for this, random in enumerate(randoms)]
+        values = [torch.stack((ids + 0.5, ids + 10.0 * this), dim=1) for this, ids in enumerate(drawn)]
+        expected.write(torch.cat(drawn), torch.cat(values))
+        reads.append([expected.read(torch.arange(11)[this::2]) for this in range(4)])
+    expected.rows[::3] = 0
+    with Ranks(4, tmp_path / "store") as ranks:
+        for this, (held, whole, found, state) in enumerate(ranks(sharded_on_a_rank, str(tmp_path))):
+            assert held in (2, 3)
+            assert torch.equal(whole, expected.rows)
+            assert torch.equal(state["rows"], expected.rows)
+            assert all(torch.equal(each, step[this]) for each, step in zip(found, reads, strict=True))
+        of_one = policy_on_a_rank(0, 1)
+        for loss, gradient, table in ranks(policy_on_a_rank):
+            torch.testing.assert_close(table, of_one[2], atol=1e-6, rtol=0)
+            assert loss.isfinite()
+            assert gradient.any()
+
+
+def policy_on_a_rank(this: int, world: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Two steps of a loss with sharded tables, on this rank's part of the batch."""
+    loss_fn = GlobalContrastive(20, 0.2, negatives=GloFND(20, alpha=0.2, sharded=True), sharded=True)
+    part = slice(12 * this // world, 12 * (this + 1) // world)
+    for seed in range(2):
+        random = torch.Generator().manual_seed(seed)
+        (z1, z2), ids = torch.randn(2, 12, 4, generator=random), torch.randperm(20, generator=random)[:12]
+        z1 = z1[part].clone().requires_grad_()
+        loss = loss_fn(z1, z2[part], ids[part])
+        loss.backward()
+    assert z1.grad is not None
+    return loss.detach(), z1.grad, loss_fn.state_dict()

@@ -109,6 +109,27 @@ def gather(tensor: Tensor) -> Tensor:
     return cast(Tensor, _Gather.apply(tensor))  # type: ignore[no-untyped-call]
 
 
+def exchange(tensor: Tensor, sent: list[int], received: list[int] | None = None) -> tuple[Tensor, list[int]]:
+    """Send rows to the ranks: the first `sent[0]` to rank 0, the next to rank 1, and so on (all-to-all).
+
+    Args:
+        tensor: (b, ...), of another length on every rank if need be.
+        sent: How many rows every rank gets.
+        received: How many rows come from every rank, if that is known.
+
+    Returns:
+        The rows that the ranks have sent to this one, in rank order, and how many each has sent.
+    """
+    if received is None:
+        counts = torch.tensor(sent, device=tensor.device)
+        of_ranks = torch.empty_like(counts)
+        dist.all_to_all_single(of_ranks, counts)
+        received = of_ranks.tolist()
+    result = tensor.new_empty(sum(received), *tensor.shape[1:])
+    dist.all_to_all_single(result, tensor.contiguous(), received, sent)
+    return result, received
+
+
 def apart(numbers: Tensor) -> Tensor:
     """Return small whole numbers of this rank raised so that no other rank has the same ones."""
     return numbers + (rank() << 40)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from antipodes.arguments import checked, describe, is_dense, whole
-from antipodes.distributed import gather
+from antipodes.distributed import exchange, gather, rank, world_size
 
 LARGEST_TABLE = 2**40  # numbers
 
@@ -40,7 +40,8 @@ class SampleTable(nn.Module):
     """One row per dataset index, part of the checkpoint and identical on all ranks.
 
     Writes are gathered over ranks, so after each step all ranks hold the same table. If one write contains an id twice,
-    the last value wins (in rank order).
+    the last value wins (in rank order). With `sharded` every rank holds a share of the rows instead: reads and writes
+    go to the ranks that hold them (all-to-all), and reads, writes and `state_dict` are calls that all ranks make.
 
     Args:
         num_samples: Number of rows, the size of the dataset.
@@ -49,7 +50,9 @@ class SampleTable(nn.Module):
         dtype: Type of the rows.
         folder: Keep the rows in a memory-mapped file in this folder, for tables larger than memory. Each process has a
             file of its own, which is removed when it ends; checkpoints hold the state. The table then stays on the CPU
-            and keeps its type when its module is moved.
+            and keeps its type when its module is moved. With `sharded` the files of a node's processes hold one table.
+        sharded: Of several ranks, hold the rows n * rank // ranks to n * (rank + 1) // ranks on each. Checkpoints hold
+            the whole table, so another number of ranks can load them.
 
     Example:
         >>> table = SampleTable(4)
@@ -69,14 +72,19 @@ class SampleTable(nn.Module):
         fill: float | Sequence[float] = 0.0,
         dtype: torch.dtype = torch.float32,
         folder: str | None = None,
+        sharded: bool = False,
     ) -> None:
         super().__init__()
         num_samples = self.num_samples = sample_count(num_samples)
         self._in_memory = folder is None
+        ranks, self._bounds = (world_size() if sharded else 1), [0, num_samples]
+        if ranks > 1:
+            self._bounds = [num_samples * each // ranks for each in range(ranks + 1)]
+        self.first = self._bounds[rank() if ranks > 1 else 0]
         if isinstance(shape, bytes):
             raise ValueError(f"shape must be a tuple of whole numbers, got {describe(shape)}")
         shape = tuple(whole("shape", each, 0) for each in shape)
-        size = (num_samples, *shape)
+        size = (self._bounds[rank() + 1] - self.first if ranks > 1 else num_samples, *shape)
         if math.prod(size) >= LARGEST_TABLE:
             raise ValueError(f"num_samples must leave room for a table in memory, got {num_samples} rows of {shape}")
         rows = torch.empty(size, dtype=dtype) if folder is None else _mapped(folder, math.prod(size), dtype).view(size)
@@ -95,7 +103,37 @@ class SampleTable(nn.Module):
 
     def read_checked(self, ids: Tensor) -> Tensor:
         """Return what `read` returns without checking ids, which would read them back from the device."""
-        return self.rows[ids.to(self.rows.device)].to(ids.device)
+        if not self.sharded:
+            return self.rows[ids.to(self.rows.device)].to(ids.device)
+        order, asked = self._by_owner(ids)
+        wanted, wanted_by = exchange(ids[order], asked)
+        found, _ = exchange(self.rows[(wanted - self.first).to(self.rows.device)].to(ids.device), wanted_by, asked)
+        return torch.empty_like(found).index_copy_(0, order, found)
+
+    def _by_owner(self, ids: Tensor) -> tuple[Tensor, list[int]]:
+        """Return the order of ids by the rank that holds them, and how many each rank holds."""
+        owner = torch.bucketize(ids, ids.new_tensor(self._bounds[1:]), right=True)
+        return owner.argsort(stable=True), owner.bincount(minlength=len(self._bounds) - 1).tolist()
+
+    @property
+    def sharded(self) -> bool:
+        """Return True if this rank holds a share of the rows."""
+        return len(self._bounds) > 2
+
+    def whole(self) -> Tensor:
+        """Return all rows (n, *shape), of all ranks."""
+        if not self.sharded:
+            return self.rows
+        longest = max(end - start for start, end in zip(self._bounds, self._bounds[1:], strict=False))
+        own = self.rows.new_zeros(longest, *self.rows.shape[1:])
+        own[: len(self.rows)] = self.rows
+        parts = gather(own).split(longest)
+        spans = zip(self._bounds, self._bounds[1:], parts, strict=False)
+        return torch.cat([part[: end - start] for start, end, part in spans])
+
+    def load(self, rows: Tensor) -> None:
+        """Replace the table by these rows (n, *shape), the same on all ranks."""
+        self.rows.copy_(rows[self.first : self.first + len(self.rows)])
 
     def write(self, ids: Tensor, values: Tensor) -> None:
         """Replace the rows of the given ids by values (b, *shape), on every rank."""
@@ -103,7 +141,13 @@ class SampleTable(nn.Module):
         if not is_dense(values) or values.shape != (ids.numel(), *self.rows.shape[1:]) or values.is_complex():
             expected = (ids.numel(), *self.rows.shape[1:])
             raise ValueError(f"values must have the shape {expected} of their ids and rows, got {describe(values)}")
-        self.write_gathered(gather(ids), gather(values.detach()))
+        if self.sharded:
+            order, counts = self._by_owner(ids)
+            ids, received = exchange(ids[order], counts)
+            values, _ = exchange(values.detach()[order], counts, received)
+        else:
+            ids, values = gather(ids), gather(values.detach())
+        self.write_gathered(ids, values)
 
     def write_gathered(self, ids: Tensor, values: Tensor, distinct: bool = False) -> None:
         """Replace rows by values that are already gathered; every rank makes the same call.
@@ -113,10 +157,26 @@ class SampleTable(nn.Module):
             values: (b, *shape).
             distinct: True if no id is repeated, which saves a search for duplicates.
         """
+        if self.sharded:
+            ours = (ids >= self.first) & (ids < self.first + len(self.rows))
+            ids, values = ids[ours], values[ours]
         if not distinct:
             last = _last_of_each(ids)
             ids, values = ids[last], values[last]
-        self.rows[ids.to(self.rows.device)] = values.to(self.rows)
+        self.rows[(ids - self.first).to(self.rows.device)] = values.to(self.rows)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Save the whole table; of a sharded one all ranks call it."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.sharded:
+            destination[prefix + "rows"] = self.whole()
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:
+        """Load this rank's rows of a whole table."""
+        name = prefix + "rows"
+        if self.sharded and name in state:
+            state = {**state, name: state[name][self.first : self.first + len(self.rows)]}
+        super()._load_from_state_dict(state, prefix, *others)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SampleTable:
         """Move the table to another device or type; a table in a file is not moved."""

@@ -24,6 +24,7 @@ class MemoryBank(nn.Module):
         momentum: Share of the old entry that stays at a write; 0 replaces it.
         seed: Entries start as random unit vectors drawn from this seed, and draws follow from it, alike on all ranks.
         identities: (n,) which sample every row shows, where several rows show the same one; None: each its own.
+        sharded: Of several ranks, hold a share of the entries on each, as `SampleTable` does.
 
     Example:
         >>> bank = MemoryBank(100, 8)
@@ -38,14 +39,20 @@ class MemoryBank(nn.Module):
 
     @checked
     def __init__(
-        self, num_samples: int, dim: int, momentum: float = 0.5, seed: int = 0, identities: Tensor | None = None
+        self,
+        num_samples: int,
+        dim: int,
+        momentum: float = 0.5,
+        seed: int = 0,
+        identities: Tensor | None = None,
+        sharded: bool = False,
     ) -> None:
         super().__init__()
         self.momentum = number("momentum", momentum, 0, below=1, why="1 would never write anything")
         self.seed = whole("seed", seed)
         num_samples, dim = sample_count(num_samples), whole("dim", dim, 1)
-        self.table = SampleTable(num_samples, (dim,))
-        self.table.rows.copy_(normalise(torch.randn(num_samples, dim, generator=generator("bank", seed))))
+        self.table = SampleTable(num_samples, (dim,), sharded=sharded)
+        self.table.load(normalise(torch.randn(num_samples, dim, generator=generator("bank", seed))))
         self.register_buffer("draws", torch.zeros((), dtype=torch.int64))
         if identities is not None:
             check_numbers("identities", identities, num_samples)
@@ -70,7 +77,7 @@ class MemoryBank(nn.Module):
 
     def entries(self) -> tuple[Tensor, Tensor]:
         """The whole bank (n, D), not a copy, and its rows (n,)."""
-        rows = self.table.rows
+        rows = self.table.whole()
         return rows, torch.arange(len(rows), device=rows.device)
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
@@ -79,13 +86,26 @@ class MemoryBank(nn.Module):
         An entry drawn twice would tie with itself in a ranking. The draw depends on the seed and on how many were made
         before, which a checkpoint restores.
         """
-        rows, count = self.table.rows, whole("count", count, 1)
-        if count >= len(rows):
+        every, count = self.table.num_samples, whole("count", count, 1)
+        if count >= every:
             return self.entries()
-        ids = torch.randperm(len(rows), generator=self.generator())[:count].to(rows.device)
-        return rows[ids], ids
+        ids = draw_distinct(every, count, self.generator()).to(self.table.rows.device)
+        return self.table.read_checked(ids), ids
 
     def generator(self) -> torch.Generator:
         """The generator of the next draw, the same on every rank."""
         self.draws += 1
         return generator("draw", self.seed, int(self.draws) - 1)
+
+
+def draw_distinct(every: int, count: int, generator: torch.Generator) -> Tensor:
+    """Draw different whole numbers below `every`, (count,), in the time of the draw where that is small."""
+    if 4 * count > every:
+        return torch.randperm(every, generator=generator)[:count]
+    drawn = torch.empty(0, dtype=torch.int64)
+    while len(drawn) < count:  # repeated numbers are left out, and the order of the first ones is kept
+        drawn = torch.cat((drawn, torch.randint(every, (count,), generator=generator)))
+        _, number = drawn.unique(return_inverse=True)
+        firsts = torch.full((len(drawn),), len(drawn)).scatter_reduce_(0, number, torch.arange(len(drawn)), "amin")
+        drawn = drawn[firsts[firsts < len(drawn)].sort().values]
+    return drawn[:count]

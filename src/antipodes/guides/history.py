@@ -28,6 +28,7 @@ class HistoryGuide(GuideSource):
         dim: Dimension of the embeddings.
         momentum: Share of the stored mean that an update keeps, in [0, 1).
         folder: Keep the table in a memory-mapped file in this folder, for tables larger than the memory.
+        sharded: Of several ranks, hold a share of the rows on each, as `SampleTable` does.
 
     Example:
         >>> guide = HistoryGuide(num_samples=3, dim=2)
@@ -40,12 +41,14 @@ class HistoryGuide(GuideSource):
     changes: ClassVar[bool] = True
 
     @checked
-    def __init__(self, num_samples: int, dim: int, momentum: float = 0.9, folder: str | None = None) -> None:
+    def __init__(
+        self, num_samples: int, dim: int, momentum: float = 0.9, folder: str | None = None, sharded: bool = False
+    ) -> None:
         super().__init__()
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), got {momentum}: with 1 the history would never change")
         self.momentum = momentum
-        self.table = SampleTable(num_samples, (dim,), folder=folder)
+        self.table = SampleTable(num_samples, (dim,), folder=folder, sharded=sharded)
 
     def forward(self, rows: Tensor, inputs: Any = None) -> Tensor:
         """Return the mean directions (B, dim) of these rows."""
@@ -80,4 +83,4 @@ class HistoryGuide(GuideSource):
 
     def vectors(self) -> Tensor:
         """Return the whole table (n, dim), for `DatasetNeighbours.fit`."""
-        return self.table.rows
+        return self.table.whole()

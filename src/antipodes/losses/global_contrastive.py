@@ -47,6 +47,7 @@ class GlobalContrastive(Loss):
         rho: Of a temperature that learns: how far from even the weights of negatives may be; FastCLIP takes 6.5. More
             makes the temperature smaller.
         distill: Let the anchors find the guide's vector of their sample as well.
+        sharded: Of several ranks, hold a share of u on each, as `SampleTable` does.
     """
 
     sums_positives = False
@@ -64,6 +65,7 @@ class GlobalContrastive(Loss):
         total_steps: int | None = None,
         rho: float = 0.0,
         distill: Distillation | None = None,
+        sharded: bool = False,
     ) -> None:
         super().__init__(temperature, negatives, treatment, reduction, total_steps, distill)
         num_samples = sample_count(num_samples)
@@ -74,7 +76,8 @@ class GlobalContrastive(Loss):
         if not 0 <= rho < math.inf:
             raise ValueError(f"rho must be at least 0 and finite, got {rho}: it is the price of a high temperature")
         self.num_samples, self.gamma, self.gamma_until, self.rho = num_samples, gamma, gamma_until, rho
-        self.log_u = SampleTable(self._entries(num_samples), fill=-math.inf, folder=folder)  # u = 0: unseen
+        # u = 0: unseen
+        self.log_u = SampleTable(self._entries(num_samples), fill=-math.inf, folder=folder, sharded=sharded)
 
     @property
     def uses_progress(self) -> bool:

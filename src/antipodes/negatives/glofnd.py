@@ -45,6 +45,7 @@ class GloFND(Policy):
             paper's start, which needs at least 20 visits of a sample to settle. `initial="one", lr=0.05` is what the
             name `glofnd-paper` stands for on the command line.
         folder: Keep the state in memory-mapped files in this folder, for datasets whose state exceeds the memory.
+        sharded: Of several ranks, hold a share of the state on each, as `SampleTable` does.
 
     Example:
         >>> policy = GloFND(num_samples=100, alpha=0.1)
@@ -68,6 +69,7 @@ class GloFND(Policy):
         decay: bool = False,
         initial: Literal["one", "quantile"] = "quantile",
         folder: str | None = None,
+        sharded: bool = False,
     ) -> None:
         super().__init__()
         num_samples = sample_count(num_samples)
@@ -85,13 +87,15 @@ class GloFND(Policy):
         self.num_samples, self.start, self.lr, self.betas = num_samples, start, lr, betas
         self.optimizer, self.decay, self.initial = optimizer, decay, initial
         # threshold, Adam's two moments and the number of steps of every sample, read and written as one row
-        self._table = SampleTable(self._entries(num_samples), (4,), fill=(1.0, 0.0, 0.0, 0.0), folder=folder)
+        self._table = SampleTable(
+            self._entries(num_samples), (4,), fill=(1.0, 0.0, 0.0, 0.0), folder=folder, sharded=sharded
+        )
         self._log: Numbers = {"threshold": 1.0}
 
     @property
     def threshold(self) -> Tensor:
         """The thresholds by sample, (n,); 1 for a sample that was never visited."""
-        return self._table.rows[:, 0]
+        return self._table.whole()[:, 0]
 
     @property
     def uses_progress(self) -> bool:

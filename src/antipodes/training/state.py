@@ -115,14 +115,14 @@ class Training:
 
     def checkpoint(self, is_best: bool = False) -> None:
         """Write everything that the run needs to continue with bit-equal results; all ranks call it."""
-        totals = self.totals.of_ranks()
+        totals, model = self.totals.of_ranks(), self.method.state_dict()  # sharded tables are gathered from all ranks
         if not self.first:
             return
         state = {
             "identity": dict(self.identity),
             "data": self.rows,
             "calendar": asdict(self.calendar),
-            "model": self.method.state_dict(),
+            "model": model,
             "optimizer": self.optimizer.state_dict(),
             "precision": self.fabric.strategy.precision.state_dict(),
             "rng": torch.get_rng_state(),
