@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import Namespace
 from rich.console import Console
@@ -50,6 +51,19 @@ def main(arguments: list[str]) -> None:
         action="store_true",
         help="Go on from its report: runs whose scores are in its JSON, with the same options, are not run again.",
     )
+    parser.add_argument(
+        "--executor",
+        choices=["here", "local", "slurm"],
+        default="here",
+        help="Who trains: processes of this one, or jobs that submitit gives to this machine or to SLURM "
+        "(pip install '.[cluster]'). Jobs that are preempted are queued again and go on from their checkpoints.",
+    )
+    parser.add_argument(
+        "--executor_options",
+        type=dict[str, Any] | None,
+        default=None,
+        help='submitit\'s parameters, such as \'{"timeout_min": 600, "slurm_partition": "gpu", "gpus_per_node": 1}\'.',
+    )
     parser.add_argument("--status", action="store_true", help="Say how far it is, with early numbers; run nothing.")
     call = parser.parse_args(arguments)
     _refuse_old_names(call.file)
@@ -82,6 +96,8 @@ def _run(call: Namespace) -> None:
             parallel=call.parallel,
             evidence=call.evidence,
             extend=call.extend,
+            executor=call.executor,
+            executor_options=call.executor_options,
         )
     except KeyboardInterrupt as error:
         raise TrainingFailed("stopped; the same call goes on from here") from error

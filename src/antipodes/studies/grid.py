@@ -28,6 +28,7 @@ from antipodes.runs.records import read_epochs
 from antipodes.studies.definition import Options, Study, Trial, flatten
 from antipodes.studies.reuse import MEASURING, changed, find_twin, link_run, run_digests
 from antipodes.studies.statistics import Histories
+from antipodes.studies.submitted import SubmittedJob
 
 SECONDS_BETWEEN_LOOKS = 0.2
 
@@ -44,6 +45,7 @@ class Grid:
     def __init__(self, study: Study, out: Path, configurations: Mapping[Trial, Options]) -> None:
         self.study, self.out = study, out
         self.trials = study.trials(out)
+        self.executor: Any = None  # submitit's, if the trials are submitted
         self._digests = {trial: run_digests(configurations[trial]) for trial in self.trials}
 
     def refuse_changes(self, configurations: dict[Trial, Options]) -> None:
@@ -136,12 +138,16 @@ class Grid:
             working: Called several times a second with the trials at work.
         """
         waiting = [trial for trial in self.trials if self.scores(trial) is None]
-        active: list[_Job] = []
+        active: list[_Job | SubmittedJob] = []
         try:
             while waiting or active:
                 while waiting and len(active) < parallel:
                     trial = waiting.pop(0)
-                    active.append(_Job(trial, self._commands(trial), lock))
+                    commands = self._commands(trial, submitted=self.executor is not None)
+                    if self.executor is None:
+                        active.append(_Job(trial, commands, lock))
+                    else:
+                        active.append(SubmittedJob(self.executor, trial, commands))
                 time.sleep(SECONDS_BETWEEN_LOOKS)
                 for job in [job for job in active if job.is_over()]:
                     active.remove(job)
@@ -151,17 +157,19 @@ class Grid:
                 working([job.trial for job in active])
         finally:
             for job in active:
-                job.process.terminate()
+                job.stop()
             for job in active:
-                job.process.wait()
+                job.wait()
 
-    def _commands(self, trial: Trial) -> list[list[str]]:
+    def _commands(self, trial: Trial, submitted: bool = False) -> list[list[str]]:
         started = Run(trial.folder).config_file.exists()
         if not started:
             _remove_unstarted(trial)
             trial.write()
             write_content(trial.code_file, {"code": self._digests[trial]})
         train = ["train", "--resume", str(trial.folder)] if started else ["train", *trial.arguments()]
+        if submitted:  # the same command starts a run and continues it when the job is queued again
+            train = ["train", "--resume", "auto", *trial.arguments()]
         evaluation = self._evaluation(trial)
         evaluate = ["evaluate", str(trial.folder), "--json", "--protocol", ",".join(evaluation["protocols"])]
         for option in ("test_limit", "centre_crop", "transfer_limit", "transfer_normalise"):
@@ -247,6 +255,14 @@ class _Job:
         if self.process.poll() == 0 and self._commands:
             self._start()
         return self.process.poll() is not None
+
+    def stop(self) -> None:
+        """Ask the process to end."""
+        self.process.terminate()
+
+    def wait(self) -> None:
+        """Wait for its end."""
+        self.process.wait()
 
     @property
     def failure(self) -> str | None:

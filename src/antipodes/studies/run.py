@@ -22,6 +22,7 @@ from antipodes.studies.reports import Places, keep_reported, project_of, read_re
 from antipodes.studies.resolving import complete, described, runner_facts, training_facts
 from antipodes.studies.runner import InProcess
 from antipodes.studies.statistics import Histories, Line, summarise
+from antipodes.studies.submitted import Executor, open_executor
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ def study(
     parallel: int = 2,
     evidence: str | Path | None = None,
     extend: bool = False,
+    executor: Executor = "here",
+    executor_options: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Train and evaluate every variant of a study with every seed, compare them, and write the report.
 
@@ -83,6 +86,9 @@ def study(
         parallel: Training runs at a time, each on one thread.
         evidence: Folder of the report; by default `out`, or the project of the file (`studies.places`).
         extend: Do not repeat runs whose scores the report has already, if their options are the same.
+        executor: `here` runs processes of this one; `slurm` and `local` submit jobs through submitit, which queues
+            those again that are preempted. `parallel` is then how many are queued at a time.
+        executor_options: submitit's parameters by name, such as timeout_min or slurm_partition.
 
     Returns:
         The report, its lines and its files. Runs that failed are in `failed`; the others are compared all the same.
@@ -97,6 +103,10 @@ def study(
     folder = folder_of(found, out, data)
     grid, configurations = open_grid(found, folder)
     grid.refuse_changes(configurations)
+    if executor != "here":
+        if isinstance(grid, InProcess):
+            raise ValueError(f"executor {executor} is for studies of runs: this one has a runner of its own")
+        grid.executor = open_executor(executor, folder.absolute() / "jobs", executor_options or {})
     places = places_of(found, folder, evidence)
     known = places.results / f"{found.label}.json"
     earlier = read_report(known, found) if extend else None
