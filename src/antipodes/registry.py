@@ -387,7 +387,7 @@ ELSE: dict[Kind, str] = {
     "encoder": "hf:<text model> (hf:sentence-transformers/all-MiniLM-L6-v2), timm:<image model> "
     "(timm:vit_small_patch14_dinov2.lvd142m), a folder that holds such a model, the dotted path of an nn.Module",
     "data": "the path of a folder or archive of images, with or without captions, of a table or of .npz, .npy or .tar "
-    "files, hf:<dataset>, or the dotted path of a dataset",
+    "files, stream:<path> for images that are decoded on demand, hf:<dataset>, or the dotted path of a dataset",
     "augmentation": "the dotted path of an Augmentation",
 }
 """What a name of each kind may be besides the names in the table."""
@@ -421,6 +421,8 @@ def find(kind: Kind, name: str) -> Component:
     if entry is None and kind == "data" and name.startswith("hf:"):
         path = _attribute(_DATASET_ON_HUB)(name)
         entry = RegistryEntry(path, {"path": name if path.endswith("Texts") else name.removeprefix("hf:")})
+    if entry is None and kind == "data" and name.startswith("stream:"):
+        entry = RegistryEntry("antipodes.data.stream.ImageStream", {"path": name})
     if entry is None and kind == "data" and (_exists(name) or not DOTTED_PATH.fullmatch(name)):
         entry = _data_on_disk(name)
     target = _load(kind, name if entry is None else entry.path, name)

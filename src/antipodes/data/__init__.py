@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from antipodes.data.loader import Loader, batches
     from antipodes.data.npz import Npz
     from antipodes.data.shapes import Shapes
+    from antipodes.data.stream import ImageStream
     from antipodes.data.tars import Tars
     from antipodes.data.texts import Texts
     from antipodes.data.vectors import Vectors
@@ -39,6 +40,7 @@ _HOMES = {
     "loader": ("Loader", "batches"),
     "npz": ("Npz",),
     "shapes": ("Shapes",),
+    "stream": ("ImageStream",),
     "tars": ("Tars",),
     "texts": ("Texts",),
     "vectors": ("Vectors",),
@@ -57,6 +59,7 @@ __all__ = [
     "Folder",
     "HuggingFaceCaptions",
     "HuggingFaceImages",
+    "ImageStream",
     "LabelTable",
     "Loader",
     "Modality",

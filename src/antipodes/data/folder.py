@@ -171,7 +171,7 @@ class Folder(ImageFiles):
         root = open_folder(path)
         self.path, self.split = path, split
         self.name = printable(Path(path).expanduser().resolve().name)
-        splits = _splits(root)
+        splits = splits_of(root)
         if split not in splits:
             raise DataError(f"{path} has no {split} split: it needs subfolders train and {' or '.join(_HELD_OUT)}")
         base = splits[split]
@@ -217,7 +217,7 @@ class Folder(ImageFiles):
 
     def held_out(self, limit: int | None = None) -> Folder | None:
         """Return the test split, None when the folder has none or this is it."""
-        if self.split == "test" or "test" not in _splits(open_folder(self.path)):
+        if self.split == "test" or "test" not in splits_of(open_folder(self.path)):
             return None
         reopened: Folder = self._reopened("test", limit, path=self.path, **self._options)
         return reopened
@@ -257,7 +257,7 @@ def open_folder(path: str) -> Path:
     return place
 
 
-def _splits(root: Path) -> dict[str, Path]:
+def splits_of(root: Path) -> dict[str, Path]:
     """Return the folder of each split there is."""
     held_out = next((root / name for name in _HELD_OUT if (root / name).is_dir()), None)
     if not (root / "train").is_dir() or (held_out is None and sum(entry.is_dir() for entry in root.iterdir()) > 1):

@@ -93,7 +93,7 @@ class Tars(ImageFiles):
     ) -> None:
         self.path, self.split = path, split
         self.name = printable(Path(path).name)
-        shards = _shards(path).get(split, [])
+        shards = shards_of(path).get(split, [])
         if not shards:
             raise DataError(f"{path} has no tar file of the {split} split: give a .tar file, a folder or a pattern")
         base = shards[0] if Path(path).expanduser().is_file() else shards[0].parent
@@ -123,13 +123,13 @@ class Tars(ImageFiles):
 
     def held_out(self, limit: int | None = None) -> Tars | None:
         """Return the test split, None when there is none or this is it."""
-        if self.split == "test" or "test" not in _shards(self.path):
+        if self.split == "test" or "test" not in shards_of(self.path):
             return None
         reopened: Tars = self._reopened("test", limit, **self._options)
         return reopened
 
 
-def _shards(path: str) -> dict[str, list[Path]]:
+def shards_of(path: str) -> dict[str, list[Path]]:
     """Return the tar files of each split, in natural order."""
     place = Path(path).expanduser()
     if place.is_file():
@@ -191,7 +191,7 @@ def _manifest(shard: Path) -> _Shard:
                 [_Sample(*fields) for fields in content["samples"]],
                 [(path, reason) for path, reason in content["skipped"]],
             )
-    found = _read_shard(shard)
+    found = read_shard(shard)
     with suppress(OSError):  # a manifest that cannot be kept is made again
         private_folder(kept.parent)
         with replacing(kept) as partial, open(partial, "w", opener=private_file) as file:
@@ -199,7 +199,7 @@ def _manifest(shard: Path) -> _Shard:
     return found
 
 
-def _read_shard(shard: Path) -> _Shard:
+def read_shard(shard: Path) -> _Shard:
     """Read a tar file once: note where images are, and read the small members next to them."""
     places: dict[str, tuple[int, int]] = {}
     captions: dict[str, list[str]] = {}

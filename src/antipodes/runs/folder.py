@@ -260,6 +260,8 @@ def absolute(data: str) -> str:
     """Return a dataset's absolute path, so that a run finds it from every folder; a dataset's name is unchanged."""
     if data.startswith("hf:") and not data.startswith("hf:/"):
         return "hf:" + absolute(data.removeprefix("hf:"))
+    if data.startswith("stream:"):
+        return "stream:" + str(Path(data.removeprefix("stream:")).expanduser().absolute())
     path = Path(data).expanduser()
     return str(path.absolute()) if data not in NAMES["data"] and path.exists() else data
 
