@@ -14,7 +14,6 @@ from PIL import Image
 from antipodes.data import DataError, ImageStream, Loader, open_dataset
 from antipodes.data import stream as module
 
-
 pytestmark = pytest.mark.usefixtures("cache")
 
 

@@ -96,7 +96,7 @@ class Findings:
         pairs: by kind, then the most similar first.
         notices: by kind, then the most striking first.
         groups: (n,) int64, negative = alone.
-        exact_search: whether the neighbours are exact.
+        recall: the share of true neighbours that the search found in a sample; 1 if it was exact.
         linked: the kinds of pairs that make groups.
         links: further pairs of rows that make groups and are not listed.
     """
@@ -104,7 +104,7 @@ class Findings:
     pairs: tuple[Pair, ...]
     notices: tuple[Notice, ...]
     groups: NDArray[np.int64]
-    exact_search: bool = True
+    recall: float = 1.0
     linked: frozenset[str] = frozenset((EXACT, NEAR))
     links: tuple[tuple[int, int], ...] = ()
 
@@ -190,7 +190,7 @@ def audit_vectors(
     if vectors.labels is not None:
         notices += _other_classes(neighbours, vectors.labels)
     found.sort(key=lambda pair: (KINDS.index(pair.kind), -pair.similarity, pair.a, pair.b))
-    return Findings(tuple(found), tuple(notices), groups, neighbours.exact, frozenset(kinds))
+    return Findings(tuple(found), tuple(notices), groups, neighbours.recall, frozenset(kinds))
 
 
 @dataclass(frozen=True)

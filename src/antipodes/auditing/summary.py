@@ -67,6 +67,10 @@ def numbers_of(data: AuditedData, findings: Findings, keep: Columns, batch_size:
     numbers += _of_batches(data, findings, pairs_within(copies), batch_size)
     if data.vectors.labels is not None:
         numbers += _of_labels(data, findings)
+    if findings.recall < 1:
+        numbers.append(
+            Number("neighbours found", round(findings.recall, 3), "share of a sample's true neighbours", PAIRS)
+        )
     numbers.append(Number("skipped files", len(data.skipped), "files or rows", SKIPPED))
     if data.splits:
         name = f"duplicates across {' and '.join(dict.fromkeys(data.splits))}"
