@@ -107,6 +107,8 @@ def test_options_by_share_are_those_of_runs_on_one_share(small: Subject) -> None
     every = LinearSGD(fractions=(1.0, 0.5), epochs=(1, 6), **common)  # type: ignore[arg-type]
     one, half = (LinearSGD(fractions=(1.0, 0.5), epochs=epochs, **common) for epochs in (1, 6))  # type: ignore[arg-type]
     scores, ones, halves = (run_protocols([each], small) for each in (every, one, half))
+    mean = scores.pop("linear-sgd mean of shares")
+    assert mean == pytest.approx((scores["linear-sgd 100 % labels top-1"] + scores["linear-sgd 50 % labels top-1"]) / 2)
     assert scores == {name: (halves if "50 %" in name else ones)[name] for name in scores}
     assert ones["linear-sgd 50 % labels top-1"] != halves["linear-sgd 50 % labels top-1"]
     with pytest.raises(ValueError, match="head_rate must be one value, or one for each of 3 shares"):
@@ -199,8 +201,13 @@ def test_lists_of_labelled_images(tmp_path: Path, small: Subject) -> None:
     other.write_text("\n".join(map(str, range(40))))
     both = (str(file), str(other))
     scores = run_protocols([Semi(ids=both), LinearSGD(ids=both, epochs=(1, 2))], small)
-    names = {f"{kind} labels of {part}percent top-1" for kind in ("linear", "linear-sgd") for part in (1, 10)}
-    assert names <= set(scores)
+    assert {f"linear labels of {part}percent top-1" for part in (1, 10)} <= set(scores)
+    assert {f"linear-sgd labels of {part}percent top-1" for part in (1, 10)} <= set(scores)
+    named = run_protocols([LinearSGD(ids=both, fractions=(0.5, 0.6), epochs=(1, 2))], small)
+    assert {f"linear-sgd {part} % labels top-1" for part in (50, 60)} < set(named)
+    assert named["linear-sgd 60 % labels top-1"] == scores["linear-sgd labels of 10percent top-1"]
+    with pytest.raises(ValueError, match="ids names nowhere"):
+        FineTune(ids="nowhere.txt")
 
 
 def test_the_centre_crop_is_cut_from_the_decoded_photo() -> None:

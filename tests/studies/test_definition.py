@@ -166,6 +166,13 @@ def test_a_budget_may_have_options_of_single_variants(write: Any) -> None:
     path = write(budgets={"paper": {"variants": {"fnc": {"negatives": {"alpha": 0.01}}}}})
     assert load(path, "paper").variants["fnc"]["negatives"] == {"name": "fnc", "alpha": 0.01}
     assert "negatives" not in load(path, "paper").variants["plain"]
+    many = {"plain": {}, "many": {"data": {"count": 99}, "budgets": ["paper"]}}
+    path = write(variants=many, budgets={"paper": {"scores": ["knn top-5"], "variants": {"many": {"epochs": 9}}}})
+    assert set(load(path).variants) == {"plain"}
+    assert load(path, "paper").variants["many"]["epochs"] == 9
+    assert load(path, "paper").scores == ["knn top-5"]
+    with pytest.raises(ValueError, match="variant many names the budget 'papers'"):
+        load(write(variants={"plain": {}, "many": {"budgets": ["papers"]}}))
     with pytest.raises(ValueError, match="'glo', which is not a variant"):
         load(write(budgets={"paper": {"variants": {"glo": {}}}}), "paper")
 

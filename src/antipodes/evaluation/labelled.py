@@ -99,19 +99,23 @@ def labelled_shares(
         prefix: Of the names of scores.
         splits: The images.
         fractions: Shares of the labels, drawn class by class.
-        ids: Files that list the labelled images instead, see `read_listed_rows`.
+        ids: Files that list the labelled images instead, see `read_listed_rows`: of each share, or any.
         seed: Seed of the draw.
 
     Yields:
         The name of the scores (`PREFIX` of all labels alone, `PREFIX 10 % labels` of a share, `PREFIX labels of FILE`
-        of a list), the rows (m,), and the share that was used where rounding in small classes changed it.
+        of a list unless there is one of each of several shares), the rows (m,), and the share that was used where
+        rounding in small classes changed it.
     """
+    names = [prefix if tuple(fractions) == (1.0,) else f"{prefix} {100 * share:g} % labels" for share in fractions]
     if ids is not None:
-        for file in [ids] if isinstance(ids, str) else ids:
-            yield f"{prefix} labels of {Path(file).stem}", read_listed_rows(file, splits.train), {}
+        files = [ids] if isinstance(ids, str) else ids
+        if len(files) != len(names) or len(files) == 1:
+            names = [f"{prefix} labels of {Path(file).stem}" for file in files]
+        for name, file in zip(names, files, strict=True):
+            yield name, read_listed_rows(file, splits.train), {}
         return
-    for fraction in fractions:
-        name = prefix if tuple(fractions) == (1.0,) else f"{prefix} {100 * fraction:g} % labels"
+    for name, fraction in zip(names, fractions, strict=True):
         rows = class_balanced_subset(splits.labels, fraction, seed)
         yield name, rows, used_share(name, len(rows), len(splits.labels), fraction)
 
@@ -191,7 +195,7 @@ class TrainedProtocol(Protocol):
 
     Args:
         fractions: Shares of the labels; every class keeps at least one.
-        ids: Files with the labelled images instead of shares: a file name (SimCLR's lists) or a row number a line.
+        ids: Files with the labelled images of each share, or of any: file names (SimCLR's lists) or row numbers.
 
     Attributes:
         prefix: Of the names of scores.
@@ -209,7 +213,8 @@ class TrainedProtocol(Protocol):
 
     def run(self, subject: Subject) -> dict[str, float]:
         """Return the scores and the rate for every dataset and share of the labels: top-1, top-5 and mean per class, or
-        mAP with several labels an image; of several other datasets also the mean of usual scores, of the last share.
+        mAP with several labels an image; of several shares also their mean; of several other datasets also the mean of
+        usual scores, of the last share.
 
         Raises:
             ValueError: if a dataset has no labels.
@@ -220,7 +225,7 @@ class TrainedProtocol(Protocol):
         customs = []
         for other in subject.others:
             found = self._scores_on(subject, other_splits(other, subject, self.name), f"{self.prefix} on {other.name}")
-            customs.append([score for name, score in found.items() if name.endswith(custom_metric(other))][-1])
+            customs.append([score for name, score in found.items() if name.endswith(f" {custom_metric(other)}")][-1])
             scores |= found
         if len(customs) > 1:
             scores[f"{self.prefix} on others, mean"] = fmean(customs)
@@ -234,7 +239,10 @@ class TrainedProtocol(Protocol):
         """
         if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
             raise ValueError(f"fractions must be shares in (0, 1], got {list(self.fractions)}")
-        shares = 1 if isinstance(self.ids, str) else len(self.fractions if self.ids is None else self.ids)
+        files = [self.ids] if isinstance(self.ids, str) else self.ids or []
+        if missing := [file for file in files if not Path(file).is_file()]:
+            raise ValueError(f"ids names {missing[0]}, which is not a file: give lists of labelled images")
+        shares = len(files or self.fractions)
         for name in self.by_share:
             if len(values := self.values(name)) not in (1, shares):
                 raise ValueError(f"{name} must be one value, or one for each of {shares} shares, got {list(values)}")
@@ -246,10 +254,14 @@ class TrainedProtocol(Protocol):
 
     def _scores_on(self, subject: Subject, splits: LabelledSplits, prefix: str) -> dict[str, float]:
         scores: dict[str, float] = {}
+        mains = []
         shares = labelled_shares(prefix, splits, self.fractions, self.ids, subject.seed)
         for place, (name, rows, used) in enumerate(shares):
             own = {option: self.values(option)[place % len(self.values(option))] for option in self.by_share}
             one: TrainedProtocol = replace(self, fractions=(1.0,), ids=None, **own)  # type: ignore[type-var]
             found, rate = one.trained(subject, splits, rows)
             scores |= found.named(name) | used | {rate_name(self.prefix, name): rate}
+            mains.append(100 * found.main)
+        if len(mains) > 1:
+            scores[f"{prefix} mean of shares"] = fmean(mains)
         return scores

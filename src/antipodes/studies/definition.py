@@ -20,6 +20,7 @@ Everything that a file may hold:
       glofnd: {negatives: {name: glofnd, alpha: 0.1}}
       glofnd attract: {negatives: {name: glofnd, alpha: 0.1}, treatment: attract, seeds: [0]}   # fewer seeds
       guided: {preset: guided}   # the options of a preset; options given here or in `common` win
+      many: {data: {classes: 300}, budgets: [paper]}    # only with these budgets
     seeds: [0, 1, 2]             # optional: these three by default
     baseline: plain              # optional: the variant that the others are compared with, unless they have
                                  # `against: OTHER`; by default the first
@@ -87,7 +88,7 @@ REQUIRED = ("variants",)
 OPTIONAL = ("title", "question", "common", "seeds", "baseline", "scores", "paper", "appendix", "budgets")
 SEEDS = (0, 1, 2)
 PROTOCOLS = ("linear", "knn")
-BUDGETED = ("common", "variants", "seeds", "appendix")
+BUDGETED = ("common", "variants", "seeds", "scores", "appendix")
 # where trials are training runs
 TRAINED = ("protocols", "test_limit", "centre_crop", "transfer", "transfer_limit", "transfer_normalise")
 
@@ -248,7 +249,10 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
         its_options = read_options_of({} if given is None else given, f"variant {variant}")
         every = read_seeds(content.get("seeds", list(SEEDS)) if chosen is None else chosen, "seeds")
         few = read_seeds(its_options.pop("seeds", every), f"seeds of variant {variant}")
-        seeds[variant] = [seed for seed in every if seed in few]
+        only = read_names(its_options.pop("budgets", [budget]), f"budgets of variant {variant}")
+        if unknown := set(only) - set(budgets):
+            raise ValueError(f"variant {variant} names the budget {unknown.pop()!r}: there are {', '.join(budgets)}")
+        seeds[variant] = [seed for seed in every if seed in few and budget in only]
         against[variant] = read_name(its_options.pop("against", baseline), f"against of variant {variant}")
         if against[variant] not in variants:
             raise ValueError(f"{variant} is to be compared with {against[variant]!r}, which is not a variant")

@@ -81,7 +81,7 @@ class FineTune(TrainedProtocol):
         schedule: How the rates move: cosine (to zero), step (times `factor` at each milestone) or constant.
         milestones: Shares of training at which the schedule `step` changes the rates; IFND's are 12 / 20, 16 / 20.
         factor: What the rates are multiplied by there.
-        ids: Files with the labelled images instead of shares: a file name (SimCLR's lists) or a row number a line.
+        ids: Files with the labelled images of each share, or of any: file names (SimCLR's lists) or row numbers.
     """
 
     name = "fine-tune"

@@ -59,7 +59,7 @@ class LinearSGD(TrainedProtocol):
         milestones: Shares of training at which the schedule `step` changes the rate.
         factor: What the rate is multiplied by there.
         fractions: Shares of the labels; every class keeps at least one.
-        ids: Files with the labelled images instead of shares: a file name or a row number a line.
+        ids: Files with the labelled images of each share, or of any: file names (SimCLR's lists) or row numbers.
     """
 
     name = "linear-sgd"
