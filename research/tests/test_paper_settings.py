@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from antipodes.studies.definition import load
+from antipodes.evaluation.protocol import make_protocols
+from antipodes.studies.definition import Study, load
 from antipodes.studies.resolving import complete
 from research.ledger.reports import studies, study_file
 
@@ -79,11 +80,18 @@ COLUMNS: dict[str, Callable[[Config], Any]] = {
 
 def expected(row: Mapping[str, Any], variant: str) -> dict[str, Any]:
     """The numbers of a variant: the study's row, then those of every pattern that its name fits."""
-    found = {name: value for name, value in row.items() if name != "variants"}
+    found = {name: value for name, value in row.items() if name not in ("variants", "evaluation")}
     for pattern, numbers in row.get("variants", {}).items():
         if fnmatchcase(variant, pattern):
             found |= numbers
     return {name: value for name, value in found.items() if value is not None}
+
+
+def evaluated(study: Study) -> dict[str, Any]:
+    """How a study's encoders are judged: the test view, other datasets, and all options of every protocol."""
+    protocols = make_protocols(study.protocols, study.protocol_options) if study.runner is None else []
+    options = {protocol.name: protocol.options() for protocol in protocols}
+    return {"centre_crop": study.centre_crop, "datasets": study.transfer, **options}
 
 
 def test_every_study_with_the_papers_settings_has_a_row() -> None:
@@ -114,3 +122,17 @@ def test_the_settings_are_those_that_the_paper_prints(name: str) -> None:
             assert ours == value, f"{variant}: {column}"
             compared += 1
     assert compared
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_encoders_are_judged_as_the_paper_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in ("1percent.txt", "10percent.txt"):  # SimCLR's lists of labelled images
+        Path(file).write_text("0")
+    found = evaluated(load(study_file(name), "paper"))
+    for what, value in ROWS[name].get("evaluation", {}).items():
+        if isinstance(value, dict):
+            ours = {option: found[what][option] for option in value}
+            assert {k: list(v) if isinstance(v, tuple) else v for k, v in ours.items()} == value, what
+        else:
+            assert found[what] == value, what
