@@ -12,7 +12,8 @@ from research.ledger.claims import ledger_page
 from research.ledger.map import write_map
 from research.ledger.papers import page
 from research.ledger.prose import write_does_it_help, write_readme
-from research.ledger.reports import DOCS, RESULTS
+from research.ledger.quick import quick_page
+from research.ledger.reports import DOCS, PLACES, RESULTS
 
 
 def _write(file: Path, text: str) -> list[Path]:
@@ -24,6 +25,7 @@ def _write(file: Path, text: str) -> list[Path]:
 WRITERS: dict[str, Callable[[], Iterable[Path | None]]] = {
     "claims": lambda: _write(DOCS / "claims.md", ledger_page(RESULTS)),
     "papers": lambda: _write(DOCS / "papers.md", page(RESULTS)),
+    "quick": lambda: _write(PLACES.pages / "quick.md", quick_page()),
     "map": write_map,
     "does-it-help": lambda: [write_does_it_help()],
     "readme": lambda: [write_readme()],

@@ -222,9 +222,9 @@ def _refuse_other_settings(
         for variant in side
     ]
     for other in others:
-        for name in sorted(name for name in {*first, *other} if name.startswith(same)):
-            if first.get(name) != other.get(name):
-                what = f"{name} is {first.get(name)} and {other.get(name)}"
+        for name in sorted(name for name in {*first} & {*other} if name.startswith(same)):  # others are of one version
+            if first[name] != other[name]:
+                what = f"{name} is {first[name]} and {other[name]}"
                 raise ValueError(f"{names[0]} and {names[-1]} cannot be compared: {what}")
 
 

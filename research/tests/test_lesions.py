@@ -29,7 +29,7 @@ from research.lesions import (
     WindowRing,
 )
 from tests.methods import tiny
-from tests.methods.test_ranks import train
+from tests.methods.test_promises import train
 from tests.negatives.test_ifnd import circle, noise
 from tests.ranks import Ranks
 from tests.reference.hard_pairs import hard_pairs as reference

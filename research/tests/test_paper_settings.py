@@ -50,6 +50,7 @@ COLUMNS: dict[str, Callable[[Config], Any]] = {
     "text": lambda config: config["encoders"]["text"],
     "crop": lambda config: config["data"]["size"],
     "augmentation": lambda config: config["augmentation"]["name"],
+    "blur": lambda config: config["augmentation"]["blur"],
     "head": lambda config: config["head"]["kind"],
     "hidden": lambda config: config["head"]["hidden"],
     "dim": lambda config: config["head"]["dim"],

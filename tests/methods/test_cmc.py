@@ -9,7 +9,6 @@ from antipodes import GloFND, InfoNCE
 from antipodes.candidates import MemoryBank
 from antipodes.encoders.encoder import rgb_to_lab
 from antipodes.methods import CMC, Batch
-from tests.methods.calls import built
 from tests.methods.tiny import DIM, N, Training, batch, lab
 
 PUBLISHED = {
@@ -120,16 +119,6 @@ def test_one_file_per_encoder() -> None:
     method = CMC(towers, InfoNCE(0.07), N, DIM)
     assert method.exports() == {"encoder-l": towers["l"].encoder, "encoder-ab": towers["ab"].encoder}
     assert (method.anchor_tower("ab_to_l"), method.candidate_tower("ab_to_l")) == ("ab", "l")
-
-
-def test_the_preset_is_the_papers() -> None:
-    method = built("--method", "cmc")
-    assert isinstance(method, CMC)
-    assert (method.samples, method.draw) == (4096, "each")
-    assert {loss_fn.temperature for loss_fn in method.pair_losses().values()} == {0.07}
-    for name, channels in (("l", 1), ("ab", 2)):
-        assert [type(layer) for layer in method.network[name].head] == [torch.nn.Linear]  # type: ignore[union-attr]
-        assert next(method.network[name].encoder.parameters()).shape[1] == channels
 
 
 def test_data_without_images_is_refused() -> None:

@@ -17,7 +17,6 @@ from antipodes.runs.build import build_data, build_method
 from antipodes.runs.records import read_records
 from antipodes.runs.views import plain_view
 from antipodes.training.loop import run_training
-from tests.methods.calls import built
 from tests.methods.tiny import LABELS, Tiny, Training, batch, build
 from tests.reference.hard_pairs import hard_pairs as reference
 
@@ -97,13 +96,6 @@ def test_gradients_do_not_train_the_target() -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, method.target.parameters(), strict=True))
 
 
-def test_batch_of_one_is_finite() -> None:
-    method = hnssl()
-    loss = method.loss(method.network, batch(0, method, slice(1)), 0.5)
-    assert loss.isfinite()
-    assert method.statistics()["without_negatives"] == 1
-
-
 def test_labels_are_looked_up_by_row() -> None:
     scores = []
     for shift in (0, 1000):
@@ -147,25 +139,3 @@ def test_the_loop_hands_over_a_view_and_the_plain_image(tmp_path: Path, monkeypa
     epoch = read_records(folder)[-1]
     assert epoch["kept_per_anchor"] == 1
     assert 0 <= epoch["hard_same_label"] <= 1
-
-
-def test_it_clips_gradients_unless_told_otherwise() -> None:
-    assert parse(SHAPES)[0]["learning_rate"] == 0.12
-    assert parse([*SHAPES, "--learning_rate", "0.5"])[0]["learning_rate"] == 0.5
-    assert parse([])[0]["learning_rate"] == 0.12
-    assert parse(SHAPES)[0]["clip_gradient"] == 1.0
-    assert parse(SHAPES)[0]["augmentation"]["name"] == "hnssl"
-    assert parse([*SHAPES, "--clip_gradient", "null"])[0]["clip_gradient"] is None
-    assert parse([*SHAPES, "--clip_gradient", "3"])[0]["clip_gradient"] == 3.0
-    assert parse([])[0]["clip_gradient"] is None
-
-
-def test_its_settings_come_with_its_name() -> None:
-    method = built("--method", "hnssl")
-    assert isinstance(method, HNSSL)
-    assert method.momentum == 0.5
-    assert isinstance(method.network["image"].head, nn.Identity)
-    (loss_fn,) = method.directions.values()
-    assert isinstance(loss_fn, HardPairs)
-    paper = parse(["--method", "hnssl-paper"])[0]
-    assert (paper["optimizer"], paper["batch_size"], paper["weight_decay"]) == ("adamw", 160, 0.0)

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from antipodes import InfoNCE, Oracle, Ring
-from antipodes.cli.train import parse
+from antipodes import InfoNCE, Ring
 from antipodes.functional.select import band_by_rank
 from antipodes.losses import LocalAggregation
 from antipodes.losses.local_aggregation import local_aggregation
@@ -114,18 +113,6 @@ def test_once_judges_one_draw_for_all() -> None:
     assert 4 <= method.statistics()["kept_per_anchor"] <= 5  # of 10, or of 9 without the own entry
 
 
-@pytest.mark.filterwarnings("ignore:some anchors have no negatives")
-@pytest.mark.parametrize("draw", ["each", "once", "expected"])
-def test_a_policy_that_drops_everything_leaves_no_negative_term(draw: str) -> None:
-    loss_fn = InfoNCE(0.07, Oracle(torch.zeros(N, dtype=torch.int64)))
-    method = InstanceDiscrimination(one("linear"), loss_fn, N, DIM, samples=9, draw=draw)  # type: ignore[arg-type]
-    given = batch(0, method)
-    loss = method.loss(method.network, given, 0.5)
-    assert loss == 0
-    loss.backward()
-    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in method.parameters())
-
-
 def test_wrong_arguments_get_one_sentence() -> None:
     with pytest.raises(ValueError, match="draw must be one of each, once, expected, got 'twice'"):
         iring("twice")
@@ -164,36 +151,6 @@ def test_local_aggregation_is_a_preset_with_a_centred_head() -> None:
     aggregation = ["--method", "local-aggregation", "--loss.clusters", "[3]"]
     (loss_fn,) = built(*aggregation, "--negatives", "ring").pair_losses().values()
     assert isinstance(loss_fn.negatives, Ring)
-
-
-def test_the_preset_is_the_papers() -> None:
-    method = built("--method", "instance")
-    assert isinstance(method, InstanceDiscrimination)
-    assert (method.samples, method.draw, method.bank.momentum) == (4096, "each", 0.5)
-    (loss_fn,) = method.pair_losses().values()
-    assert loss_fn.temperature == 0.07
-    assert [type(layer) for layer in method.network["image"].head] == [nn.Linear]  # type: ignore[union-attr]
-    config, _ = parse(["--method", "instance"])
-    assert config["augmentation"]["name"] == "moco-v1"
-
-
-def test_a_policy_that_ranks_the_bank_centres_the_head() -> None:
-    ranked = built("--method", "iring").network["image"].head
-    assert [type(layer) for layer in ranked] == [nn.Linear, nn.BatchNorm1d]  # type: ignore[union-attr]
-    told = built("--method", "iring", "--head.centred", "false").network["image"].head
-    assert [type(layer) for layer in told] == [nn.Linear]  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("method", ["iring", "moco-ring", "cmc-ring"])
-def test_the_presets_of_ring_keep_their_head_without_it(method: str) -> None:
-    with_ring, without = parse(["--method", method])[0], parse(["--method", method, "--negatives", "none"])[0]
-    assert with_ring["negatives"]["name"] == "ring"
-    assert with_ring["head"] == without["head"]
-    assert with_ring["head"]["centred"] is True
-    assert with_ring["learning_rate"] * with_ring["batch_size"] / 256 == pytest.approx(0.03)
-    assert (with_ring["weight_decay"], with_ring["loss"]["temperature"]) == (1e-4, 0.07)
-    plain, _ = parse(["--method", method, "--head.centred", "false"])
-    assert plain["head"]["centred"] is False
 
 
 def test_elimination_leaves_the_samples_of_other_labels() -> None:

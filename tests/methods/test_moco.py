@@ -4,14 +4,11 @@ import math
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from antipodes import InfoNCE
-from antipodes.cli.train import parse
 from antipodes.encoders.heads import Head
 from antipodes.methods import Batch, Inputs, MoCo, Tower, Towers
-from tests.methods.calls import built
 from tests.methods.tiny import BATCH, DIM, Tiny, Training, batch, build, one
 
 pytestmark = pytest.mark.filterwarnings("ignore:some anchors have no negatives")
@@ -124,29 +121,6 @@ def test_two_half_batches_accumulate_to_a_whole_one() -> None:
     state, other = whole.method.state_dict(), halves.method.state_dict()
     for name, tensor in state.items():
         torch.testing.assert_close(other[name], tensor, msg=name)
-
-
-def test_the_first_version_has_a_linear_head() -> None:
-    method = built("--method", "moco-v1", "--method.queue_size", 20)
-    (loss_fn,) = method.pair_losses().values()
-    assert loss_fn.temperature == 0.07
-    assert [type(layer) for layer in method.network["image"].head] == [nn.Linear]  # type: ignore[union-attr]
-    config, _ = parse(["--method", "moco-v1"])
-    assert config["augmentation"]["name"] == "moco-v1"
-    assert config["head"]["kind"] == "linear"
-
-
-@pytest.mark.parametrize("name", ["moco", "moco-v2"])
-def test_the_second_version_is_the_default(name: str) -> None:
-    method = built("--method", name)
-    assert isinstance(method, MoCo)
-    assert (method.momentum, len(method.queue.ids)) == (0.999, 65536)
-    (loss_fn,) = method.pair_losses().values()
-    assert loss_fn.temperature == 0.2
-    layers = list(method.network["image"].head)  # type: ignore[call-overload]
-    assert [type(layer) for layer in layers] == [nn.Linear, nn.ReLU, nn.Linear]
-    assert layers[0].out_features == 2048
-    assert parse(["--method", name])[0]["augmentation"]["name"] == "moco-v2"
 
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.1, math.nan])

@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from antipodes import InfoNCE
-from antipodes.cli.train import parse
 from antipodes.losses import Regression
-from antipodes.methods import BYOL, PCL, Batch, IMix, Inputs, Method, MoCo, SimSiam, SwAV
+from antipodes.methods import BYOL, PCL, IMix, Method, MoCo, SimSiam, SwAV
 from antipodes.methods.pcl import PrototypeNCE, Prototypes, concentrations
 from antipodes.methods.swav import SwappedCodes
 from antipodes.methods.towers import PREDICTION, InPieces, PredictingTowers, Tower
-from tests.methods.calls import built
 from tests.methods.tiny import BATCH, DIM, SIZE, N, Training, batch, build, one
 from tests.reference import rivals
 
@@ -109,26 +107,6 @@ def test_is_the_loss_of_its_paper(name: str) -> None:
         torch.autograd.grad(loss, parameters), torch.autograd.grad(expected, parameters), strict=True
     ):
         torch.testing.assert_close(ours, theirs)
-
-
-@pytest.mark.parametrize("name", EXPECTED)
-def test_a_batch_of_one_sample_and_of_equal_samples_is_finite(name: str) -> None:
-    method = build(name)
-    for given in (batch(0, method, slice(1)), _equal(batch(0, method))):
-        loss = method.loss(method.network, given, 0.5)
-        loss.backward()
-        assert loss.isfinite()
-        assert all(each.grad.isfinite().all() for each in method.network.parameters() if each.grad is not None)
-
-
-def _equal(given: Batch) -> Batch:
-    """Every sample shows what the first one shows."""
-
-    def same(views: Sequence[Tensor]) -> list[Tensor]:
-        return [view[:1].expand_as(view).contiguous() for view in views]
-
-    inputs = given["image"]
-    return Batch(given.ids, {"image": Inputs(same(inputs.views), same(inputs.supports), same(inputs.crops))})
 
 
 @pytest.mark.parametrize(("progress", "share"), [(0.0, 0.9), (0.5, 0.95), (1.0, 1.0)])
@@ -238,15 +216,6 @@ def test_imix_draws_each_step_anew_and_at_least_half_of_the_own_sample() -> None
     assert torch.equal(method._draw(BATCH, torch.zeros(1))[0], first[0])
     method.after_step()
     assert not torch.equal(method._draw(BATCH, torch.zeros(1))[1], first[1])
-
-
-def test_their_settings_come_with_their_names() -> None:
-    for name, kind in (("byol", BYOL), ("simsiam", SimSiam), ("swav", SwAV), ("i-mix", IMix)):
-        assert type(built("--method", name)) is kind
-    method = built("--method", "pcl", "--method.clusters", "[2,3]", "--method.queue_size", 20)
-    assert isinstance(method, PCL)
-    assert isinstance(built("--method", "simsiam").network["image"].head[-1], nn.BatchNorm1d)  # type: ignore[index]
-    assert parse(["--method", "byol"])[0]["head"]["batch_norm"] is True
 
 
 @pytest.mark.parametrize(

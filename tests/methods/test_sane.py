@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from antipodes.cli.train import parse
 from antipodes.encoders.heads import Head
 from antipodes.functional.tensors import NotFinite
 from antipodes.losses import SoftLabel
@@ -19,7 +18,7 @@ from antipodes.losses.observation import Observation, RefinedLabels
 from antipodes.methods import SANE, Batch, Inputs, Tower, Towers
 from antipodes.negatives.flags import same_class_mass
 from tests.methods.calls import built
-from tests.methods.tiny import BATCH, DIM, LABELS, Tiny, Training, batch
+from tests.methods.tiny import BATCH, DIM, LABELS, Training, batch
 from tests.ranks import Ranks
 from tests.reference import sane as reference
 
@@ -204,16 +203,6 @@ def test_a_sample_that_is_twice_in_a_batch_has_one_key() -> None:
     assert method.loss(method.network, Batch(ids, given(method).inputs), 0.5).isfinite()
 
 
-@pytest.mark.filterwarnings("ignore:some anchors have no negatives")
-def test_one_sample_and_an_empty_queue_stay_finite() -> None:
-    method = SANE(pooling(Tiny()), SoftLabel(), DIM, queue_size=20)
-    loss = method.loss(method.network, batch(0, method, slice(1)), 0.5)
-    loss.backward()
-    assert loss.isfinite()
-    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in method.network.parameters())
-    assert method.statistics()["refined_mass"] == pytest.approx(0, abs=1e-6)
-
-
 def test_statistics_are_those_of_the_labels() -> None:
     method = build(crops=(3, 2))
     seen: list[Observation] = []
@@ -276,27 +265,6 @@ def test_two_ranks_with_crops_equal_one(two_ranks: Ranks) -> None:
     for ours, a, b in zip(grads, of_first, of_second, strict=True):
         torch.testing.assert_close(a, ours, rtol=1e-10, atol=1e-12)
         assert torch.equal(a, b)
-
-
-def test_the_defaults_are_the_papers() -> None:
-    method = built("--method", "sane")
-    assert isinstance(method, SANE)
-    labels = soft_targets(method)
-    assert (labels.temperature, labels.tau_prime, method.kappa) == (0.2, 0.8, 2.0)
-    assert {loss_fn.temperature for loss_fn in method.pair_losses().values()} == {0.2}
-    assert [labels.mu(progress) for progress in (0.0, 0.5, 1.0)] == pytest.approx([0, 0.5, 1])
-    assert (method.refined_share, method.crops, len(method.queue.ids)) == (0.5, (), 4096)
-    assert not method.accumulates
-    assert len([layer for layer in method.network["image"].head if isinstance(layer, nn.Linear)]) == 3  # type: ignore[union-attr]
-
-
-def test_those_for_imagenet_are_a_preset() -> None:
-    method = built("--method", "sane-imagenet", "--method.queue_size", 8)
-    assert isinstance(method, SANE)
-    labels = soft_targets(method)
-    assert (labels.temperature, labels.tau_prime, method.kappa, method.crops) == (0.2, 1.0, 0.1, (96,))
-    assert [labels.mu(progress) for progress in (0.0, 1.0)] == [0.5, 10]
-    assert parse(["--method", "sane-imagenet"])[0]["method"]["queue_size"] == 65536
 
 
 def test_the_temperature_is_of_both_losses() -> None:

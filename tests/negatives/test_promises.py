@@ -1,7 +1,7 @@
 """What every policy promises: no loss is infinite, whatever it flags, and there is no state but what it declares.
 
 That two ranks equal one, and that a saved run continues bit-equal, is tested for every policy on SimCLR in
-tests/methods/test_ranks.py.
+tests/methods/test_promises.py.
 """
 
 from __future__ import annotations

@@ -1,10 +1,23 @@
-"""Every method with every treatment: two ranks of half a batch equal one of a batch, a resumed run equals the run."""
+"""What every method promises, with every treatment: ranks, resuming, finite losses, and settings that come with a name.
+
+Two ranks of half a batch equal one of a batch, and a resumed run equals the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.methods.tiny import CASES, Training
+from antipodes import Oracle
+from antipodes.cli.train import parse
+from antipodes.methods import Batch, Inputs, Method
+from antipodes.studies.definition import flatten
+from tests.methods.calls import built
+from tests.methods.tiny import CASES, METHODS, N, Training, batch, build
 from tests.ranks import Ranks
 
 STEPS = 4  # the queue of 20 keys is empty in the first and wraps around in the third
@@ -67,6 +80,107 @@ def test_a_resumed_run_is_bit_equal_and_its_statistics_are_numbers(method: str, 
     check_statistics(method, policy, through.method.statistics())
     if policy == "none":
         check_state(method, through, {name for name, tensor in state.items() if not torch.equal(tensor, before[name])})
+
+
+def first_of_all(view: Tensor) -> Tensor:
+    """Every sample shows what the first one shows."""
+    return view[:1].expand_as(view).contiguous()
+
+
+@pytest.mark.filterwarnings("ignore:some embeddings are zero vectors")
+@pytest.mark.parametrize("name", METHODS)
+def test_one_sample_equal_samples_and_zero_vectors_stay_finite(name: str) -> None:
+    every = slice(None)
+    cases = ((slice(1), None, False), (every, first_of_all, False), (every, torch.zeros_like, True))
+    for part, change, vanishing in cases:
+        method = build(name)
+        if vanishing:
+            for parameter in method.parameters():
+                torch.nn.init.zeros_(parameter)
+        given = changed(batch(0, method, part), change)
+        loss = method.loss(method.network, given, 0.5)
+        loss.backward()
+        assert loss.isfinite()
+        assert all(each.grad.isfinite().all() for each in method.network.parameters() if each.grad is not None)
+
+
+def changed(given: Batch, change: Callable[[Tensor], Tensor] | None) -> Batch:
+    """The batch with all of its views changed."""
+    if change is None:
+        return given
+    inputs = {
+        name: Inputs(
+            *([change(view) for view in views] for views in (each.views, each.supports, each.crops)),
+            None if each.plain is None else change(each.plain),
+        )
+        for name, each in given.inputs.items()
+    }
+    return Batch(given.ids, inputs)
+
+
+@pytest.mark.parametrize(
+    "name", ["simclr", "moco", "instance", "instance-once", "instance-expected", "cmc", "clip", "i-mix"]
+)
+def test_a_policy_that_drops_everything_leaves_no_negative_term(name: str) -> None:
+    method: Method = METHODS[name](negatives=Oracle(torch.zeros(N, dtype=torch.int64))).double()
+    loss = method.loss(method.network, batch(0, method, dtype=torch.float64), 0.5)
+    assert loss == 0
+    loss.backward()
+    assert all(each.grad.isfinite().all() for each in method.network.parameters() if each.grad is not None)
+
+
+MOCO = {"method.momentum": 0.999, "method.queue_size": 65536, "loss.temperature": 0.2, "augmentation.name": "moco-v2"}
+MOCO |= {"head.kind": "mlp2", "head.hidden": 2048, "head.batch_norm": False}
+BANK = {"method.samples": 4096, "method.draw": "each", "loss.temperature": 0.07, "head.kind": "linear"}
+RING = {"negatives.name": "ring", "head.centred": True, "weight_decay": 1e-4, "loss.temperature": 0.07}
+SANE = {"loss.temperature": 0.2, "head.kind": "mlp3", "method.refined_share": 0.5}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "moco-v1": {"loss.temperature": 0.07, "augmentation.name": "moco-v1", "head.kind": "linear"},
+    "moco": MOCO,
+    "moco-v2": MOCO,
+    "instance": BANK | {"method.bank_momentum": 0.5, "augmentation.name": "moco-v1"},
+    "cmc": BANK,
+    "iring": RING,
+    "moco-ring": RING,
+    "cmc-ring": RING,
+    "sane": SANE | {"loss.tau_prime": 0.8, "method.kappa": 2, "loss.mu": [0, 1], "method.queue_size": 4096},
+    "sane-imagenet": SANE | {"loss.tau_prime": 1, "method.kappa": 0.1, "loss.mu": [0.5, 10], "method.crops": [96]},
+    "hnssl": {"learning_rate": 0.12, "clip_gradient": 1, "augmentation.name": "hnssl", "method.momentum": 0.5},
+    "hnssl-paper": {"optimizer": "adamw", "batch_size": 160, "weight_decay": 0, "clip_gradient": 1},
+    "byol": {"head.batch_norm": True},
+    "simclr": {"clip_gradient": None, "learning_rate": 0.12},
+}
+"""The settings that come with a method's name, those of its paper."""
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_come_with_a_name_and_give_way_to_the_callers(name: str) -> None:
+    found = flatten(parse(["--method", name])[0])
+    assert {key: list(v) if isinstance(v := found[key], tuple) else v for key in SETTINGS[name]} == SETTINGS[name]
+    if name in ("iring", "moco-ring", "cmc-ring"):
+        assert found["learning_rate"] * found["batch_size"] / 256 == pytest.approx(0.03)
+        without = flatten(parse(["--method", name, "--negatives", "none"])[0])
+        assert {key: value for key, value in found.items() if key.startswith("head.")}.items() <= without.items()
+        assert parse(["--method", name, "--head.centred", "false"])[0]["head"]["centred"] is False
+    told = parse(["--method", name, "--clip_gradient", "3", "--learning_rate", "0.5"])[0]
+    assert (told["clip_gradient"], told["learning_rate"]) == (3.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("hnssl", "Identity"),
+        ("instance", "Linear"),
+        ("iring", "Linear BatchNorm1d"),
+        ("moco --method.queue_size 20", "Linear ReLU Linear"),
+        ("sane --method.queue_size 20", "Linear ReLU Linear ReLU Linear"),
+        ("byol", "Linear BatchNorm1d ReLU Linear"),
+    ],
+)
+def test_the_head_that_comes_with_a_name_is_built(name: str, layers: str) -> None:
+    head = built("--method", *name.split()).network["image"].head
+    found = [head] if isinstance(head, torch.nn.Identity) else list(head)  # type: ignore[call-overload]
+    assert " ".join(type(layer).__name__ for layer in found) == layers
 
 
 def check_state(method: str, training: Training, moved: set[str]) -> None:
