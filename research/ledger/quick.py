@@ -32,7 +32,8 @@ def quick_page(folder: Path = QUICK) -> str:
 def _section(name: str, report: dict[str, Any]) -> str:
     """The heading, the facts and the scores of a study."""
     shown = load(study_file(name), "quick").scores or []
-    rows: dict[str, dict[str, float]] = {variant: next(iter(seeds.values()), {}) for variant, seeds in report["results"].items()}
+    found: dict[str, dict[str, dict[str, float]]] = report["results"]
+    rows = {variant: next(iter(seeds.values()), {}) for variant, seeds in found.items()}
     scores = [score for score in shown if any(score in row for row in rows.values())]
     lines = [["variant", *scores], ["---", *["---:"] * len(scores)]]
     for variant, row in rows.items():
