@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import multiprocessing
 import threading
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
@@ -32,16 +36,15 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Photos:
 
 
 class Encoder:
-    """Counts the images that it embeds, and fails after some."""
+    """Counts the images that it embeds, and after some never answers."""
 
-    def __init__(self, most: int = 10**6) -> None:
-        self.seen, self.most, self.lock = 0, most, threading.Lock()
+    def __init__(self, most: int = 10**6, pause: float = 0.0) -> None:
+        self.seen, self.most, self.pause, self.lock = 0, most, pause, threading.Lock()
 
     def __call__(self, images: list[Image.Image]) -> np.ndarray:
         with self.lock:
             self.seen += len(images)
-            if self.seen > self.most:
-                raise KeyboardInterrupt
+        time.sleep(self.pause if self.seen <= self.most else 600)
         return np.stack([np.asarray(image.resize((2, 2)), dtype=np.float32).ravel() for image in images])
 
 
@@ -56,10 +59,24 @@ def equal(first: Scan, second: Scan) -> bool:
     return same and np.array_equal(first.quality.sharpness, second.quality.sharpness)
 
 
+def in_process(target: Callable[..., None], *arguments: object) -> BaseProcess:
+    """Start a function in a process of its own, which needs no imports of its own."""
+    process = multiprocessing.get_context("fork").Process(target=target, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
 def test_a_killed_scan_goes_on_where_it_was(photos: Photos) -> None:
+    """A process is killed while it holds a part; another call computes that part and what was not begun."""
     whole = scan_photos(photos, Encoder(), workers=1)
-    with pytest.raises(KeyboardInterrupt):
-        scanned(photos, Encoder(most=13))
+    process = in_process(lambda: scanned(photos, Encoder(most=12)))
+    parts = scanning.cache_root() / "scanned"
+    waited = time.monotonic() + 60
+    while len(list(parts.glob("*/*.part"))) < 3 or not list(parts.glob("*/*.lock")):
+        assert time.monotonic() < waited
+        time.sleep(0.01)
+    process.kill()
+    process.join()
     rest = Encoder()
     told: list[int] = []
     again = scanned(photos, rest, progress=lambda done, total: told.append(done))
@@ -94,15 +111,21 @@ def test_what_has_changed_or_was_damaged_is_scanned_again(photos: Photos) -> Non
 
 
 def test_two_scans_at_once_share_the_work(photos: Photos) -> None:
-    encoders = Encoder(), Encoder()
-    scans: list[Scan] = []
-    threads = [threading.Thread(target=lambda each=each: scans.append(scanned(photos, each))) for each in encoders]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(encoder.seen for encoder in encoders) == COUNT
-    assert equal(*scans)
+    """Two processes with two threads each: every photo is embedded once, and both have all."""
+    answers: multiprocessing.Queue[tuple[int, int]] = multiprocessing.get_context("fork").Queue()
+
+    def scan() -> None:
+        encoder = Encoder(pause=0.05)
+        found = scanned(photos, encoder, workers=2)
+        answers.put((encoder.seen, found.found))
+
+    processes = [in_process(scan) for _ in range(2)]
+    counts = [answers.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+    assert sum(seen for seen, _ in counts) == COUNT
+    assert all(seen + found == COUNT and 0 < seen < COUNT for seen, found in counts)
+    assert equal(scanned(photos, Encoder()), scan_photos(photos, Encoder(), workers=1))
     assert list((scanning.cache_root() / "scanned").glob("*/*.lock")) == []
 
 
