@@ -25,7 +25,7 @@ test-oracles: .venv-oracles/ready
 
 # the adapters of antipodes.integrations with the real libraries, in the same environment
 test-integrations: .venv-oracles/ready
-	.venv-oracles/bin/python -m pytest $(INTEGRATIONS)
+	.venv-oracles/bin/python -m pytest --numprocesses 2 $(INTEGRATIONS)
 
 # compared with sentence-transformers' own mining, in the same environment
 bench-mining: .venv-oracles/ready

@@ -32,7 +32,8 @@ try:
 except (ImportError, RuntimeError) as error:
     pytest.skip(f"make test-integrations installs sentence-transformers: {error}", allow_module_level=True)
 
-from antipodes import GloFND, Guided, Hardest, Known, PositiveAware
+from antipodes import GloFND, Guided, Hardest, Known, PositiveAware, mine
+from antipodes.auditing.mining import Mined
 from tests.integrations.peers import WORDS
 
 ROOT = Path(__file__).parents[2]
@@ -585,6 +586,45 @@ def test_the_lines_of_the_page_run(folder: Path, tmp_path: Path) -> None:
         attach(trainer)
         trainer.train()
         assert math.isfinite(trainer.state.log_history[-1]["train_loss"])
+
+
+def mined_texts(**options: Any) -> Mined:
+    texts = sorted(set(sentences(40, 7)))
+    vectors = dict(zip(texts, torch.randn(len(texts), 8, generator=torch.Generator().manual_seed(0)), strict=True))
+
+    def encode(some: list[str]) -> Tensor:
+        return torch.stack([vectors[text] for text in some])
+
+    return mine(texts[:8], texts[8:], list(range(8)), encoder=encode, k=2, margin=-2.0, relative=False, **options)
+
+
+@pytest.mark.parametrize("name", ["triplet.parquet", "n-tuple.jsonl"])
+def test_their_trainer_reads_mined_negatives(folder: Path, tmp_path: Path, name: str) -> None:
+    mined = mined_texts(out=tmp_path / name, format=name.partition(".")[0])
+    kind = "parquet" if name.endswith("parquet") else "json"
+    data = datasets.load_dataset(
+        kind, data_files=str(tmp_path / name), split="train", cache_dir=str(tmp_path / "cache")
+    )
+    assert len(data) == (16 if name.startswith("triplet") else 8)
+    assert data[0]["negative" if "negative" in data.column_names else "negative_1"] == mined.corpus.shown(
+        int(mined.indices[0, 0])
+    )
+    trainer = trainer_for(folder, tmp_path, data, theirs.MultipleNegativesRankingLoss)
+    trainer.train()
+    assert math.isfinite(trainer.state.log_history[-1]["train_loss"])
+
+
+def test_their_cross_encoder_rescores(folder: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.from_pretrained(str(folder), num_labels=1)
+    transformers.AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path / "cross")
+    transformers.AutoTokenizer.from_pretrained(str(folder)).save_pretrained(tmp_path / "cross")
+    scorer = sentence_transformers.CrossEncoder(str(tmp_path / "cross"), device="cpu")
+    mined = mined_texts(rescore=scorer.predict, ranks=(0, 6))
+    pairs = [(mined.queries.inputs[0], mined.corpus.inputs[int(row)]) for row in mined.indices[0]]
+    assert mined.scores[0] == pytest.approx(scorer.predict(pairs), abs=1e-5)
+    assert list(mined.scores[0]) == sorted(mined.scores[0], reverse=True)
+    assert (mined.indices != mined_texts().indices).any()
 
 
 def test_importing_antipodes_does_not_import_the_library() -> None:
