@@ -120,16 +120,6 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.safetensors"]
 
 
-def test_a_file_is_replaced_as_a_whole(tmp_path):
-    path = tmp_path / "a.safetensors"
-    export_backbone(create("resnet8-slim"), path)
-    old = path.read_bytes()
-    with path.open("rb") as reader:
-        export_backbone(create("resnet8-slim"), path)
-        assert reader.read() == old
-    assert path.read_bytes() != old
-
-
 def test_files_that_cannot_be_used_are_explained(tmp_path):
     with pytest.raises(ValueError, match="there is no file"):
         load_backbone(tmp_path / "nothing.safetensors")

@@ -32,7 +32,7 @@ try:
 except (ImportError, RuntimeError) as error:
     pytest.skip(f"make test-integrations installs sentence-transformers: {error}", allow_module_level=True)
 
-from antipodes import GloFND, Guided, Hardest, Known, PositiveAware, mine
+from antipodes import GloFND, Guided, Hardest, Known, mine
 from antipodes.auditing.mining import Mined
 from tests.integrations.peers import WORDS
 
@@ -492,29 +492,6 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
         trainer.data_collator.preprocess_fn([{"text": "red car"}])
 
 
-def of_rank(rank: int, world_size: int, data: list[Tensor], contents: list[Tensor], share: bool) -> tuple[Any, ...]:
-    from antipodes.integrations.sentence_transformers import _Batch
-
-    rows = slice(rank * 4, rank * 4 + 4) if share else slice(0, 8)
-    leaves = [each[rows].clone().requires_grad_() for each in data]
-    loss = MultipleNegativesRankingLoss(torch.nn.Identity(), gather_across_devices=share, negatives=PositiveAware(0.02))
-    value = loss.compute_loss_from_embeddings(leaves, _Batch(contents=[each[rows] for each in contents]))
-    value.backward()
-    return value.detach(), [leaf.grad for leaf in leaves]
-
-
-def test_two_ranks_equal_one(two_ranks: Any) -> None:
-    generator = torch.Generator().manual_seed(0)
-    data = [torch.randn(8, 6, generator=generator) for _ in range(4)]
-    contents = [torch.randint(0, 12, (8,), generator=generator) for _ in range(4)]
-    (value, gradients) = of_rank(0, 1, data, contents, False)
-    answers = two_ranks(of_rank, data, contents, True)
-    torch.testing.assert_close(torch.stack([each[0] for each in answers]).mean(), value)
-    for column, expected in enumerate(gradients):
-        both = torch.cat([each[1][column] for each in answers]) / 2
-        torch.testing.assert_close(both, expected, rtol=1e-4, atol=1e-6)
-
-
 def test_their_trainer_on_two_ranks_equals_one(folder: Path, tmp_path: Path) -> None:
     """Weights, tables and losses of two processes that torchrun starts, and of one with the whole batches."""
     model_of(folder).save(str(tmp_path / "model"))
@@ -625,8 +602,3 @@ def test_their_cross_encoder_rescores(folder: Path, tmp_path: Path) -> None:
     assert mined.scores[0] == pytest.approx(scorer.predict(pairs), abs=1e-5)
     assert list(mined.scores[0]) == sorted(mined.scores[0], reverse=True)
     assert (mined.indices != mined_texts().indices).any()
-
-
-def test_importing_antipodes_does_not_import_the_library() -> None:
-    code = "import sys, antipodes.integrations; antipodes.InfoNCE; sys.exit('sentence_transformers' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
