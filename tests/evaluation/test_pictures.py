@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import shutil
 import sys
 from pathlib import Path
@@ -64,6 +65,12 @@ def unlabelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(
         tmp_path_factory.mktemp("runs") / "unlabelled", *data, "--negatives", "fnc", "--negatives.alpha", 0.1
     )
+
+
+@pytest.fixture
+def by_pca(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maps by PCA, which takes no time, where it does not matter how points are laid out."""
+    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
 
 
 def subject(folder: Path, anchors: int = 5, seed: int = 0) -> PicturedRun:
@@ -135,6 +142,7 @@ def test_the_flags_shown_are_those_of_a_slow_loop(kind: str, request: pytest.Fix
     assert expected[0][0] != strongest_flags(subject(of.run.folder, seed=4))[0].anchor
 
 
+@pytest.mark.usefixtures("by_pca")
 def test_drawing_moves_no_threshold(joined: Path) -> None:
     of = subject(joined)
     before = copy.deepcopy(of.method.state_dict())
@@ -177,6 +185,7 @@ def test_the_share_flagged_and_its_judgement_are_those_of_the_log(joined: Path) 
         assert drawn[label] == pytest.approx([100 * line[name] for line in of.epochs])
 
 
+@pytest.mark.usefixtures("by_pca")
 def test_a_run_without_a_policy_gets_the_map_only(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", "--data", "shapes", "--data.count", 64, "--epochs", 1)
     code, out, _ = here("pictures", run)
@@ -188,6 +197,7 @@ def test_a_run_without_a_policy_gets_the_map_only(tmp_path: Path) -> None:
     assert [path.name for path in (run / "pictures").iterdir()] == ["map.png"]
 
 
+@pytest.mark.usefixtures("by_pca")
 def test_the_map_of_ifnd_shows_the_coarsest_pseudo_labels_and_greys_the_others(clustered: Path) -> None:
     of = subject(clustered)
     policy = of.require_policy()
@@ -210,6 +220,7 @@ def test_the_map_of_ifnd_shows_the_coarsest_pseudo_labels_and_greys_the_others(c
     assert "no thresholds: the policy has no thresholds" in here("pictures", clustered)[1]
 
 
+@pytest.mark.usefixtures("by_pca")
 def test_without_labels_nothing_is_judged_or_framed(unlabelled: Path) -> None:
     of = subject(unlabelled)
     assert of.data.labels is None
@@ -223,6 +234,7 @@ def test_without_labels_nothing_is_judged_or_framed(unlabelled: Path) -> None:
     assert lines[5:] == [NO_SNAPSHOTS]
 
 
+@pytest.mark.usefixtures("by_pca")
 def test_the_maps_show_the_pseudo_labels_of_every_snapshot_where_its_points_are(clustered: Path) -> None:
     of = subject(clustered)
     snapshots = load_snapshots(of.run)
@@ -334,6 +346,7 @@ def test_neighbours_stay_neighbours_on_the_map() -> None:
     assert torch.equal(nearest // 20, torch.arange(60) // 20)
 
 
+@pytest.mark.usefixtures("by_pca")
 def test_many_classes_are_shown_by_their_coarse_labels(joined: Path) -> None:
     of = subject(joined)
     of.data.labels = torch.arange(len(of.data))
@@ -344,24 +357,23 @@ def test_many_classes_are_shown_by_their_coarse_labels(joined: Path) -> None:
     assert pictures.feature_map(of).axes[0].get_legend() is None
 
 
-def test_flags_of_a_key_network_compare_queries_with_keys(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("by_pca")
+def test_flags_of_a_key_network_with_support_views_are_drawn_and_judged(tmp_path: Path) -> None:
     method = ["--method", "moco", "--method.queue_size", 64, "--method.momentum", 0.5]
-    run = trained(tmp_path / "moco", *SHAPES, *method, "--negatives", "fnc", "--negatives.alpha", 0.1)
+    run = trained(tmp_path / "moco", *SHAPES, *method, "--negatives", "fnc", "--negatives.supports", 2, *ALPHA)
     of = subject(run, anchors=6)
-    assert not torch.equal(of.judged.anchors, of.judged.candidates)
+    assert of.judged.supports is not None
+    assert not torch.equal(of.judged.anchors, of.judged.candidates)  # queries are compared with keys
+    flags = strongest_flags(of)
+    assert [len(row.ids) for row in flags] == [3] * 6  # a tenth of 31
+    assert all(picture.file for picture in pictures.draw_pictures(of.run, tmp_path / "drawn", anchors=2))
+    assert "flags pooled precision" in here("evaluate", run, "--protocol", "false-negatives", "--json")[1]
+    of.__dict__["judged"] = dataclasses.replace(of.judged, supports=None)  # the loop knows no support views
+    of.require_policy().supports = 0
     assert slow_flags(of) == [(flags.anchor, flags.ids) for flags in strongest_flags(of)]
 
 
-def test_support_views_can_be_drawn_and_judged(tmp_path: Path) -> None:
-    run = trained(tmp_path / "supports", *SHAPES, "--negatives", "fnc", "--negatives.supports", 2, *ALPHA)
-    of = subject(run, anchors=4)
-    assert of.judged.supports is not None
-    flags = strongest_flags(of)
-    assert [len(row.ids) for row in flags] == [3] * 4  # a tenth of 31
-    assert all(picture.file for picture in pictures.draw_pictures(of.run, tmp_path / "drawn", anchors=2))
-    assert "flags pooled precision" in here("evaluate", run, "--protocol", "false-negatives", "--json")[1]
-
-
+@pytest.mark.usefixtures("by_pca")
 def test_runs_beside_each_other(joined: Path, clustered: Path, unlabelled: Path, tmp_path: Path) -> None:
     code, out, errors = here("pictures", joined, clustered, "--out", tmp_path, "--anchors", 3)
     assert code == 0, errors

@@ -103,7 +103,7 @@ def test_missing_labels_say_how_to_get_some(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(PROTOCOLS) - set(OF_FEATURES)))
 def test_features_alone_are_not_enough_for_the_others(name: str) -> None:
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises(ValueError, match="needs a run with a policy" if name == "false-negatives" else name):
         run(name)
 
 

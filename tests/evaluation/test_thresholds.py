@@ -18,7 +18,7 @@ from antipodes.evaluation.compared import (
 )
 from antipodes.negatives import FNC
 from antipodes.pairs import normalise
-from tests.cli.command import here, refused
+from tests.cli.command import here
 
 SMALL = ["--data", "shapes", "--encoder", "resnet8-slim", "--head.hidden", 16, "--data.count", 128, "--batch_size", 32]
 
@@ -73,8 +73,3 @@ def test_the_protocol_on_a_run(tmp_path: Path) -> None:
     }
     assert 0 < scores["threshold MAE"] < 0.5
     assert 0 < scores["flags mtnr"] < 100
-
-
-def test_a_run_without_a_policy_is_refused(tmp_path: Path) -> None:
-    assert here("train", *SMALL, "--epochs", 1, "--out", tmp_path / "run")[0] == 0
-    assert "needs a run with a policy" in refused("evaluate", tmp_path / "run", "--protocol", "false-negatives")
