@@ -133,3 +133,11 @@ def exchange(tensor: Tensor, sent: list[int], received: list[int] | None = None)
 def apart(numbers: Tensor) -> Tensor:
     """Return small whole numbers of this rank raised so that no other rank has the same ones."""
     return numbers + (rank() << 40)
+
+
+def mean_over_anchors(losses: Tensor) -> Tensor:
+    """Return the mean of this rank's losses (A,), or (R, A), so that the mean over ranks is that over all anchors."""
+    if not expects_unequal():
+        return losses.mean()
+    anchors = gather(losses.new_tensor([losses.shape[-1]])).sum()
+    return losses.mean() * (losses.shape[-1] * world_size() / anchors)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -99,8 +99,7 @@ UNSHIFTED_REACH = {torch.float32: 55.0, torch.float64: 600.0}
 """Up to this |s| / tau exponentials and sums of millions of them neither overflow nor underflow."""
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(NamedTuple):
     """The arguments of a kernel, as in `contrast`.
 
     Attributes:
@@ -158,8 +157,7 @@ class Direction:
         return any(mask.pulls for mask in self.masks)
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """What both kernels need to know about a call.
 
     Attributes:

@@ -16,7 +16,6 @@ A loss needs sum_k w_ik and sum_k w_ik s_ik: the kernel's sums over pulled pairs
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -121,7 +120,7 @@ def refine(
     if among == "others":
         reference = _highest(inputs, block)
     reference = reference.masked_fill(~vectors.any(1), torch.inf)
-    inputs = replace(inputs, teacher=Teacher(scaled, keys, reference))
+    inputs = inputs._replace(teacher=Teacher(scaled, keys, reference))
     sums = run(inputs, "none", kernel, block)[0]
     return Refined(sums.pulled, sums.pulled_sum)
 
@@ -132,7 +131,7 @@ def _highest(inputs: Inputs, block: int | None) -> Tensor:
     anchors, candidates, tau, plan = make_plan(inputs, "none", "stream", block)
     teacher = plan.teacher
     assert teacher is not None  # of `refine`
-    whole = Pass(replace(plan, teacher=None), anchors, candidates, tau, {})
+    whole = Pass(plan._replace(teacher=None), anchors, candidates, tau, {})
     like = teacher.reference
 
     def part(tiles: Sequence[Tile]) -> Tensor:

@@ -7,14 +7,13 @@
 3. The loss of an anchor is softplus(log_sum - positive / temperature).
 4. In the backward pass the gradient of the rows at length 1 is turned into that of the rows as they were given.
 
-In 64 pairs x 128 that takes half of the time of the four operations, and at any size it saves five passes over the
-embeddings and their gradients. docs/performance.md has the share of a training step.
+Small batches pay by the operation, and large ones by the passes over embeddings and gradients, of which this saves
+five. docs/performance.md has the share of a training step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -104,7 +103,7 @@ def _plan(views: Views, inputs: Inputs) -> Plan:
     first, second = views.first.requires_grad, views.second.requires_grad
     if inputs.candidates is None:
         first = second = first or second
-    return replace(make_plan(inputs)[-1], rows_need_grad=first or by_temperature, columns_need_grad=second)
+    return make_plan(inputs)[-1]._replace(rows_need_grad=first or by_temperature, columns_need_grad=second)
 
 
 def _plan_few(
@@ -191,7 +190,8 @@ class _SoftmaxLosses(torch.autograd.Function):
             plan, saved, anchors, candidates, temperature, None, grads, wanted
         )
         assert on_first is not None  # it is wanted
-        by_positive = torch.stack([each.sum(0) for each in pushed if each is not None]).sum(0)
+        of_directions = [each[0] if each.shape[0] == 1 else each.sum(0) for each in pushed if each is not None]
+        by_positive = of_directions[0] if len(of_directions) == 1 else of_directions[0] + of_directions[1]
         if plan.shared:
             by_positive = by_positive[:half] + by_positive[half:]
             on_both = on_first if on_second is None else on_first.add_(on_second)

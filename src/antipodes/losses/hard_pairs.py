@@ -7,13 +7,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from antipodes.distributed import gather
+from antipodes.distributed import gather, mean_over_anchors
 from antipodes.functional.tensors import NotFinite, eager_full_precision
 from antipodes.losses.base import LossModule
 from antipodes.losses.distances import closest, scale_by_largest, squared_distances
 from antipodes.losses.inputs import Ids, check_embeddings, whole_numbers
 from antipodes.losses.observation import MinedPairs
-from antipodes.losses.shares import check_shares, mean_over_anchors
+from antipodes.losses.shares import check_shares
 from antipodes.pairs import normalise
 
 Scale = Literal["largest", "length"]

@@ -297,6 +297,13 @@ def whole_numbers(given: Ids, like: Tensor, name: str = "ids") -> Tensor:
         >>> whole_numbers([3.0, 1.0], torch.zeros(2))
         tensor([3, 1])
     """
+    if (
+        isinstance(given, Tensor)
+        and given.dtype is torch.int64
+        and given.device == like.device
+        and given.layout is torch.strided
+    ):
+        return given
     try:
         numbers = torch.as_tensor(given).to_dense()
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:

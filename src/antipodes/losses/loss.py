@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.candidates.batch import batch_pairs, single_view_pairs, unlinked_batch
-from antipodes.distributed import gather, world_size
+from antipodes.distributed import gather, mean_over_anchors, world_size
 from antipodes.functional.contrast import Sums, contrast_both
 from antipodes.functional.normalise import Measured
 from antipodes.functional.rule import EVERY_PAIR
@@ -34,7 +34,6 @@ from antipodes.losses.inputs import (
 )
 from antipodes.losses.mined import count_skipped
 from antipodes.losses.observation import FlaggedPairs
-from antipodes.losses.shares import mean_over_anchors
 from antipodes.losses.soft_targets import Refine
 from antipodes.losses.step import Part, Step
 from antipodes.losses.temperature import Temperature, check_temperature

@@ -108,15 +108,16 @@ class OneWay(LossModule):
         """
         if not self.in_batch and hard_negatives is None:
             raise ValueError("in_batch=False leaves the given negatives alone: give hard_negatives (B, K, D)")
-        tau = call_temperature(temperature)
+        tau, loss = call_temperature(temperature), self.loss
         batch = check_pairs(
-            self.loss, queries, documents, ids, rows, hard_negatives, hard_negative_ids, log_q, hard_negative_log_q,
+            loss, queries, documents, ids, rows, hard_negatives, hard_negative_ids, log_q, hard_negative_log_q,
             gather if self.in_batch else False, guide, weights,
-            direct=self.in_batch and not self.also and self.loss.goes_direct(tau),
+            direct=self.in_batch and not self.also and loss.goes_direct(tau),
         )  # fmt: skip
         blocks = [make_block(batch, in_batch=self.in_batch), *(make_block(batch, block) for block in self.also)]
-        self.loss.observer = self.observer or self.loss.observer
-        return self.loss.evaluate_blocks(blocks, progress, weights, tau, batch.views)
+        if self.observer is not None:
+            loss.observer = self.observer
+        return loss.evaluate_blocks(blocks, progress, weights, tau, batch.views)
 
     @property
     def stats(self) -> dict[str, float]:

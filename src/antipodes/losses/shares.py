@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from antipodes.distributed import expect_unequal, expects_unequal, gather, world_size
+from antipodes.distributed import expect_unequal, gather, world_size
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _WHERE = "ids must be dataset indices, which differ from rank to rank, not positions in the batch"
@@ -72,14 +72,6 @@ def check_shares(
         counts = " and ".join(str(max(rank[2], 0)) for rank in ranks)
         raise ValueError(f"the ranks give {counts} candidates: every rank must give some, or none of them")
     return gathered
-
-
-def mean_over_anchors(losses: Tensor) -> Tensor:
-    """Return the mean of this rank's losses (A,), or (R, A), so that the mean over ranks is that over all anchors."""
-    if not expects_unequal():
-        return losses.mean()
-    anchors = gather(losses.new_tensor([losses.shape[-1]])).sum()
-    return losses.mean() * (losses.shape[-1] * world_size() / anchors)
 
 
 def _fingerprint(numbers: Tensor) -> Tensor:

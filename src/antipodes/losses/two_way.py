@@ -119,8 +119,8 @@ class TwoWay(LossModule):
         back = batch.turned()
         back = back if of_first is None else replace(back, log_weights=of_first.detach())
         there_pairs, back_pairs = make_block(batch), replace(make_block(back), block="document_to_query")
-        for loss_fn in (one, other):
-            loss_fn.observer = self.observer or loss_fn.observer
+        if self.observer is not None:
+            one.observer = other.observer = self.observer
         step, step_back = one.begin(there_pairs, progress, tau), other.begin(back_pairs, progress, tau)
         shared = one.shares_product and self._one_product(step) and self._one_product(step_back)
         if batch.views is not None:
