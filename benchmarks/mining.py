@@ -48,7 +48,8 @@ class Questions:
     def __init__(self, path: Path, vectors: Path | None, limit: int | None = None) -> None:
         with gzip.open(path, "rt", newline="") as file:
             rows = list(csv.DictReader(file))
-        test, train = ([row for row in rows if row["split"] == split][:limit] for split in ("test", "train"))
+        parts = ([row for row in rows if row["split"] == split] for split in ("test", "train"))
+        test, train = (part[:: max(1, len(part) // limit)] if limit else part for part in parts)  # of every intent
         self.queries, self.corpus = ([row["text"] for row in part] for part in (test, train))
         groups = np.array([row["group"] for row in train])
         self.relevant = np.array([row["group"] for row in test])[:, None] == groups
