@@ -1,7 +1,7 @@
 # make demo and make test work on a fresh clone: they build .venv once, with the versions of constraints.txt.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ORACLES = tests/losses/test_other_libraries.py tests/losses/test_gist_embed.py tests/encoders/test_text.py
-INTEGRATIONS = tests/integrations
+INTEGRATIONS = tests/integrations tests/test_own_loop.py
 ORACLES_PIP = .venv-oracles/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RELEASE_PIP = .venv-release/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TOOLS = pytest pytest-xdist pytest-timeout hypothesis

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from antipodes import GloFND, InfoNCE
+from antipodes.integrations.lightning import LossCallback
 
 
 class TwoViews(Dataset[tuple[int, Tensor, Tensor]]):
@@ -31,11 +32,10 @@ class Contrastive(lightning.LightningModule):
         self.loss_fn = InfoNCE(temperature=0.1, negatives=GloFND(num_samples=n, alpha=0.02, start=0.3))
 
     def training_step(self, batch: tuple[Tensor, Tensor, Tensor], _: int) -> Tensor:
-        """The loss of one batch; the share of training that is done starts GloFND."""
+        """The loss of one batch; the callback tells it how much of the training is done, and logs its statistics."""
         ids, first, second = batch
-        progress = self.global_step / self.trainer.estimated_stepping_batches
-        loss = self.loss_fn(self.encoder(first), self.encoder(second), ids, progress=progress)
-        self.log_dict({"loss": loss, **self.loss_fn.stats}, prog_bar=True)
+        loss: Tensor = self.loss_fn(self.encoder(first), self.encoder(second), ids)
+        self.log("loss", loss, prog_bar=True)
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -46,7 +46,8 @@ class Contrastive(lightning.LightningModule):
 def main(n: int = 256, batch_size: int = 64, epochs: int = 3) -> float:
     """Train a small encoder and return its last loss. On several GPUs use DDPStrategy(broadcast_buffers=False)."""
     lightning.seed_everything(0)
-    trainer = lightning.Trainer(max_epochs=epochs, accelerator="cpu", logger=False, log_every_n_steps=1)
+    options = {"accelerator": "cpu", "logger": False, "log_every_n_steps": 1}
+    trainer = lightning.Trainer(max_epochs=epochs, callbacks=[LossCallback()], **options)
     trainer.fit(Contrastive(n), DataLoader(TwoViews(n), batch_size, shuffle=True))
     return float(trainer.callback_metrics["loss"])
 

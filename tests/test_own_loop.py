@@ -27,6 +27,11 @@ SECTIONS = {
 }
 SNIPPETS = [(title, number) for title, part in SECTIONS.items() for number in range(len(FENCE.findall(part)))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PACKAGES = {
+    "hugging_face_trainer": "accelerate",
+    "lightning_module": "lightning",
+    "metric_learning_miner": "pytorch_metric_learning",
+}
 
 
 def missing(code: str) -> str | None:
@@ -67,8 +72,8 @@ def test_an_example_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(path.read_text().splitlines()) < 60
     if path.stem == "sentence_transformers_pairs":
         pytest.skip("its test, tests/integrations, gives it an encoder: make test-integrations")
-    if path.stem == "lightning_module":
-        pytest.importorskip("lightning", reason="lightning is not installed: pip install lightning")
+    if (package := PACKAGES.get(path.stem)) is not None:
+        pytest.importorskip(package, reason=f"{package} is not installed: make test-integrations")
     assert math.isfinite(runpy.run_path(str(path))["main"]())
 
 

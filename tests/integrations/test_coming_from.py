@@ -16,7 +16,12 @@ import antipodes
 ROOT = Path(__file__).parents[2]
 PAGES = [(ROOT / name).read_text() for name in ("docs/coming-from.md", "skills/antipodes/SKILL.md")]
 SECTIONS = {part.splitlines()[0]: part for page in PAGES for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]}
-TITLES = [title for title, part in SECTIONS.items() if "```python" in part and "sentence_transformers" not in part]
+OF_TRAINERS = (
+    "sentence-transformers",
+    "Recipe: pairs in the trainer of sentence-transformers",
+    "Lightning and Hugging",
+)
+TITLES = [title for title, part in SECTIONS.items() if "```python" in part and not title.startswith(OF_TRAINERS)]
 B, D = 8, 64
 
 
