@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -150,6 +151,28 @@ def test_torchrun_restarts_a_killed_worker_and_the_run_ends_as_if_undisturbed(
         torchrun.ends()
     assert equal(state(out), state(undisturbed))
     assert lines(out) == lines(undisturbed)  # each step once, and epochs with the numbers of both ranks
+
+
+def test_processes_that_share_their_parameters_learn_the_same_and_may_go_on_alone(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    finished = antipodes(*TRAIN, *EPOCHS, "--devices", 2, "--strategy", "fsdp", "--out", out, timeout=LONG)
+    assert finished.returncode == 0, finished.stderr
+    checkpoint = state(out)
+    torch.testing.assert_close(checkpoint["model"], state(undisturbed)["model"], atol=1e-6, rtol=0)
+    assert [folder.name for folder in (out / "checkpoints").glob("shards-*")] == [f"shards-{3 * STEPS}"]
+    assert len(list((out / "checkpoints" / f"shards-{3 * STEPS}").glob("*.distcp"))) == 2  # a file a process
+    assert here("train", "--resume", out, "--devices", 1, "--epochs", 4)[0] == 0
+    alone = tmp_path / "alone"
+    shutil.copytree(undisturbed, alone)
+    assert here("train", "--resume", alone, "--devices", 1, "--epochs", 4)[0] == 0
+    torch.testing.assert_close(state(out)["model"], state(alone)["model"], atol=1e-5, rtol=0)
+
+
+def test_sharing_parameters_is_refused_where_it_cannot_be() -> None:
+    for method, sentence in ((["--method", "moco"], "momentum encoder"), (["--freeze", "image"], "freeze")):
+        assert sentence in refused(*TRAIN, "--strategy", "fsdp", *method, "--out", "/nowhere")
 
 
 def test_a_lost_node_comes_back_by_rendezvous(undisturbed: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ if sys.platform != "win32":
 CHECKPOINT_FORMAT = 1
 LOCK = ".lock"
 FROZEN = "frozen.pt"  # in the folder of checkpoints
+SHARDS = "shards"  # the same; folders of what processes share
 WRITTEN = (
     "config.yaml",
     "metrics.jsonl",
@@ -319,9 +321,33 @@ def load_checkpoint(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:
         raise ValueError(f"{path} is not a checkpoint of this version of antipodes")
     if lacking := [key for key in keys if key not in state]:
         raise ValueError(f"{path} is not a whole checkpoint: it has no {', '.join(lacking)}")
+    if (shards := state.pop(SHARDS, None)) is not None:
+        state = _with_shards(path, state, shards)
     if (names := state.pop("weights", None)) is not None:
         state["model"] = _with_frozen(path, state["model"], names, state.pop("frozen"))
     return cast(dict[str, Any], state)
+
+
+def load_pointer(path: Path) -> str | None:
+    """Return the name of the folder of shared weights that a checkpoint needs, None if there is none."""
+    if not path.is_file():
+        return None
+    name = torch.load(path, map_location="cpu", weights_only=True, mmap=True).get(SHARDS)
+    return None if name is None else str(name)
+
+
+def _with_shards(path: Path, state: dict[str, Any], name: str) -> dict[str, Any]:
+    """Join a checkpoint with the weights and the optimiser's state that its processes shared."""
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    folder = path.with_name(name)
+    if not (folder / ".metadata").is_file():
+        raise ValueError(f"{path} needs the weights of its run in {folder}, which is missing: copy that folder too")
+    with tempfile.TemporaryDirectory() as temporary:
+        whole = Path(temporary) / "whole.pt"
+        dcp_to_torch_save(folder, whole)
+        shared = torch.load(whole, map_location="cpu", weights_only=True)
+    return {**state, "model": {**state["model"], **shared["model"]}, "optimizer": shared["optimizer"]}
 
 
 def _with_frozen(path: Path, moving: Mapping[str, Tensor], names: list[str], digest: str) -> dict[str, Tensor]:

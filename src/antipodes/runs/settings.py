@@ -63,6 +63,8 @@ class Settings:
         precision: bf16-mixed and 16-mixed are faster on GPUs; on many CPUs they are much slower.
         accelerator: Where to train.
         devices: Number of processes, one per device.
+        strategy: What several processes share: ddp the work, with all parameters on each; fsdp also the parameters,
+            their gradients and the optimiser's state (FSDP2), for towers larger than a device.
         workers: Processes that decode images, for folders that do not fit in memory.
         threads: CPU threads of each process; none leaves torch's choice.
         knn_every: Epochs between scores that decide the best epoch: kNN accuracies on training images with labels, or
@@ -107,6 +109,7 @@ class Settings:
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     devices: int = 1
+    strategy: Literal["ddp", "fsdp"] = "ddp"
     workers: int = 2
     threads: int | None = None
     knn_every: int = 5

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch._C._distributed_c10d import TCPStore
 
@@ -35,7 +36,7 @@ def launch(settings: Settings) -> Fabric:
             devices=devices,
             num_nodes=nodes,
             precision=settings.precision,
-            strategy="ddp" if devices * nodes > 1 else "auto",
+            strategy=_strategy(settings, devices * nodes),
             # outside srun a job of SLURM is one process, whatever number of tasks the job has
             plugins=[LightningEnvironment()] if SLURMEnvironment.detect() and not _started_by_srun() else None,
         )
@@ -48,6 +49,16 @@ def launch(settings: Settings) -> Fabric:
     if fabric.local_rank > 0 or "TORCHELASTIC_RUN_ID" in os.environ:  # Fabric or torchrun has started this process
         end_with_parent(parent)
     return fabric
+
+
+def _strategy(settings: Settings, processes: int) -> str | ModelParallelStrategy:
+    if processes == 1:
+        return "auto"
+    if settings.strategy == "ddp":
+        return "ddp"
+    from antipodes.training.sharding import shard_network
+
+    return ModelParallelStrategy(shard_network, data_parallel_size=processes, tensor_parallel_size=1)
 
 
 def _processes(settings: Settings) -> tuple[int, int]:

@@ -27,6 +27,7 @@ from antipodes.negatives.flags import summarise_flags
 from antipodes.runs.configuration import Configuration, resolve, resolve_resumed
 from antipodes.runs.exporting import card_facts, export_encoders
 from antipodes.runs.folder import Run
+from antipodes.runs.opening import open_method
 from antipodes.runs.records import RunningMeans
 from antipodes.runs.snapshots import save_snapshot, take_snapshot
 from antipodes.training.between import fit_policies, online_knn, online_recall, policies_receiving, send
@@ -190,7 +191,8 @@ def _loop(training: Training) -> Run:
         training.checkpoint(is_best=True)
     if training.records is not None:
         run = training.run
-        export_encoders(method, training.data, run.folder, card_facts(run.config))
+        whole = open_method(run)[0] if training.sharded else method
+        export_encoders(whole, training.data, run.folder, card_facts(run.config))
         training.records.close()
     training.fabric.barrier()
     return training.run
@@ -254,9 +256,10 @@ def _end_of_epoch(training: Training, epoch: int, speed: float) -> dict[str, flo
     training.totals = RunningMeans()
     judged = training.judged
     scored = judged is not None and (epoch % settings.knn_every == 0 or epoch == settings.epochs)
-    if training.first and judged == "knn" and scored:
+    evaluates = scored and (training.first or training.sharded)
+    if judged == "knn" and evaluates:
         row["knn"] = online_knn(method, data, training.fabric.device)
-    elif training.first and training.validation is not None and scored:
+    elif training.validation is not None and evaluates:
         row["validation_recall"] = online_recall(method, training.validation, training.fabric.device)
     receivers = policies_receiving(method, "score")
     if judged == "knn" and scored and receivers:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning_fabric import Fabric
@@ -43,6 +43,7 @@ from antipodes.training.checks import (
     warn_of_ranks,
 )
 from antipodes.training.optimizers import optimizer as build_optimizer
+from antipodes.training.sharding import check_sharding, shard_optimizer_state
 from antipodes.training.starting import start_from
 from antipodes.training.state import LabelObserver, Training, rate_of
 
@@ -106,9 +107,6 @@ def prepare_training(
     calendar = Calendar(len(loader) // settings.accumulate)
     if calendar.steps == 0:
         raise ValueError(f"accumulate {settings.accumulate} needs that many batches, an epoch has {len(loader)}")
-    method.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    method.precision = fabric.autocast
-    optimizer = _build_optimizer(config, settings, method)
     if settings.epochs:
         rate_of(settings, 0, calendar)  # an impossible schedule is refused before anything is written
     identity = {"fingerprint": data.fingerprint, "world_size": fabric.world_size, "method": config["method"]["name"]}
@@ -117,12 +115,15 @@ def prepare_training(
         check_method(saved["identity"], identity, run)
         if fabric.is_global_zero:
             warn_of_ranks(saved["identity"]["world_size"], fabric.world_size, method)
-        start = _load(saved, run, data, method, optimizer, fabric, calendar)
+        start = _load(saved, run, data, method, fabric, calendar)
         if start.growth is not None:
             over = start.done >= start.calendar.total(settings.epochs)
             notify(f"{start.growth}{'; the run is over, a larger number of --epochs goes on' if over else ''}")
     observer = LabelObserver(method, data)
-    network, optimizer = fabric.setup(method.network, optimizer)
+    method.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    method.precision = fabric.autocast
+    network = fabric.setup_module(method.network)
+    optimizer = _build_optimizer(config, settings, method, saved, start.growth)
     method.train()
     records = None
     if fabric.is_global_zero:
@@ -135,27 +136,11 @@ def prepare_training(
     bar = TrainingProgress(start.calendar.total(settings.epochs), start.done, enabled=fabric.is_global_zero)
     use_cached_features(views, method, data, config, bar.say)
     loader.unread = views.unread()
+    wrapped = cast(Optimizer, fabric.setup_optimizers(optimizer))
     return Training(
-        config=config,
-        settings=settings,
-        fabric=fabric,
-        run=run,
-        data=data,
-        method=method,
-        network=network,
-        optimizer=optimizer,
-        views=views,
-        loader=loader,
-        observer=observer,
-        records=records,
-        bar=bar,
-        identity=identity,
-        calendar=start.calendar,
-        validation=validation,
-        done=start.done,
-        best=start.best,
-        totals=start.totals,
-    )
+        config, settings, fabric, run, data, method, network, wrapped, views, loader, observer, records, bar, identity,
+        start.calendar, validation, start.done, start.best, start.totals,
+    )  # fmt: skip
 
 
 def _build_method(
@@ -169,6 +154,7 @@ def _build_method(
     with nullcontext() if saved is None else without_pretrained():  # the checkpoint replaces all weights
         method = build_method(config, data)
     check_settings(config, settings, method, data)
+    check_sharding(settings, method)
     if saved is None:  # also for a run that was stopped before its first checkpoint
         _learn_vocabularies(method, data)
         _fit_encoders(method, data, notify)
@@ -194,8 +180,14 @@ def _build_loader(settings: Settings, fabric: Fabric, method: Method, data: Samp
     return loader
 
 
-def _build_optimizer(config: Mapping[str, Any], settings: Settings, method: Method) -> Optimizer:
-    """Build the optimiser; parameters of losses form a group with a learning rate of their own."""
+def _build_optimizer(
+    config: Mapping[str, Any],
+    settings: Settings,
+    method: Method,
+    saved: Mapping[str, Any] | None,
+    growth: Growth | None,
+) -> Optimizer:
+    """Build the optimiser with its state of a checkpoint; parameters of losses have a learning rate of their own."""
     optimizer = build_optimizer(
         settings.optimizer,
         method.network,
@@ -207,6 +199,10 @@ def _build_optimizer(config: Mapping[str, Any], settings: Settings, method: Meth
     )
     if learnable := [parameter for parameter in method.directions.parameters() if parameter.requires_grad]:
         optimizer.add_param_group({"params": learnable, "weight_decay": 0.0, "own_rate": config["temperature"]["rate"]})
+    if saved is not None:
+        learned = saved["optimizer"]
+        optimizer.load_state_dict(learned if growth is None else grown_optimizer(optimizer, method, learned, growth))
+        shard_optimizer_state(optimizer)
     return optimizer
 
 
@@ -215,15 +211,12 @@ def _load(
     run: Run,
     data: Samples,
     method: Method,
-    optimizer: Optimizer,
     fabric: Fabric,
     calendar: Calendar,
 ) -> Start:
-    """Load a checkpoint into method, optimiser, precision and torch's generator; return where training continues."""
+    """Load a checkpoint into method, precision and torch's generator; return where training continues."""
     growth, since = growth_since(saved, data), Calendar(**saved.get("calendar", asdict(calendar)))
     load_model(method, dict(saved), run, growth)
-    learned = saved["optimizer"]
-    optimizer.load_state_dict(learned if growth is None else grown_optimizer(optimizer, method, learned, growth))
     fabric.strategy.precision.load_state_dict(saved["precision"])
     torch.set_rng_state(saved["rng"])
     done, best = saved["step"], saved["best"]

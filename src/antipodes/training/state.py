@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from antipodes.data import Loader, Samples
@@ -18,12 +20,13 @@ from antipodes.losses import LossModule, Observation, Temperature
 from antipodes.methods import Method
 from antipodes.methods.towers import InPieces, Network
 from antipodes.progress import TrainingProgress
-from antipodes.runs.folder import FrozenWeights, Run, save_checkpoint, save_frozen
+from antipodes.runs.folder import SHARDS, FrozenWeights, Run, save_checkpoint, save_frozen
 from antipodes.runs.records import Records, RunningMeans
 from antipodes.runs.rows import describe_rows
 from antipodes.runs.settings import Calendar, Settings
 from antipodes.runs.views import BatchMaker
 from antipodes.schedules import learning_rate
+from antipodes.training.sharding import remove_shards, save_shards
 
 
 @dataclass
@@ -72,6 +75,11 @@ class Training:
         return bool(self.fabric.is_global_zero)
 
     @property
+    def sharded(self) -> bool:
+        """Return True if the processes share the parameters, so that all of them call a tower or none."""
+        return isinstance(self.fabric.strategy, ModelParallelStrategy)
+
+    @property
     def judged(self) -> str | None:
         """Return the name of the score that decides the best epoch; None if the loss decides."""
         if self.settings.knn_every == 0:
@@ -115,7 +123,11 @@ class Training:
 
     def checkpoint(self, is_best: bool = False) -> None:
         """Write everything that the run needs to continue with bit-equal results; all ranks call it."""
-        totals, model = self.totals.of_ranks(), self.method.state_dict()  # sharded tables are gathered from all ranks
+        totals, model = self.totals.of_ranks(), self.method.state_dict()  # tables that ranks share are gathered
+        optimizer, shards = self.optimizer.state_dict(), None
+        if self.sharded:
+            shards = save_shards(self.run.last.parent, self.done, model, optimizer)
+            model, optimizer = {name: each for name, each in model.items() if not isinstance(each, DTensor)}, {}
         if not self.first:
             return
         state = {
@@ -123,17 +135,21 @@ class Training:
             "data": self.rows,
             "calendar": asdict(self.calendar),
             "model": model,
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": optimizer,
             "precision": self.fabric.strategy.precision.state_dict(),
             "rng": torch.get_rng_state(),
             "step": self.done,
             "best": self.best,
             "totals": totals,
         }
+        if shards is not None:
+            state[SHARDS] = shards
         if is_best:  # first, as the last checkpoint says that it is there
             save_checkpoint(self.run.best, state, self.frozen)
         save_checkpoint(self.run.last, state, self.frozen)
         self.saved = True
+        if shards is not None:
+            remove_shards(self.run.last.parent)
 
 
 def peak_rate(settings: Settings) -> float:
