@@ -64,6 +64,7 @@ class Clustered(Policy):
         self.register_buffer("centroids", torch.zeros(sum(self.clusters), 0))
         self.register_buffer("fitted_at", torch.tensor(-1.0))
         self.register_buffer("seen", torch.zeros(num_samples if space == "seen" else 0, 0))
+        self._is_fitted: bool | None = None
         self._asked = False  # whether the training loop asks when `fit` is due, and so is going to call it
 
     def due(self, epoch: int) -> bool:
@@ -111,6 +112,7 @@ class Clustered(Policy):
             self.keep_more(level, found, rows, share)
         self.centroids = torch.cat([found.centroids for found in levels]).to(self.centroids)
         self.fitted_at.fill_(progress)
+        self._is_fitted = True
 
     def _last(self, rows: Tensor, share: slice) -> list[Tensor]:
         """The labels of the last time; a sample that came since then has that of the most similar centroid."""
@@ -133,7 +135,9 @@ class Clustered(Policy):
 
     def fitted(self) -> bool:
         """Whether there are clusters; where no training loop calls `fit`, say once that there are none."""
-        if self.fitted_at >= 0:
+        if self._is_fitted is None:  # read once, as a device would have to be waited for in every step
+            self._is_fitted = bool(self.fitted_at >= 0)
+        if self._is_fitted:
             return True
         if not self._asked:
             self.warn_once(
@@ -190,6 +194,7 @@ class Clustered(Policy):
             if saved is not None and len(saved) == len(current):
                 setattr(self, name, current.new_zeros(saved.shape))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+        self._is_fitted = None
 
 
 class Cave(Clustered):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
@@ -116,6 +116,7 @@ class DatasetNeighbours(Policy):
         self.register_buffer("table", torch.full((num_samples, k), -1, dtype=torch.int32))
         self.register_buffer("fitted_at", torch.tensor(-1.0))
         self.needs = replace(self.needs, space=space, guide=space == "guide")
+        self._is_fitted: bool | None = None
         self._asked = False
         self.search = ""  # how the last fit searched
 
@@ -170,8 +171,13 @@ class DatasetNeighbours(Policy):
         table = torch.where(known[:, None] & known[table.clamp(min=0).long()], table, -1)
         self.table.copy_(table)
         self.fitted_at.fill_(progress)
+        self._is_fitted = True
         if report is not None:
             report(1.0)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        self._is_fitted = None
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Flag the candidates that are neighbours of their anchor."""
@@ -179,7 +185,9 @@ class DatasetNeighbours(Policy):
         check_rows(anchor_rows, candidate_rows, self.num_samples)
         if progress < self.start:
             return [Rule()]
-        if self.fitted_at < 0:
+        if self._is_fitted is None:  # read once, as a device would have to be waited for in every step
+            self._is_fitted = bool(self.fitted_at >= 0)
+        if not self._is_fitted:
             if not self._asked:
                 self.warn_once(
                     "DatasetNeighbours has no neighbours yet and flags nothing: call fit(features, progress) first"
