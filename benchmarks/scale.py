@@ -1,4 +1,4 @@
-"""What does not fit: batches beyond memory, and audits of very many vectors.
+"""What does not fit: batches beyond memory, very many images, and audits of very many vectors.
 
 `chunked` is compared with the whole batch, in time and memory, and with sentence-transformers'
 CachedMultipleNegativesRankingLoss where that is installed (the environment of `make test-oracles`). A pair is two views
@@ -7,7 +7,7 @@ best of several interleaved rounds. Memory is the growth of the resident set's p
 own; of the large batch it is the peak of the whole process. The audit's vectors lie near a surface of 16 dimensions of
 128.
 
-    python benchmarks/scale.py [--quick] [--only chunked audit cached]
+    python benchmarks/scale.py [--quick] [--only chunked cached streams listing audit]
 
 The last line of the output is JSON: name -> ratio, and peaks in GB.
 """
@@ -17,18 +17,27 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
+import io
 import json
+import os
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import torch
 from contrast import best_times, show
-from torch import Tensor
+from PIL import Image
+from torch import Tensor, nn
 
 from antipodes import InfoNCE, OneWay, audit, chunked
+from antipodes.data import Loader, open_dataset
+from antipodes.data.decode import decode_source
+from antipodes.data.image_opening import Source
 from antipodes.encoders import create
 from antipodes.encoders.encoder import Encoder
 
@@ -112,11 +121,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--only", nargs="+", choices=tuple(PARTS), default=list(PARTS), help="some of the parts")
     parser.add_argument("--memory", nargs=3, metavar=("CASE", "PAIRS", "ENCODER"), help=argparse.SUPPRESS)
+    parser.add_argument("--listing", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--audit", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(2 if arguments.audit else 1)
     if arguments.memory:
         report_memory(arguments.memory[0], int(arguments.memory[1]), arguments.memory[2])
+        return
+    if arguments.listing:
+        report_listing(arguments.listing[0], int(arguments.listing[1]))
         return
     if arguments.audit:
         report_audit(arguments.audit)
@@ -150,8 +163,125 @@ def compare_chunked(quick: bool) -> dict[str, float]:
     return ratios
 
 
+def compare_cached(quick: bool) -> dict[str, float]:
+    """`chunked` and sentence-transformers' CachedMultipleNegativesRankingLoss on one encoder and one batch."""
+    try:
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer import losses
+    except ImportError:
+        print("sentence-transformers is not installed: left out")
+        return {}
+    torch.manual_seed(0)
+    layers = [part for _ in range(8) for part in (nn.Linear(384, 384), nn.LayerNorm(384), nn.GELU())]
+    encoder = nn.Sequential(*layers)
+
+    class Embedded(nn.Module):
+        """The encoder as a module of sentence-transformers."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = encoder
+
+        def forward(self, features: dict[str, Tensor], **_: object) -> dict[str, Tensor]:
+            return {**features, "sentence_embedding": self.encoder(features["numbers"])}
+
+    pairs, rounds = (256, 2) if quick else (2048, 3)
+    queries, documents = torch.randn(2, pairs, 384).unbind()
+    model = SentenceTransformer(modules=[Embedded()], device="cpu")
+    cached = losses.CachedMultipleNegativesRankingLoss(model, scale=20.0, mini_batch_size=MICRO_BATCH)
+    ours = OneWay(InfoNCE(0.05))
+    values: dict[str, Tensor] = {}
+
+    def theirs_step() -> None:
+        encoder.zero_grad()
+        values["theirs"] = cached([{"numbers": each} for each in (queries, documents)], None)
+        values["theirs"].backward()
+
+    def our_step() -> None:
+        encoder.zero_grad()
+        values["ours"] = ours(*(chunked(encoder, each, MICRO_BATCH) for each in (queries, documents)))
+        values["ours"].backward()
+
+    best = best_times({"theirs": theirs_step, "ours": our_step}, rounds)
+    apart = float((values["theirs"] - values["ours"]).detach().abs())
+    rows = [("CachedMultipleNegativesRankingLoss", f"{best['theirs']:.2f} s"), ("chunked", f"{best['ours']:.2f} s")]
+    show(f"{pairs} pairs, eight layers of 384 numbers; the losses differ by {apart:.1e}", ("", "a step"), rows)
+    return {f"chunked over cached, {pairs} pairs, time": best["ours"] / best["theirs"]}
+
+
+def compare_streams(quick: bool) -> dict[str, float]:
+    """Images read by the listing of `stream:`, from files and from shards, compared with plain files read in order."""
+    count = 500 if quick else 4000
+    with tempfile.TemporaryDirectory() as temporary:
+        root, shards = Path(temporary) / "photos", Path(temporary) / "shards"
+        os.environ["ANTIPODES_DATA"] = f"{temporary}/cache"
+        random = torch.Generator().manual_seed(0)
+        shards.mkdir()
+        for number in range(count):
+            pixels = torch.randint(0, 256, (8, 8, 3), generator=random, dtype=torch.uint8)
+            file = root / f"class{number % 10}" / f"image{number:06}.jpg"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.numpy()).resize((96, 96)).save(file)
+        for first in range(0, count, 1000):
+            with tarfile.open(shards / f"shard-{first // 1000:04}.tar", "w") as tar:
+                for file in sorted(root.rglob("*.jpg"))[first : first + 1000]:
+                    tar.add(file, file.name)
+        sources = [Source(str(file)) for file in sorted(root.rglob("*.jpg"))]
+        streams = {"files": open_dataset(f"stream:{root}"), "shards": open_dataset(f"stream:{shards}")}
+        orders = {name: Loader(data, 250, seed=0) for name, data in streams.items()}
+
+        def plain() -> None:
+            for start in range(0, count, 250):
+                torch.stack([torch.from_numpy(decode_source(each, 73).pixels) for each in sources[start : start + 250]])
+
+        def read(name: str) -> None:
+            for _ in orders[name].epoch(0):
+                pass
+
+        best = best_times({"plain": plain, **{name: partial(read, name) for name in streams}}, 2)
+    rows = [(name, f"{count / seconds:,.0f}") for name, seconds in best.items()]
+    show(f"{count:,} JPEG files of 96 x 96, shuffled", ("read from", "images a second"), rows)
+    return {f"{name} over plain files, time": best[name] / best["plain"] for name in streams}
+
+
+def report_listing(folder: str, count: int) -> None:
+    """Make so many files if there are none, list them, and print seconds of both openings, bytes and memory."""
+    root = Path(folder) / "million"
+    os.environ["ANTIPODES_DATA"] = f"{folder}/cache"
+    file = io.BytesIO()
+    Image.new("RGB", (40, 40), (90, 9, 9)).save(file, "PNG")
+    for number in range(0 if root.exists() else count):
+        place = root / f"class{number // 1000:04}"
+        if number % 1000 == 0:
+            place.mkdir(parents=True)
+        (place / f"image{number % 1000:04}.png").write_bytes(file.getvalue())
+    seconds = []
+    for _ in range(2):
+        started = time.process_time()
+        data = open_dataset(f"stream:{root}")
+        seconds.append(time.process_time() - started)
+    size = sum(array.stat().st_size for array in Path(folder).glob("cache/listings/*/*.npy"))
+    print(*seconds, size / len(data), resident("VmHWM"), len(data))
+
+
+def measure_listing(quick: bool) -> dict[str, float]:
+    """Open very many files twice, in a process of its own."""
+    count = 20_000 if quick else 1_000_000
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, "--listing", folder, str(count)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+    first, again, size, peak, found = map(float, done.stdout.split())
+    row = (f"{found:,.0f}", f"{first:.1f} s", f"{again:.2f} s", f"{size:.0f}", f"{peak:.0f} MB")
+    head = ("files", "listed in", "opened again in", "bytes a file", "peak of the process")
+    show("listing of a folder (seconds of the processor)", head, [row])
+    return {"files opened again, seconds": again, "bytes of listing a file": size}
+
+
 PARTS: dict[str, Callable[[bool], dict[str, float]]] = {
     "chunked": compare_chunked,
+    "cached": compare_cached,
+    "streams": compare_streams,
+    "listing": measure_listing,
     "audit": lambda quick: measure_audit(20_000 if quick else 1_000_000),
 }
 

@@ -11,7 +11,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh
@@ -29,7 +28,8 @@ def shard_network(network: nn.Module, mesh: DeviceMesh) -> nn.Module:
     processes = mesh["data_parallel"]
     # an encoder may end in a view of its features, which nothing here changes in place
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-    network.to(memory_format=torch.contiguous_format)  # FSDP2 splits contiguous tensors only
+    for parameter in network.parameters():
+        parameter.data = parameter.data.contiguous()  # FSDP2 splits no tensor of another memory format
     split: set[int] = set()  # towers may have an encoder in common
     for tower in (each for each in network.modules() if isinstance(each, Tower)):
         for part in [*_stages(tower.encoder), tower.encoder, tower.head]:
