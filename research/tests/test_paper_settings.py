@@ -59,11 +59,18 @@ COLUMNS: dict[str, Callable[[Config], Any]] = {
     "step_at": lambda config: config["negatives"]["step_at"] * config["epochs"],
     "annealed": lambda config: config["negatives"]["until"] * config["epochs"],
     "threshold rate": lambda config: config["negatives"]["lr"],
+    "threshold betas": lambda config: config["negatives"]["betas"],
+    "supports": lambda config: config["negatives"]["supports"],
+    "temperature rate": lambda config: config["temperature"]["rate"],
+    "gamma falls": lambda config: config["loss"]["gamma_until"] * config["epochs"],
+    "refined share": lambda config: config["method"]["refined_share"],
     "predictor": lambda config: config["method"]["hidden"],
     "queue": lambda config: config["method"]["queue_size"],
     "queue start": lambda config: config["method"]["queue_start"] * config["epochs"],
     "clusters of prototypes": lambda config: config["method"]["clusters"],
     "code prototypes": lambda config: config["method"]["prototypes"],
+    **{name: lambda config, name=name: config[name] for name in ("points", "layers", "width", "low")},
+    "drawn": lambda config: config["negatives"],
     **{
         name: lambda config, name=name: config["method"][name]
         for name in ("momentum", "kappa", "crops", "prototypes", "concentration")

@@ -66,10 +66,10 @@ def test_a_budget_replaces_what_it_names(write: Any) -> None:
 
 
 def test_protocols_take_options(write: Any, tmp_path: Path) -> None:
-    study = load(
-        write(protocols=["linear", {"linear-sgd": {"rates": [0.1, 1.0], "space": "pooled"}}], centre_crop=0.875)
-    )
-    assert study.protocols == ["linear", "linear-sgd"]
+    lists = {"fractions": [0.01, 0.1], "ids": ["1.txt", "10.txt"], "head_rate": [1.0, 0.1]}
+    with_options = [{"linear-sgd": {"rates": [0.1, 1.0], "space": "pooled"}}, {"fine-tune": lists}]
+    study = load(write(protocols=["linear", *with_options], centre_crop=0.875))
+    assert study.protocols == ["linear", "linear-sgd", "fine-tune"]
     grid = Grid(study, tmp_path, {trial: trial.options for trial in study.trials(tmp_path)})
     call = grid._commands(grid.trials[0])[1]
     assert call[call.index("--linear_sgd.rates") + 1] == "[0.1, 1.0]"
@@ -77,6 +77,7 @@ def test_protocols_take_options(write: Any, tmp_path: Path) -> None:
     assert call[call.index("--centre_crop") + 1] == "0.875"
     parsed = _parser(study.protocols).parse_args(call[1:])
     assert list(parsed.linear_sgd.rates) == [0.1, 1.0]
+    assert {option: list(parsed.fine_tune[option]) for option in lists} == lists  # not a file called ["1.txt", ...
     for wrong in ("knn", [5], [{"knn": 5}]):
         with pytest.raises(ValueError, match="protocol"):
             load(write(protocols=wrong))
