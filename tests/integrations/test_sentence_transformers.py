@@ -112,6 +112,21 @@ def test_without_a_policy_it_equals_theirs(folder: Path, options: dict[str, Any]
     )
 
 
+@pytest.mark.parametrize("size", [None, 3])
+def test_own_negatives_only(folder: Path, size: int | None) -> None:
+    model = model_of(folder)
+    texts = columns(hard=3)
+    loss = MultipleNegativesRankingLoss(model, ids=None, in_batch=False, mini_batch_size=size)
+    found = value_and_gradient(loss, model, features_of(model, texts))
+
+    def dense(features: list[dict[str, Any]], labels: Any) -> Tensor:
+        anchors, *others = (model(column)["sentence_embedding"] for column in features)
+        logits = torch.stack([torch.cosine_similarity(anchors, other) for other in others], 1) * 20
+        return torch.nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64))
+
+    assert_equal(found, value_and_gradient(dense, model, features_of(model, texts)))
+
+
 @pytest.mark.parametrize("hard", [0, 2])
 def test_in_pieces_it_equals_their_cached_loss(folder: Path, hard: int) -> None:
     model = model_of(folder)
@@ -462,6 +477,7 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
         ("directions", {"directions": ("query_to_doc", "query_to_doc")}),
         ("Invalid directions", {"directions": ("query_to_doc", "sideways")}),
         ("ids", {"ids": "row"}),
+        ("in_batch", {"in_batch": False, "directions": ALL}),
         ("policy", {"negatives": "glofnd"}),
         ("label column", {"negatives": GloFND(8, alpha=0.1), "ids": None}),
         ("guide", {"guide": model}),
@@ -541,7 +557,7 @@ def test_the_lines_of_the_page_run(folder: Path, tmp_path: Path) -> None:
     """The snippets of docs/coming-from.md and of the skill, and every loss of the page's table, train for an epoch."""
     page = (ROOT / "docs" / "coming-from.md").read_text().split("## sentence-transformers")[1].split("\n## ")[0]
     (snippet,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    dataset = labelled(16)
+    dataset = labelled(16).add_column("negative", sentences(16, 3))
     model = model_of(folder)
     arguments = trainer_for(folder, tmp_path, dataset, MultipleNegativesRankingLoss).args
     names: dict[str, Any] = {
@@ -556,7 +572,7 @@ def test_the_lines_of_the_page_run(folder: Path, tmp_path: Path) -> None:
         assert names["trainer"].state.global_step == 2
     lines = [row.split(" | ")[1] for row in page.splitlines() if row.startswith("| ")][1:]
     calls = [call for line in lines for call in re.findall(r"`(Multiple.*?|negatives=.*?)`", line)]
-    assert len(calls) == 4
+    assert len(calls) == 5
     for call in calls:
         line = call if call.startswith("Multiple") else f"MultipleNegativesRankingLoss(model, {call})"
         trainer = trainer_for(folder, tmp_path, dataset, lambda model, line=line: eval(line, names | {"model": model}))

@@ -110,6 +110,8 @@ class MultipleNegativesRankingLoss(CachedLossMixin, TheirLoss):  # type: ignore[
             `CachedMultipleNegativesRankingLoss`; None embeds the batch at once.
         ids: What is the same thing and hence no negative: `content`, equal texts (whole texts, before truncation);
             `label`, pairs with one number in the label column; None, nothing but the pair itself.
+        in_batch: Whether the texts of other rows are negatives; False compares an anchor with its positive and the
+            negatives of its own row alone.
 
     Example:
         >>> loss = MultipleNegativesRankingLoss(model, negatives=PositiveAware(0.05))  # doctest: +SKIP
@@ -133,6 +135,7 @@ class MultipleNegativesRankingLoss(CachedLossMixin, TheirLoss):  # type: ignore[
         guide: Any = None,
         mini_batch_size: int | None = None,
         ids: str | None = "content",
+        in_batch: bool = True,
     ) -> None:
         super().__init__(
             model, scale, similarity_fct, gather_across_devices, directions, partition_mode, hardness_mode,
@@ -181,11 +184,15 @@ class MultipleNegativesRankingLoss(CachedLossMixin, TheirLoss):  # type: ignore[
         )
         also = [_BLOCKS[direction] for direction in directions if direction != "query_to_doc"]
         self.loss_fn: OneWay | TwoWay
+        if also and not in_batch:
+            raise ValueError(
+                f"in_batch=False leaves out what other directions than query_to_doc need, got {directions!r}"
+            )
         if partition_mode == "per_direction" and also:
             self.loss_fn = TwoWay(info_nce, names=("query_to_doc", "doc_to_query"))
             self._losses()[1].hardness = None  # theirs applies to query_to_doc alone
         else:
-            self.loss_fn = OneWay(info_nce, also=also)  # type: ignore[arg-type]
+            self.loss_fn = OneWay(info_nce, in_batch, also)  # type: ignore[arg-type]
 
     @property
     def stats(self) -> dict[str, float]:
