@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageEnhance, ImageOps
+from PIL import Image, ImageDraw, ImageEnhance, ImageFont, ImageOps
 
 Pairs = set[tuple[str, str]]
 Rng = np.random.Generator
@@ -89,6 +89,15 @@ def stuck(image: Image.Image, rng: Rng) -> Image.Image:
     return image
 
 
+def written(image: Image.Image, rng: Rng) -> Image.Image:
+    """A photo with a line of large letters across, with a dark edge."""
+    image, size = image.copy(), int(min(image.size) * rng.uniform(0.15, 0.25))
+    place = (image.width // 2, int(image.height * rng.uniform(0.2, 0.8)))
+    style = {"fill": "white", "stroke_width": max(1, size // 12), "stroke_fill": "black", "anchor": "mm"}
+    ImageDraw.Draw(image).text(place, "SAMPLE", font=ImageFont.load_default(size), **style)
+    return image
+
+
 def bordered(image: Image.Image, rng: Rng) -> Image.Image:
     """A photo in a frame of one colour, of a twentieth to an eighth of its width."""
     return ImageOps.expand(image, int(image.width * rng.uniform(0.05, 0.125)), tuple(rng.integers(0, 256, 3).tolist()))
@@ -124,9 +133,10 @@ PHOTO_CHANGES: dict[str, Callable[[Image.Image, Rng], Image.Image]] = {
     "watermark bar": barred,
     "border": bordered,
     "crop, light, mirror": lambda image, rng: ImageOps.mirror(light(crop(image, 0.8, rng), rng)),
+    "sticker": stuck,
     "in perspective": tilted,
     "sixteen colours": lambda image, rng: image.quantize(16).convert("RGB"),
-    "sticker": stuck,
+    "letters across": written,
 }
 
 

@@ -18,6 +18,12 @@ def barred(image: Image.Image) -> Image.Image:
     return image
 
 
+def stickered(image: Image.Image) -> Image.Image:
+    image = image.copy()
+    image.paste(Image.effect_noise((40, 40), 90), (90, 30))
+    return image
+
+
 def noisy(image: Image.Image) -> Image.Image:
     noise = np.random.default_rng(0).normal(0, 12, (image.height, image.width, 3))
     return Image.fromarray((np.asarray(image) + noise).clip(0, 255).astype(np.uint8))
@@ -30,6 +36,7 @@ CHANGES = {
     "turned by 90 degrees": lambda image: image.transpose(Image.Transpose.ROTATE_90),
     "turned by 7 degrees": lambda image: image.rotate(7, Image.Resampling.BICUBIC, expand=True),
     "a bar": barred,
+    "a sticker": stickered,
     "grey": lambda image: image.convert("L").convert("RGB"),
     "a border": lambda image: ImageOps.expand(image, 12, fill=(20, 30, 200)),
     "four times as large": lambda image: image.resize((4 * image.width, 4 * image.height), Image.Resampling.BICUBIC),

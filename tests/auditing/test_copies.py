@@ -57,6 +57,30 @@ def test_one_outline_is_not_one_photo() -> None:
     assert agreed(garments, changed) == [True] * 12
 
 
+def test_one_scene_a_moment_later_is_not_one_photo() -> None:
+    """The background is that of the first photo, but for the noise of a camera; something large has moved."""
+
+    def moment(number: int, place: int) -> Image.Image:
+        image = scene(number, (320, 256))
+        image.paste(scene(100 + number, (90, 140)), (place, 60))
+        noise = np.random.default_rng(number + place).normal(0, 6, (256, 320, 1))
+        return Image.fromarray((np.asarray(image) + noise).clip(0, 255).astype(np.uint8))
+
+    first = described([moment(number, 20) for number in range(8)])
+    assert agreed(first, described([moment(number, 150) for number in range(8)])) == [False] * 8
+    assert agreed(first, described([moment(number, 20) for number in range(8)])) == [True] * 8
+
+
+def test_another_shade_of_cloth_is_not_one_photo() -> None:
+    """What is laid out has the same outline and folds on the same table, and another brightness."""
+    grey = [np.asarray(garment(number).convert("L"), np.float32) for number in range(6)]
+    other = [np.where(each < 150, 320 - each, each).clip(0, 255).astype(np.uint8) for each in grey]
+    assert (
+        agreed(described([garment(number) for number in range(6)]), described([*map(Image.fromarray, other)]))
+        == [False] * 6
+    )
+
+
 @pytest.mark.parametrize(("turn", "mirror"), [(0, False), (90, False), (25, False), (0, True), (25, True)])
 def test_the_map_is_the_change(turn: int, mirror: bool, originals: Described) -> None:
     """A corner of the photo is led to where a rotation by `turn` degrees around the middle puts it."""

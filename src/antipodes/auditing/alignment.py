@@ -4,11 +4,13 @@ In plain terms:
 1. `match` pairs up keypoints with the most similar descriptors. Every match proposes a map from one photo to the other
    (a move, a turn and a scale); the map that most other matches agree with is kept and fitted to them, at last with a
    stretch and a shear of its own. The same is tried with the second photo mirrored.
-2. `overlap` puts one photo on the other by that map, and compares them window by window: the share of the windows
-   whose detail is the same, and the mean correlation. Where exactly one of the two is flat, such as a bar that was
-   painted over a photo, or what a rotation has left empty, nothing is compared.
-3. `agree` says yes where enough matches have one map, and nearly all windows have the same detail. Two photos of one
-   scene that were taken a second apart have matches on the background, and differ in the windows of whatever moved.
+2. `overlap` puts one photo on the other by that map, and compares them window by window: their detail, and their
+   brightness. Where exactly one of the two is flat, such as a bar that was painted over a photo, or what a rotation has
+   left empty, nothing is compared; nor is it at the edges of these and of the photos.
+3. `agree` says yes where enough matches have one map, and either nearly all windows have the same detail and fit one
+   change of the brightness, or most windows have exactly the same detail and the others another one, as a sticker
+   leaves it. Two photos of one scene that were taken a second apart have matches on the background, and differ in the
+   windows of whatever moved; two shirts on one table differ in brightness.
 """
 
 from __future__ import annotations
@@ -26,10 +28,16 @@ from antipodes.auditing.keypoints import SIDE, Keypoints, around, blurred, detai
 MATCHES = 8
 """Keypoints that one map must explain. Of 18,000 pairs of other photos, seven had more."""
 
-MEAN, SHARE = 0.77, 0.75
+MEAN, SHARE = 0.77, 0.94
 """The mean correlation of the windows, and the share of those with one above `_SAME`, from which photos agree."""
 
-HIDDEN = 0.8
+LEVELS = 5.0
+"""Grey levels by which windows may, on average, be off one change of brightness; less where a part is hidden."""
+
+PASTED, EQUAL = 0.72, 0.994
+"""The share of windows with the same detail, and their median correlation, from which the rest was pasted on a copy."""
+
+HIDDEN = 0.5
 """The share of the overlap in which one photo may be flat and the other is not."""
 
 _BATCH = 32
@@ -37,7 +45,9 @@ _KEPT = 48  # matches of a pair that are looked at, the most similar first
 _SIMILAR = 0.75  # cosine of descriptors from which they match
 _SAME = 0.6  # correlation from which two windows have the same detail
 _TEXTURE = 3.0  # grey levels of deviation from which a window, or a place, has detail
-_WINDOWS = 6  # windows with detail that a comparison needs
+_WINDOWS = 12  # windows with detail that a comparison needs
+_CLIPPED = 10.0  # grey levels from black and white within which the brightness of a window is not compared
+_FADED = 0.3  # of the deviation that a darker copy may have left, and a flat place has not
 _FLAT = 1.5  # grey levels of deviation below which a place is flat
 
 
@@ -51,6 +61,32 @@ class Map(NamedTuple):
 
     affine: Tensor
     matches: Tensor
+
+
+class Overlap(NamedTuple):
+    """How well the detail of p pairs of photos agrees, each (p,).
+
+    Args:
+        windows: how many windows with detail were compared.
+        share: of the windows that have the same detail.
+        mean: correlation of the detail in all windows.
+        median: correlation in the windows with the same detail.
+        levels: root of the mean square of what one change of brightness leaves of the windows' difference.
+        hidden: share of the overlap in which exactly one photo is flat.
+    """
+
+    windows: Tensor
+    share: Tensor
+    mean: Tensor
+    median: Tensor
+    levels: Tensor
+    hidden: Tensor
+
+    def agrees(self) -> Tensor:
+        """Whether the photos show the same pixels, (p,) bool."""
+        changed = (self.share >= SHARE) & (self.mean >= MEAN) & (self.levels <= LEVELS * (1 - self.hidden))
+        pasted = (self.share >= PASTED) & (self.median >= EQUAL)
+        return (changed | pasted) & (self.windows >= _WINDOWS) & (self.hidden <= HIDDEN)
 
 
 def match(first: Keypoints, second: Keypoints) -> Map:
@@ -78,23 +114,50 @@ def agree(first: Keypoints, second: Keypoints, grey: Sequence[Tensor], sizes: Se
         found = match(Keypoints(*(each[rows] for each in first)), Keypoints(*(each[rows] for each in second)))
         rows, affine = rows[found.matches >= MATCHES], found.affine[found.matches >= MATCHES]
         if len(rows):
-            share, mean = overlap(affine, [each[rows] for each in grey], [each[rows] for each in sizes])
-            result[rows] = (share >= SHARE) & (mean >= MEAN)
+            compared = overlap(affine, [each[rows] for each in grey], [each[rows] for each in sizes])
+            result[rows] = compared.agrees()
     return result
 
 
-def overlap(affine: Tensor, grey: Sequence[Tensor], sizes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """How well the detail of photos agrees under a map.
+def overlap(affine: Tensor, grey: Sequence[Tensor], sizes: Sequence[Tensor]) -> Overlap:
+    """Compare photos under a map.
 
     Args:
         affine: (p, 2, 3) from the first photo to the second.
         grey: two times (p, S, S) uint8.
         sizes: two times (p, 2).
-
-    Returns:
-        The share (p,) of windows with the same detail, and the mean correlation (p,) of all windows; both are 0 where
-        there are too few windows with detail, or too much is hidden.
     """
+    frame, seen, points, inside = _on_one_frame(affine, grey, sizes)
+    both = torch.cat((detail(seen), seen), 1)
+    place = ((points + 0.5) * 2 / SIDE - 1).unflatten(1, (SIDE, SIDE))
+    mapped, whole = grid_sample(both, place, padding_mode="border", align_corners=False).split(1, 1)
+    spread, other_spread = _spread(frame), _spread(whole)
+    flat, textured = torch.minimum(spread, other_spread), torch.maximum(spread, other_spread)
+    painted = (flat < _FLAT) & (textured > _TEXTURE) & (flat < _FADED * textured)
+    hidden = (_grown(painted & inside) & inside).flatten(1).sum(1) / inside.flatten(1).sum(1).clamp(min=1)
+    counted = (~_grown(painted | ~inside)).float()
+
+    weight = windows(counted)
+    x, y, level, other_level = detail(frame) * counted, mapped * counted, frame * counted, whole * counted
+    sums = torch.stack((x, y, x * y, x * x, y * y, level, other_level))
+    mean_x, mean_y, product, square_x, square_y, level, other_level = (windows(sums) / weight.clamp(min=0.1)).unbind()
+    product = product - mean_x * mean_y
+    spread_x = (square_x - mean_x.square()).clamp(min=0)
+    spread_y = (square_y - mean_y.square()).clamp(min=0)
+    correlation = (product / (spread_x * spread_y).clamp(min=1e-3).sqrt()).flatten(1)
+    detailed = ((weight > 0.5) & (torch.minimum(spread_x, spread_y) > _TEXTURE**2)).flatten(1)
+    same = (correlation > _SAME) & detailed
+    count = detailed.sum(1).clamp(min=1)
+    mean = (correlation.clamp(min=0) * detailed).sum(1) / count
+    median = correlation.masked_fill(~same, torch.nan).nanmedian(1).values
+    levels = _left_over(level.flatten(1), other_level.flatten(1), (weight > 0.5).flatten(1))
+    return Overlap(detailed.sum(1), same.sum(1) / count, mean, median, levels, hidden)
+
+
+def _on_one_frame(
+    affine: Tensor, grey: Sequence[Tensor], sizes: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The two photos (p, 1, S, S), blurred alike, where the pixels of the first are on the second, and which are."""
     shrink = torch.linalg.det(affine[:, :, :2]).abs()
     swapped = shrink > 1  # so that the photo whose content is larger is the frame, and sampling skips no pixels
     affine = torch.where(swapped[:, None, None], _inverse(affine), affine)
@@ -103,33 +166,19 @@ def overlap(affine: Tensor, grey: Sequence[Tensor], sizes: Sequence[Tensor]) -> 
     frame = torch.where(swapped[:, None, None, None], other, one)
     seen = torch.where(swapped[:, None, None, None], one, other)
     size, seen_size = (torch.where(swapped[:, None], *each) for each in ((sizes[1], sizes[0]), (sizes[0], sizes[1])))
-
-    frame = _softened(frame, scale)
     points = _GRID @ affine[:, :, :2].transpose(1, 2) + affine[:, None, :, 2]
-    frame, seen = blurred(frame, 0.8), blurred(seen, 0.8)
-    both = torch.cat((detail(seen), seen), 1)
-    place = ((points + 0.5) * 2 / SIDE - 1).unflatten(1, (SIDE, SIDE))
-    mapped, whole = grid_sample(both, place, padding_mode="border", align_corners=False).split(1, 1)
     inside = (_within(_GRID.expand_as(points), size) & _within(points, seen_size))[:, None]
-    spread, other_spread = _spread(frame), _spread(whole)
-    hidden = _grown((torch.minimum(spread, other_spread) < _FLAT) & (torch.maximum(spread, other_spread) > _TEXTURE))
-    counted = (inside & ~hidden).float()
+    return blurred(_softened(frame, scale), 0.8), blurred(seen, 0.8), points, inside
 
-    weight = windows(counted).clamp(min=0.1)
-    x, y = detail(frame) * counted, mapped * counted
-    sums = torch.stack((x, y, x * y, x * x, y * y))
-    mean_x, mean_y, product, square_x, square_y = (windows(sums) / weight).unbind()
-    product = product - mean_x * mean_y
-    spread_x = (square_x - mean_x.square()).clamp(min=0)
-    spread_y = (square_y - mean_y.square()).clamp(min=0)
-    correlation = (product / (spread_x * spread_y).clamp(min=1e-3).sqrt()).flatten(1)
-    detailed = ((weight > 0.5) & (torch.minimum(spread_x, spread_y) > _TEXTURE**2)).flatten(1)
-    count = detailed.sum(1)
-    share = ((correlation > _SAME) & detailed).sum(1) / count.clamp(min=1)
-    mean = (correlation.clamp(min=0) * detailed).sum(1) / count.clamp(min=1)
-    covered = (inside & hidden).flatten(1).sum(1) <= HIDDEN * inside.flatten(1).sum(1)
-    enough = (count >= _WINDOWS) & covered
-    return share * enough, mean * enough
+
+def _left_over(level: Tensor, other: Tensor, counted: Tensor) -> Tensor:
+    """What a line through the brightness of windows (p, w) of two photos leaves, as a root mean square (p,)."""
+    clipped = (torch.minimum(level, other) < _CLIPPED) | (torch.maximum(level, other) > 255 - _CLIPPED)
+    kept = counted & ~clipped
+    count = kept.sum(1, keepdim=True).clamp(min=1)
+    x, y = ((each - (each * kept).sum(1, keepdim=True) / count) * kept for each in (level, other))
+    slope = (x * y).sum(1, keepdim=True) / x.square().sum(1, keepdim=True).clamp(min=1)
+    return ((y - slope * x).square().sum(1) / count[:, 0]).sqrt()
 
 
 def _match(first: Keypoints, second: Keypoints, mirror: bool) -> Map:
@@ -232,7 +281,7 @@ def _spread(pictures: Tensor) -> Tensor:
 
 def _grown(mask: Tensor) -> Tensor:
     """A mask (p, 1, S, S) and what is so close to it that its edge is part of the detail there."""
-    return around(mask.float(), 15) > 1e-6
+    return around(mask.float(), 19) > 1e-6
 
 
 def _within(points: Tensor, size: Tensor) -> Tensor:
