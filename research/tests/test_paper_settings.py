@@ -42,6 +42,7 @@ COLUMNS: dict[str, Callable[[Config], Any]] = {
     "batch": lambda config: config["batch_size"],
     "epochs": lambda config: config["epochs"],
     "decay": lambda config: config["weight_decay"],
+    "decays all": lambda config: config["decay_vectors"],
     "warmup": lambda config: config["warmup"] * config["epochs"],
     "schedule": lambda config: config["schedule"],
     "drops": lambda config: [round(share * config["epochs"]) for share in config["milestones"]],
@@ -125,7 +126,7 @@ def test_the_settings_are_those_that_the_paper_prints(name: str) -> None:
                 ours = {key: ours[key] for key in value}
             elif isinstance(value, list):
                 ours = list(ours)
-            elif isinstance(value, int):
+            elif isinstance(value, int) and not isinstance(value, bool):
                 ours, value = float(ours), pytest.approx(value, rel=0.015, abs=1e-12)
             assert ours == value, f"{variant}: {column}"
             compared += 1
