@@ -7,7 +7,7 @@ RELEASE_PIP = .venv-release/bin/pip install --quiet --disable-pip-version-check 
 TOOLS = pytest pytest-xdist pytest-timeout hypothesis
 PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test research-test test-oracles test-integrations bench-mining attack lint bench docs release clean
+.PHONY: demo test research-test test-oracles test-integrations bench-mining bench-peers attack lint bench docs release clean
 
 demo: .venv/ready
 	.venv/bin/antipodes demo
@@ -30,6 +30,10 @@ test-integrations: .venv-oracles/ready
 # compared with sentence-transformers' own mining, in the same environment
 bench-mining: .venv-oracles/ready
 	.venv-oracles/bin/python benchmarks/mining.py
+
+# the losses of other libraries and ours in their place; writes the table into docs/performance.md
+bench-peers: .venv-oracles/ready
+	.venv-oracles/bin/python benchmarks/peers.py --write docs/performance.md
 
 # hostile input for ten minutes on two cores; CONTRIBUTING.md says how to repeat one case
 attack: .venv/dev

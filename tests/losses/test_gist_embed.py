@@ -128,21 +128,26 @@ class Reads(nn.Module):
         return {**features, "sentence_embedding": features[self.key]}
 
 
+def tokenizer() -> Any:
+    """A tokenizer without words, which the library asks its models for."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]")
+
+
 def theirs(cached: bool) -> Any:
     """sentence-transformers' loss of the same tensors; skips where the library cannot be imported."""
     try:
         from sentence_transformers.sentence_transformer.losses import CachedGISTEmbedLoss, GISTEmbedLoss
-        from tokenizers import Tokenizer, models
-        from transformers import PreTrainedTokenizerFast
     except (ImportError, RuntimeError) as error:
         pytest.skip(f"sentence-transformers cannot be imported (make test-oracles): {error}")
-    words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]")
 
     def loss(
         anchors: Tensor, positives: Tensor, g1: Tensor, g2: Tensor, strategy: str, margin: float, kinds: Any
     ) -> Tensor:
-        models_ = Reads("embedding", tokenizer), Reads("seen", tokenizer)
+        models_ = Reads("embedding", tokenizer()), Reads("seen", tokenizer())
         options = {"margin_strategy": strategy, "margin": margin, "temperature": TAU}
         options |= {"contrast_anchors": kinds[0], "contrast_positives": kinds[1]}
         options |= {"mini_batch_size": 5} if cached else {}

@@ -147,8 +147,8 @@ def forward(
     directions = []
     for direction in plan.directions:
         turn = direction.mirror
-        own = similarities.T.contiguous() if turn else similarities
-        seen = guide.T.contiguous() if turn and guide is not None else guide
+        own = similarities.T if turn else similarities
+        seen = guide.T if turn and guide is not None else guide
         sums, states = _sum_direction(plan, direction, own, seen, temperature, added)
         outputs += [each[0][None] if len(each) == 1 else torch.stack(each) for each in sums]
         directions.append(states)
@@ -249,7 +249,8 @@ def _sum_direction(
         temperature: () or (A,).
         added: what is added to logits.
     """
-    logits = similarities / (temperature if temperature.ndim == 0 else temperature[:, None])
+    inverse = temperature.reciprocal()
+    logits = similarities * (inverse if inverse.ndim == 0 else inverse[:, None])
     relative = plan.function == "softmax" and plan.shift == "peak"
     pulls = any(mask.pulls for mask in direction.masks)
     values, of_pulled = None, similarities
