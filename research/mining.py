@@ -16,7 +16,7 @@ groups by intent: No text of the query's intent: perfect knowledge.
 random: Five texts by chance, the control.
 
 1. Part `mined`: the share of mined texts that are relevant, by both models.
-2. Parts `choice` and `test`, as in `research/text_pairs.py`: training with MiniLM's negatives beside those of the
+2. Parts `choice` and `test`, as in `research/text_pairs.py`: training with MiniLM's negatives next to those of the
    batch, each way at its own best temperature and number of epochs. The mined texts of all queries of a batch are
    candidates of each of them, as in MultipleNegativesRankingLoss; a query's own positive is never its negative.
 """

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 Key = Mapping[str, Any]
-"""What tells a run from all others: part (choice or test), variant, seed, temperature, ..."""
+"""What identifies a run: part (choice or test), variant, seed, temperature, ..."""
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parent.parent / "shared" / "data"
-"""Where datasets are looked for: `../shared/data` beside the repository."""
+"""Where datasets are looked for: `../shared/data` next to the repository."""
 
 
 class Records:

@@ -17,7 +17,7 @@ once (`research/frozen_views.py`); a network of two layers and a projection head
 2. Part `choice`: every variant at every temperature with the seeds 100 and 101, scored on validation photos after 30
    and 60 epochs. The temperature and number of epochs of the best mean linear probe are the variant's own.
 3. Part `test`: with this temperature and the seeds of the report, scored on test photos after the same numbers of
-   epochs; the chosen one is reported, and that of 60 epochs beside it.
+   epochs; the chosen one is reported, and that of 60 epochs next to it.
 
 All variants that flag a share flag the true one, the share of pairs of one class; those named 2 % flag fewer, more of
 which are right. IFND clusters the features, with 1, 2 and 5 times as many clusters as classes, once an epoch.

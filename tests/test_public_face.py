@@ -168,9 +168,9 @@ CALLS: dict[str, Callable[[], Tensor]] = {
     "both directions": lambda: TwoWay(
         InfoNCE(temperature=Temperature(0.07, learnable=True, floor=0.01), negatives=GloFND(N, alpha=0.02))
     )(Z1, Z2, IDS, progress=0.5),
-    "policies together": lambda: InfoNCE(
-        negatives=Ring(outer=(1.0, 0.1), inner=0.1) & GloFND(num_samples=N, alpha=0.1)
-    )(Z1, Z2, IDS, progress=0.5),
+    "joined policies": lambda: InfoNCE(negatives=Ring(outer=(1.0, 0.1), inner=0.1) & GloFND(num_samples=N, alpha=0.1))(
+        Z1, Z2, IDS, progress=0.5
+    ),
     "oracle": lambda: InfoNCE(0.1, Oracle(LABELS), "attract")(Z1, Z2, IDS),
     "known": lambda: InfoNCE(0.1, Known(LABELS))(Z1, Z2, IDS),
     "positive-aware": lambda: InfoNCE(0.1, PositiveAware(margin=0.05, relative=True))(Z1, Z2, IDS),

@@ -1,4 +1,4 @@
-"""Which detectors find copies that were put into an image-text dataset without telling anybody?
+"""Which detectors find copies that were put into an image-text dataset without a mark?
 
 1. Copies of some photos, changed and with captions in other words, get rows of their own (`injection`).
 2. Heads on locked towers are trained with CLIP's loss, in which a detector leaves out what it flags.

@@ -39,7 +39,7 @@ class Guide:
     Args:
         anchors: (A, G) vectors of the anchors.
         positives: (A,) cosine similarity of every anchor to its positive in this space.
-        candidates: (C, G) vectors of the candidates; None together with those of the pairs.
+        candidates: (C, G) vectors of the candidates; None where those of the pairs are.
         own: (A, G) vectors of the anchors' samples as candidates are seen, which may be by another source than anchors;
             None takes those of the anchors.
     """
@@ -107,7 +107,7 @@ class Pairs:
         positives: (A,) similarity of every anchor to its positive, with gradient; of pairs of a query and a document
             the similarity of these two, whatever the anchors are. Zeros without `has_positive`.
         candidates: (C, D), or None when the anchors themselves are the candidates (a batch on one rank).
-        candidate_ids: (C,) identity of every candidate, -1 for an empty slot; None together with candidates.
+        candidate_ids: (C,) identity of every candidate, -1 for an empty slot; None where candidates are.
         teachers: (A, D) the embedding of every anchor's positive, without gradient; for the treatment `refine`.
         supports: (A, D) the mean embedding of further views of every anchor's sample, without gradient; None unless
             the policy needs some (`Needs.supports`).

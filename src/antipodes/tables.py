@@ -1,8 +1,8 @@
 """Tables in files, read and written as columns: .csv, .tsv, .jsonl, .json, .parquet and .npz. Imports no torch.
 
-Files to be read come from anybody: they are data only, nothing in them is executed, and a damaged one is refused in one
-sentence with its name. The checksums of archives, and the digest in our own parquet files, are compared first.
-Written files appear whole or not at all.
+Files to be read may come from a stranger: they are data only, nothing in them is executed, and a damaged one is
+refused in one sentence with its name. The checksums of archives, and the digest in our own parquet files, are compared
+first. Written files appear whole or not at all.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def bad_calls(count: int, seed: int) -> Counts:
 def main(arguments: list[str] | None = None) -> int:
     """Run the parts; 1 if any of them failed, or could not try anything."""
     parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="for all parts together")
+    parser.add_argument("--minutes", type=float, default=10.0, help="for all parts in sum")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--part", choices=PARTS, action="append", help="only this one; may be given several times")
     parser.add_argument("--case", type=int, help="only the case of this number, of one part")

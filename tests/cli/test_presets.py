@@ -1,4 +1,4 @@
-"""Presets: options that go together under a name, below what a call says itself."""
+"""Presets: options under one name, below what a call says itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores in a run's folder: what belongs together stays together, the rest goes."""
+"""Scores in a run's folder: what was measured alike stays, the rest goes."""
 
 from __future__ import annotations
 

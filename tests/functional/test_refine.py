@@ -106,5 +106,5 @@ def test_refusals() -> None:
         refine(**{**arguments, "teachers": arguments["teachers"][:3]})
     with pytest.raises(ValueError, match="teacher_temperature must be positive, got 0"):
         refine(**{**arguments, "teacher_temperature": 0.0})
-    with pytest.raises(ValueError, match="go together"):
+    with pytest.raises(ValueError, match="must both be given"):
         refine(**{**arguments, "candidate_ids": None})

@@ -122,7 +122,7 @@ def test_rows_of_a_queue() -> None:
     loss_fn(z1, z2, torch.tensor([0, 1]), rows=torch.tensor([4, 5]), candidate_rows=torch.tensor([2, 3, 0, 1]), **queue)
     # anchor 0 (label 0) loses 7 (label 0) and its own copy, keeps 9; anchor 1 (label 1) loses 0 and 9, keeps 7
     assert loss_fn.stats["kept_per_anchor"] == 1
-    with pytest.raises(ValueError, match="rows and candidate_rows go together"):
+    with pytest.raises(ValueError, match="rows and candidate_rows must both be given"):
         loss_fn(z1, z2, torch.tensor([0, 1]), rows=torch.tensor([4, 5]), **queue)
 
 

@@ -212,8 +212,10 @@ def test_refuses_ids_that_are_not_whole_numbers(build: Build) -> None:
 
 
 def test_refuses_candidates_without_ids_and_ids_without_candidates(build: Build) -> None:
-    refused(build(), "candidates and candidate_ids go together", BATCH, BATCH, IDS, candidates=torch.eye(4))
-    refused(build(), "candidates and candidate_ids go together", BATCH, BATCH, IDS, candidate_ids=torch.arange(4))
+    refused(build(), "candidates and candidate_ids must both be given", BATCH, BATCH, IDS, candidates=torch.eye(4))
+    refused(
+        build(), "candidates and candidate_ids must both be given", BATCH, BATCH, IDS, candidate_ids=torch.arange(4)
+    )
 
 
 @pytest.mark.parametrize("negatives", [None, Oracle(torch.arange(20))])

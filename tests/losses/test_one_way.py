@@ -250,7 +250,7 @@ def test_hardness_equals_loops(on: Any, learned: bool, in_batch: bool) -> None:
 
 @pytest.mark.parametrize("policy", [None, lambda: FNC(0.2), lambda: PositiveAware(0.3, relative=False)])
 def test_hardness_with_policies(policy: Any) -> None:
-    """A policy judges the negatives together, whichever of them are weighed."""
+    """A policy judges all negatives at once, whichever of them are weighed."""
     q, d, h = embeddings()
     plain = OneWay(InfoNCE(TAU, policy and policy()))
     none = OneWay(InfoNCE(TAU, policy and policy(), hardness=Hardness(0.0, "given")))

@@ -248,8 +248,8 @@ def test_refusals() -> None:
     empty = inputs["key_ids"].clone()
     empty[inputs["own_columns"][2]] = -1
     refused = [
-        ("do not fit together", {"teachers": inputs["teachers"][:, :2]}),
-        ("do not fit together", {"keys": inputs["keys"][:, :2]}),
+        ("do not match", {"teachers": inputs["teachers"][:, :2]}),
+        ("do not match", {"keys": inputs["keys"][:, :2]}),
         (
             "own_columns must be int64 of shape \\(5,\\), one key per teacher",
             {"own_columns": inputs["own_columns"][:2]},

@@ -6,7 +6,7 @@ import math
 
 
 class LoopGloFND:
-    """One threshold per id; `step` takes the similarities of every id's candidates, all views together."""
+    """One threshold per id; `step` takes the similarities of every id's candidates, all views at once."""
 
     def __init__(
         self, alpha: float, lr: float = 0.05, betas: tuple[float, float] = (0.9, 0.98), adam: bool = True

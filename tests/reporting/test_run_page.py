@@ -111,7 +111,7 @@ def test_scores_of_earlier_weights_and_of_other_data_are_marked(runs: list[Path]
     code, text, errors = here("report", *copies, "--samples", 0, "--out", out, "--json")
     assert code == 0, errors
     titles = ["Scores", "Curves", "More curves", "Every run", "Settings"]
-    assert json.loads(text)["sections"] == titles  # no mean of scores that do not belong together
+    assert json.loads(text)["sections"] == titles  # no mean of unlike scores
     page = out.read_text()
     assert "seed0 †" in page
     assert "seed1 †" not in page

@@ -33,7 +33,7 @@ Rescore = Callable[[list[tuple[Any, Any]]], Any]
 DEPTH = 1000
 """Ranks that are searched at most if the rank range has no end."""
 
-QUERIES = 512  # searched and judged together
+QUERIES = 512  # searched and judged at once
 NUMBERS = 2**23  # of vectors that are gathered at a time, to compare candidates with positives
 
 
@@ -123,7 +123,7 @@ def mine(
         The negatives by query; a query without a positive has none.
 
     Raises:
-        ValueError: for input that cannot be read or does not fit together; nothing is written then.
+        ValueError: for input that cannot be read or does not match; nothing is written then.
 
     Example:
         >>> documents = np.array([[1.0, 0.0], [0.9, 0.1], [0.6, 0.8], [0.0, 1.0]])

@@ -1,4 +1,4 @@
-"""What `mine` compares: queries and documents with their vectors, and which of them belong together."""
+"""What `mine` compares: queries and documents with their vectors, and which of them are pairs."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def open_collection(given: Any, name: str, opener: Opener) -> Collection:
 
 
 def read_positives(given: Any, queries: Collection, corpus: Collection) -> NDArray[np.int64]:
-    """The pairs (L, 2) of a query's row and a document's row that belong together, each once.
+    """The pairs (L, 2) of a query's row and a document's row that are a positive pair, each once.
 
     Args:
         given: As `mine` takes it.

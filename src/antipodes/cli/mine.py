@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
         "--positives",
         type=str,
         required=True,
-        help="File of the pairs that belong together: query-id, corpus-id and perhaps score, TREC's four columns, or "
+        help="File of the positive pairs: query-id, corpus-id and perhaps score, TREC's four columns, or "
         "rows with their groups.",
     )
     parser.add_argument("--out", type=str, required=True, help=f"File of the negatives: {' or '.join(OUTPUTS)}.")

@@ -1,7 +1,7 @@
 """Archives as data: a zip or tar file is unpacked once into the user's cache folder, and read from there.
 
-An archive may come from anybody, so nothing of it is trusted: only plain files are taken, their names must stay inside
-the folder, and the whole is bounded in bytes and files before and while it is written.
+An archive may come from a stranger, so nothing of it is trusted: only plain files are taken, their names must stay
+inside the folder, and the whole is bounded in bytes and files before and while it is written.
 """
 
 import hashlib
@@ -90,7 +90,7 @@ def safe_name(name: str) -> PurePosixPath | None:
 
 
 def unmarked_end(tar: tarfile.TarFile) -> str | None:
-    """Say what is wrong with the end of a tar file whose members have all been walked through; None for nothing.
+    """Say what is wrong with the end of a tar file whose members have all been read; None for nothing.
 
     A file that was cut off between two members, or inside a header, looks as if it ended there, and `tarfile` does not
     mind. A whole one has a block of zeros after its last member.

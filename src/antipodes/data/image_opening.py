@@ -1,7 +1,8 @@
 """The one place where an image is opened: only formats that photos come in, and none that asks for too much.
 
-Files come from anybody. Pillow alone would hand PostScript to Ghostscript, whatever the file is called, and decode a
-few kilobytes to gigabytes. Here a file is bounded in bytes, in pixels and in seconds, and refused with the reason.
+Files may come from a stranger. Pillow alone would hand PostScript to Ghostscript, whatever the file is called, and
+decode a few kilobytes to gigabytes. Here a file is bounded in bytes, in pixels and in seconds, and refused with
+the reason.
 """
 
 from __future__ import annotations

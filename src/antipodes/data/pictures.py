@@ -27,7 +27,7 @@ from antipodes.files import DataError
 from antipodes.plain_text import printable
 
 WORTH_KEEPING = 200
-"""Fewer images than this are decoded faster than anybody notices, and leave nothing in the cache."""
+"""Fewer images than this are decoded in less time than one notices, and leave nothing in the cache."""
 
 KEEP_EVERY = 30.0
 """Seconds of decoding after which a scan keeps what it has."""

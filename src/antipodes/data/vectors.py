@@ -1,4 +1,4 @@
-"""Vectors on disk, such as anybody's embeddings: one ``.npy`` file for every input, mapped into memory."""
+"""Vectors on disk, such as embeddings of any origin: one ``.npy`` file for every input, mapped into memory."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Questions:
         self.refusals.append(refusal)
 
     def answers(self, *numbers: Tensor) -> list[float]:
-        """Raise the first refusal whose condition holds; return these numbers, read together with the conditions."""
+        """Raise the first refusal whose condition holds; return these numbers, read with the conditions at once."""
         every = read(*numbers, *self.conditions)
         for flag, refusal in zip(every[len(numbers) :], self.refusals, strict=True):
             if flag:
@@ -69,7 +69,7 @@ class Questions:
 
 
 def check_pairs(anchors: Tensor, candidates: Tensor, anchor_ids: Tensor, candidate_ids: Tensor) -> None:
-    """Refuse embeddings and ids that do not fit together."""
+    """Refuse embeddings and ids that do not match."""
     if anchors.ndim != 2 or candidates.ndim != 2 or anchors.shape[1] != candidates.shape[1]:
         shapes = f"{tuple(anchors.shape)} and {tuple(candidates.shape)}"
         raise ValueError(f"anchors and candidates must be (A, D) and (C, D), got {shapes}")

@@ -64,7 +64,7 @@ def nce(positives: Tensor, negatives: Tensor, *, temperature: float = 1.0) -> In
         temperature: what similarities are divided by to give critic values.
 
     Raises:
-        ValueError: if the shapes do not fit together, or a number is NaN or +inf.
+        ValueError: if the shapes do not match, or a number is NaN or +inf.
 
     Example:
         >>> positives, negatives = torch.tensor([1.0, 1.0]), torch.zeros(2, 3)
@@ -93,7 +93,7 @@ def cnce(
         temperature: what similarities are divided by to give critic values.
 
     Raises:
-        ValueError: if the shapes do not fit together, or a number is NaN or +inf.
+        ValueError: if the shapes do not match, or a number is NaN or +inf.
 
     Example:
         >>> critic = torch.tensor([[-1.0, 0.0, 2.0]])

@@ -106,7 +106,7 @@ class Inputs(NamedTuple):
         anchors: (A, D).
         candidates: (C, D); None for the anchors themselves.
         anchor_ids: (A,).
-        candidate_ids: (C,); None together with the candidates.
+        candidate_ids: (C,); None where the candidates are.
         temperature: a number, () or (A,).
         rules: with the anchors as anchors.
         mirror_rules: with the candidates as anchors, where both directions are asked for.
@@ -288,9 +288,9 @@ def as_rules(rules: Rule | Sequence[Rule]) -> tuple[Rule, ...]:
 
 
 def _candidates(inputs: Inputs) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return the candidates, and the ids of anchors and candidates; refuse what does not fit together."""
+    """Return the candidates, and the ids of anchors and candidates; refuse what does not match."""
     if (inputs.candidates is None) != (inputs.candidate_ids is None):
-        raise ValueError("candidates and candidate_ids go together: give both or neither")
+        raise ValueError("candidates and candidate_ids must both be given, or neither")
     keys = inputs.anchors if inputs.candidates is None else inputs.candidates
     key_ids = inputs.anchor_ids if inputs.candidate_ids is None else inputs.candidate_ids
     check_pairs(inputs.anchors, keys, inputs.anchor_ids, key_ids)

@@ -176,7 +176,7 @@ def kth_largest(
         (A,); -inf where the anchor has fewer than k candidates.
 
     Raises:
-        ValueError: if k is below 1, or the inputs do not fit together or are not finite.
+        ValueError: if k is below 1, or the inputs do not match or are not finite.
 
     Example:
         >>> e = torch.eye(3)
@@ -210,7 +210,7 @@ def band_by_rank(
     says which pairs never count, where that is known already or more than ids say it.
 
     Raises:
-        ValueError: if first is negative, or the inputs do not fit together or are not finite.
+        ValueError: if first is negative, or the inputs do not match or are not finite.
 
     Example:
         >>> points = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
@@ -229,7 +229,7 @@ def band(blocks: RowBlocks, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor
 
 
 def bands(blocks: RowBlocks, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    """The bounds of several bands of ranks [first, last), (A, R) each, by one walk over the similarities."""
+    """The bounds of several bands of ranks [first, last), (A, R) each, in one pass over the similarities."""
     places = blocks.places(first, last)
     low = blocks.anchors.new_full(first.shape, torch.inf)
     high = -low

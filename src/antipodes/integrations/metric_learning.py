@@ -80,7 +80,7 @@ class PolicyMiner(nn.Module):
             a1, p, a2, n as pytorch-metric-learning's losses take them.
         """
         if (ref_emb is None) != (ref_labels is None):
-            raise ValueError("ref_emb and ref_labels go together: give both or none")
+            raise ValueError("ref_emb and ref_labels must both be given, or neither")
         if embeddings.dim() != 2 or labels.shape != (len(embeddings),):
             shapes = f"{tuple(embeddings.shape)} and {tuple(labels.shape)}"
             raise ValueError(f"embeddings must be (B, D) and labels (B,), got {shapes}")

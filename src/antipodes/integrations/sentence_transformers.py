@@ -5,7 +5,7 @@ adds two steps to their trainer:
 
 1. Before a column of texts is tokenised, every text is hashed, and the hashes reach the loss as `content` with the
    tokens of the column. A guide's own tokens travel in the same way.
-2. A callback tells the loss the share of training that is done, adds its statistics to the log, and writes the
+2. A callback gives the loss the share of training that is done, adds its statistics to the log, and writes the
    policies' tables to every checkpoint, `checkpoint-N/antipodes.safetensors`. Resuming reads them from there.
 """
 
@@ -158,7 +158,7 @@ class MultipleNegativesRankingLoss(CachedLossMixin, TheirLoss):  # type: ignore[
             )
         if (guide is not None) != (negatives is not None and negatives.needs.guide):
             raise ValueError(
-                "guide and a policy that compares in its space, such as Guided(0.1), go together: give both"
+                "guide and a policy that compares in its space, such as Guided(0.1), need each other: give both"
             )
         if mini_batch_size is not None and (not isinstance(mini_batch_size, int) or mini_batch_size < 1):
             raise ValueError(f"mini_batch_size must be a whole number of at least 1, got {mini_batch_size!r}")
@@ -247,7 +247,7 @@ class MultipleNegativesRankingLoss(CachedLossMixin, TheirLoss):  # type: ignore[
             options["hard_negatives"] = torch.stack(given, 1)
         if self.ids == "content":
             if batch.contents is None:
-                raise ValueError(f"the texts' content is missing, by which ids='content' tells texts apart: {_ATTACH}")
+                raise ValueError(f"the texts' content is missing, by which ids='content' finds equal texts: {_ATTACH}")
             options["ids"] = (batch.contents[0], batch.contents[1])
             if given:
                 options["hard_negative_ids"] = torch.stack(list(batch.contents[2:]), 1)
@@ -361,7 +361,7 @@ def _is_ours(key: str) -> bool:
 def attach(trainer: Any, resume_from: str | Path | None = None) -> None:
     """Connect the losses of this module with the SentenceTransformerTrainer that trains with them.
 
-    Call it before `trainer.train()`. It hashes texts for the losses, tells them the share of training done, adds their
+    Call it before `trainer.train()`. It hashes texts for the losses, gives them the share of training done, adds their
     statistics to the log, and keeps their tables in the checkpoints.
 
     Args:

@@ -1,4 +1,4 @@
-"""`HardPairs`: HNSSL's loss, which pulls a pair of views together and pushes the closest negatives away."""
+"""`HardPairs`: HNSSL's loss, which pulls the two views of a pair closer and pushes the closest negatives away."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class InfoNCE(Loss):
         if hardness is not None and negatives is not None and negatives.needs.reweighs:
             raise ValueError(f"{type(negatives).__name__} weighs the negatives itself: leave hardness out")
         if hardness is not None and self.treatment == "refine":
-            raise ValueError("refined labels and a log weight of the negatives do not go together: leave one out")
+            raise ValueError("refined labels and a log weight of the negatives exclude each other: leave one out")
         self.similarity, self.positive_in_sum, self.hardness = similarity, positive_in_sum, hardness
 
     def goes_direct(self, temperature: float | Tensor | None = None) -> bool:

@@ -96,7 +96,7 @@ def check_call(
 ) -> Given:
     """Refuse whatever `Loss.forward`, whose arguments these are, cannot use; nothing has moved until it returns."""
     if (candidates is None) != (candidate_ids is None):
-        raise ValueError("candidates and candidate_ids go together: the ids keep an anchor's own copy out")
+        raise ValueError("candidates and candidate_ids must both be given: the ids keep an anchor's own copy out")
     if z2 is None:
         check_single_view(loss, guide)
         check_embeddings(z1=z1, candidates=candidates)
@@ -187,7 +187,7 @@ def examine_views(measured: Sequence[Measured], ids: Tensor, rows: Tensor | None
     """Refuse ids and embeddings that make no sense; everything in one read.
 
     Args:
-        measured: The views, together or one after the other.
+        measured: The views, in one pass or one after the other.
         ids: (B,) identities of the samples.
         rows: (B,) where they stand in tables; None takes the ids.
 
@@ -198,7 +198,7 @@ def examine_views(measured: Sequence[Measured], ids: Tensor, rows: Tensor | None
     lengths = [each.span for each in measured if each.span is not None]
     if lengths and on_host(ids):
         of_ids = [span_on_host(each) for each in numbers]
-    else:  # on a device, where it is worth reading everything together
+    else:  # on a device, where it is worth reading everything at once
         found = spans(*(each.length for each in measured), *numbers)
         lengths, of_ids = [each[:2] for each in found[: len(measured)]], found[len(measured) :]
     (lowest, highest, _), (lowest_id, _, distinct) = of_ids[0], of_ids[-1]
@@ -383,7 +383,7 @@ def share_of_training(progress: Any) -> float:
 
 
 def check_shapes(z1: Tensor, z2: Tensor, ids: Tensor | None) -> None:
-    """Refuse views and ids that do not fit together."""
+    """Refuse views and ids that do not match."""
     shapes_fit = z1.dim() == 2 and z1.shape == z2.shape and z1.numel()
     if not shapes_fit or (ids is not None and ids.shape != z1.shape[:1]):
         got = None if ids is None else tuple(ids.shape)
@@ -447,7 +447,7 @@ def check_candidates(
     if guide is not None and candidate_guide is None:
         raise ValueError("candidates with a guide need the guide's vectors of the candidates: give candidate_guide")
     if candidate_rows is None and rows is not None:
-        raise ValueError("rows and candidate_rows go together: give the table rows of the candidates, too")
+        raise ValueError("rows and candidate_rows must both be given: the candidates have table rows, too")
     check_length("candidate_rows", candidate_rows, len(candidate_ids))
     if candidates.dim() != 2 or candidates.shape[1] != z1.shape[1] or candidate_ids.shape != candidates.shape[:1]:
         shapes = f"{tuple(candidates.shape)} and {tuple(candidate_ids.shape)}"

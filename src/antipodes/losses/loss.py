@@ -527,7 +527,7 @@ class Loss(LossModule, ABC):
         """Refuse ids and embeddings that make no sense, and warn of odd ones; everything in one read.
 
         Args:
-            measured: The views, together or one after the other.
+            measured: The views, in one pass or one after the other.
             ids: (B,) identities of the samples.
             rows: (B,) where they stand in tables; None takes the ids.
         """

@@ -21,7 +21,7 @@ def check_shares(
     given: int = -1,
     learning: bool = True,
 ) -> bool:
-    """Refuse what the ranks give if it does not fit together; one small collective, and none on a single rank.
+    """Refuse what the ranks give if it does not match; one small collective, and none on a single rank.
 
     Ranks may have batches of different lengths, such as the last of an epoch.
 

@@ -5,7 +5,7 @@
    running maximum. The student's mean key is also the gradient of its log-sum.
 2. The own key stays outside those sums and joins at the end, in float64 on one number per row: the cross entropy
    with the own key stays exact when it is tiny, and q (the teacher's softmax without the own key) costs nothing extra.
-3. The gradient of the students is then a combination of mean keys; only a gradient of the keys walks the blocks again.
+3. The gradient of the students is then a combination of mean keys; only that of the keys computes the blocks again.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _check(
 ) -> None:
     if any(tensor.ndim != 2 or tensor.shape[1] != students.shape[1] for tensor in (students, teachers, keys)):
         shapes = ", ".join(str((*tensor.shape,)) for tensor in (students, teachers, keys))
-        raise ValueError(f"students (A, D), teachers (T, D) and keys (C, D) do not fit together, got {shapes}")
+        raise ValueError(f"students (A, D), teachers (T, D) and keys (C, D) do not match, got {shapes}")
     indices = (
         ("own_columns", own_columns, ((len(teachers),),), len(keys), "key per teacher"),
         ("rows", rows, ((len(students),), (2, len(students))), len(teachers), "teacher (or two) per student"),

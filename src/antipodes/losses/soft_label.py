@@ -1,4 +1,4 @@
-"""`SoftLabel`: cross entropy with labels that a teacher refines, the self-labeling refinery of SANE."""
+"""`SoftLabel`: cross entropy with labels that a teacher refines, as in SANE."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class SoftLabel(LossModule):
 def check_students(
     students: Tensor, keys: Tensor, key_ids: Tensor, label_keys: Tensor, theta: Tensor, key_rows: Tensor | None
 ) -> None:
-    """Refuse what does not fit together."""
+    """Refuse what does not match."""
     check_vectors("students", students)
     check_vectors("keys", keys, students.shape[1])
     check_numbers("key_ids", key_ids, len(keys))

@@ -38,7 +38,7 @@ class Temperature(nn.Module):
         value: Where a number stays and a learned one starts.
         learnable: One learned temperature for all anchors.
         floor: The least value of a learned temperature.
-        schedule: Value by progress instead of a number; not together with learning.
+        schedule: Value by progress instead of a number; not with learning.
         per_sample: Rows of the dataset, for one learned temperature each; the gradient is dense, (n,).
         form: What the parameter is: the logarithm of the temperature (CLIP, SigLIP) or itself (FastCLIP, iSogCLR).
 
@@ -95,7 +95,7 @@ class Temperature(nn.Module):
         return self._as_temperature(parameter)
 
     def current(self) -> float:
-        """The learned or fixed value as a number; the mean with `per_sample`. A schedule tells its start."""
+        """The learned or fixed value as a number; the mean with `per_sample`. For a schedule its start."""
         if self.parameter is None:
             return self.value if self.schedule is None else self.schedule(0.0)
         with torch.no_grad():

@@ -58,7 +58,7 @@ def drawn_sums(
         all candidates, as in `contrast`.
 
     Raises:
-        ValueError: if samples is below 1, or the inputs do not fit together or are not finite.
+        ValueError: if samples is below 1, or the inputs do not match or are not finite.
     """
     if samples < 1:
         raise ValueError(f"samples must be at least 1, got {samples}: it is the number of draws per anchor")

@@ -49,7 +49,7 @@ class SANE(MoCo):
         crop_recipe: Augmentation of those smaller views.
         momentum: Share of the key network that stays at each step.
         queue_size: Number of keys.
-        seed: Determines permutations and shares of mixup, together with the step.
+        seed: Determines permutations and shares of mixup, with the step.
     """
 
     run = {

@@ -160,7 +160,7 @@ class JoinedEncoders(nn.Module):
 class InPieces:
     """A method's network that embeds batches in pieces, as `antipodes.chunked` does.
 
-    Inputs of equal length go through their towers together, so that data-parallel training sees one pass.
+    Inputs of equal length go through their towers in one pass, so that data-parallel training sees one pass.
 
     Args:
         network: The towers, or what a data-parallel wrapper made of them.
@@ -178,7 +178,7 @@ class InPieces:
         }
         pieces: list[dict[str, Tensor]]
         if len({tuple(map(len, each)) for each in parts.values()}) == 1:
-            pieces = [dict(zip(parts, together, strict=True)) for together in zip(*parts.values(), strict=True)]
+            pieces = [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
         else:
             pieces = [{name: part} for name, several in parts.items() for part in several]
         outputs = embed_pieces(self.network, pieces)

@@ -130,7 +130,7 @@ def estimate_alpha(
 def _ratios(first: Tensor, second: Tensor, rows: Tensor, others: Tensor, levels: Tensor, per_sample: bool) -> Tensor:
     """P(t) / P+(t), at most 1, at the quantiles `levels` of the others' twins, (rows or 1, levels).
 
-    P(t) is over the pairs of a row with the others, or of all rows together.
+    P(t) is over the pairs of a row with the others, or of all rows.
     """
     keys = normalise(first[others])
     of_twins = (keys * normalise(second[others])).sum(1)

@@ -9,7 +9,7 @@
    are ranked by log(1 - kappa) in float64, since many of them are 1 to the last digit.
 3. Two accepted samples of one label are false negatives of each other. A sample that is not accepted is alone.
 
-Each granularity is a rule of its own: the loss is the mean over their losses, not the loss of all masks together.
+Each granularity is a rule of its own: the loss is the mean over their losses, not the loss of the joined masks.
 Labels are looked up by row at use, since a queue outlives a clustering.
 """
 
@@ -172,7 +172,7 @@ class IFND(Clustered):
 def doubts(features: Tensor, centroids: Tensor, labels: Tensor, temperature: float) -> Tensor:
     """log(1 - kappa), kappa the softmax of a row's cosines to all centroids at its own centroid (Eq. 2), in blocks.
 
-    Near kappa = 1 it still tells rows apart where kappa itself has no digits left.
+    Near kappa = 1 it still separates rows where kappa itself has no digits left.
 
     Args:
         features: (n, F) of any length.
@@ -200,7 +200,7 @@ def standing(confidence: Tensor, groups: Tensor) -> Tensor:
 
     Args:
         confidence: (n,)
-        groups: (n,) whole numbers; all 0 to rank all rows together.
+        groups: (n,) whole numbers; all 0 to rank all rows as one group.
 
     Returns:
         (n,) in (0, 1).

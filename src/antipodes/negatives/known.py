@@ -93,7 +93,7 @@ class Known(Policy):
 
     @classmethod
     def from_pairs(cls, queries: Any, documents: Any, closure: bool = False) -> Known:
-        """Know that these queries and documents belong together, and nothing else.
+        """Know that these queries and documents are positive pairs, and nothing else.
 
         They are looked up by the identities that `OneWay` and `TwoWay` receive, `ids=(query_ids, document_ids)`. A
         listed document is no negative of its query, nor the query of the document. Memory is linear in the pairs.

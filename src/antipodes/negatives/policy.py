@@ -43,7 +43,7 @@ class Needs:
         fits: `fit` does something.
         space: What `fit` takes: the encoder's features, its embeddings, nothing, or a guide's vectors.
         towers: Whose features `fit` takes: of the anchors' tower, or of the towers named, joined by +.
-        receives: What training tells it: every step's loss (`on_loss`) or the validation scores (`on_score`).
+        receives: What training passes to it: every step's loss (`on_loss`) or the validation scores (`on_score`).
     """
 
     rows: bool = True
@@ -62,7 +62,7 @@ class Needs:
     receives: Receives | None = None
 
     def __or__(self, other: Needs) -> Needs:
-        """What two policies need together; the one place where needs are joined.
+        """What two policies need at once; the one place where needs are joined.
 
         Raises:
             ValueError: if one loss cannot serve both.

@@ -43,7 +43,7 @@ class PairedFeatures:
 
 @dataclass(frozen=True)
 class TextPairs:
-    """Queries (n, D) and documents (m, D) in one space, the pairs (p, 2) that belong together, and their gains (p,)."""
+    """Queries (n, D) and documents (m, D) in one space, the positive pairs (p, 2), and their gains (p,)."""
 
     queries: Tensor
     documents: Tensor
@@ -191,7 +191,7 @@ def text_pairs(method: Method, data: Samples, device: torch.device | str = "cpu"
 
     Args:
         method: The method.
-        data: Rows of two texts; `judgements` says what belongs together.
+        data: Rows of two texts; `judgements` lists the positive pairs.
         device: Where to run.
     """
     towers = paired_towers(method)
