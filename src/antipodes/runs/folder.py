@@ -347,7 +347,9 @@ def _with_shards(path: Path, state: dict[str, Any], name: str) -> dict[str, Any]
         whole = Path(temporary) / "whole.pt"
         dcp_to_torch_save(folder, whole)
         shared = torch.load(whole, map_location="cpu", weights_only=True)
-    return {**state, "model": {**state["model"], **shared["model"]}, "optimizer": shared["optimizer"]}
+    optimizer = shared["optimizer"]
+    optimizer["state"] = {int(number): each for number, each in optimizer["state"].items()}  # written as texts
+    return {**state, "model": {**state["model"], **shared["model"]}, "optimizer": optimizer}
 
 
 def _with_frozen(path: Path, moving: Mapping[str, Tensor], names: list[str], digest: str) -> dict[str, Tensor]:
