@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -64,8 +64,8 @@ def test_texts_are_equal_nearly_equal_or_alike() -> None:
     assert kinds[40, 43] == "false negative"
     assert {kinds.get((44, 45)), kinds.get((46, 47))} <= {None, "false negative"}
     assert not any("duplicate" in kind for pair, kind in kinds.items() if min(pair) < 40)
-    row = kinds_of(found).__len__() and found.pairs["text_b"].tolist()[list(kinds).index((40, 41))]
-    assert row == TEXTS[41]  # as it was given, next to what it equals
+    text = found.pairs["text_b"].tolist()[list(kinds).index((40, 41))]
+    assert text == TEXTS[41]  # as it was given, next to what it equals
     assert found.groups["group"][40:43].tolist() == [0, 0, 0]
 
 
@@ -201,41 +201,44 @@ def test_leaks_between_two_files_and_one_text_with_two_labels(tmp_path: Path) ->
     assert (tmp_path / "audit" / "skipped.csv").read_text().splitlines() == ["file,reason"]
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    folder = tmp_path / "photos"
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `photos`, their `audit`, and the `cleaned` copy that the same command made."""
+    root = tmp_path_factory.mktemp("audited")
+    folder = root / "photos"
     for number in range(12):
         (folder / "abc"[number % 3]).mkdir(parents=True, exist_ok=True)
         scene(number).save(folder / "abc"[number % 3] / f"{number}.png")
     scene(1).resize((320, 256)).save(folder / "c" / "large.png")  # the same, larger, in another class
     scene(2).save(folder / "a" / "=cmd|x.png")  # equal content in another class; a name that is a formula
     (folder / "a" / "broken.png").write_bytes(b"no image")
-    return folder
-
-
-def test_what_is_kept_is_linked_into_a_new_folder_and_nothing_is_deleted(photos: Path, tmp_path: Path) -> None:
-    before = sorted(path.relative_to(photos) for path in photos.rglob("*"))
-    call = ["audit", photos, "--encoder", "patches", "--out", tmp_path / "audit", "--copy", tmp_path / "cleaned"]
-    code, text, errors = here(*call, "--json")
+    call = ["audit", folder, "--encoder", "patches", "--out", root / "audit", "--copy", root / "cleaned"]
+    code, _, errors = here(*call)
     assert code == 0, errors
-    raw = (tmp_path / "audit" / "keep.csv").read_text()
+    return root
+
+
+def test_what_is_kept_is_linked_into_a_new_folder_and_nothing_is_deleted(audited: Path, tmp_path: Path) -> None:
+    photos = audited / "photos"
+    raw = (audited / "audit" / "keep.csv").read_text()
     table = {Path(row["path"]).name: row for row in csv.DictReader(raw.splitlines())}
     assert table["large.png"]["why"] == "represents 2"  # the larger of the two
     assert table["1.png"]["action"] == "leave out"
     assert table["1.png"]["represented_by"].endswith("large.png")
     assert table["=cmd|x.png"]["action"] == "keep"
     assert table["2.png"]["why"].startswith("equal to")
-    assert json.loads(text)["skipped files"] == 1
-    assert "broken.png" in (tmp_path / "audit" / "skipped.csv").read_text()
-    copied = sorted(str(path.relative_to(tmp_path / "cleaned")) for path in (tmp_path / "cleaned").rglob("*.png"))
+    assert json.loads((audited / "audit" / "summary.json").read_text())["skipped files"] == 1
+    assert "broken.png" in (audited / "audit" / "skipped.csv").read_text()
+    copied = sorted(str(path.relative_to(audited / "cleaned")) for path in (audited / "cleaned").rglob("*.png"))
     kept = [str(Path(row["path"]).relative_to(photos)) for row in table.values() if row["action"] == "keep"]
     assert copied == sorted(kept)
-    assert (tmp_path / "cleaned" / "c" / "large.png").samefile(photos / "c" / "large.png")
-    assert sorted(path.relative_to(photos) for path in photos.rglob("*")) == before
-    assert here(*call)[0] == 0  # our own folder may be filled again
-    (tmp_path / "cleaned" / ".antipodes-copy.json").write_text("{}")
-    assert "--copy" in refused(*call)
-    assert "--copy" in refused(*call[:-1], photos / "c")
+    assert (audited / "cleaned" / "c" / "large.png").samefile(photos / "c" / "large.png")
+    assert len(list(photos.rglob("*.png"))) == 15
+    call = ["audit", photos, "--out", tmp_path / "audit", "--copy"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    assert "--copy" in refused(*call, tmp_path / "other")
+    assert "--copy" in refused(*call, photos / "c")
 
 
 def test_kept_texts_become_one_file(tmp_path: Path) -> None:
@@ -246,8 +249,13 @@ def test_kept_texts_become_one_file(tmp_path: Path) -> None:
     assert [text for text in kept if "parc" in text] == [TEXTS[40]]
 
 
-def test_pairs_and_groups_go_into_known_and_mining_as_they_are(photos: Path, tmp_path: Path) -> None:
-    found = antipodes.audit(photos, encoder="patches", out=tmp_path / "audit")
+def test_pairs_and_groups_go_into_known_and_mining_as_they_are(audited: Path, tmp_path: Path) -> None:
+    def colours(images: list[Image.Image]) -> np.ndarray:
+        return np.stack([np.asarray(each.resize((4, 4)), dtype=np.float32).ravel() for each in images])
+
+    photos = audited / "photos"
+    found = antipodes.audit(photos, encoder=colours, out=tmp_path / "audit")
+    assert found.copy(tmp_path / "cleaned") == found.copy(tmp_path / "cleaned") == 12  # our own may be filled again
     expected = {(a, b) for (a, b), kind in kinds_of(found).items() if "duplicate" in kind}
     assert len(expected) == 2
     for known in (Known(found.pairs), Known.read(tmp_path / "audit" / "pairs.parquet")):
@@ -262,24 +270,22 @@ def test_pairs_and_groups_go_into_known_and_mining_as_they_are(photos: Path, tmp
     assert len(likely.partners) == 2 * int((found.pairs["kind"] == "false negative").sum())
     with pytest.raises(ValueError, match="kinds"):
         Known({"row": [0], "other": [1]}, kinds=["x"])
-    vectors = antipodes.embed("patches", photos)
+    vectors = antipodes.embed(colours, photos)
     mined = antipodes.mine(vectors, vectors, tmp_path / "audit" / "pairs.parquet", k=1, margin=-2.0, relative=False)
     assert sorted(set(mined.positives.flatten().tolist())) == sorted({row for pair in expected for row in pair})
 
 
-def test_train_takes_the_pairs_of_an_audit_by_path(photos: Path, tmp_path: Path) -> None:
-    found = antipodes.audit(photos, encoder="patches", out=tmp_path / "audit")
+@pytest.mark.parametrize("table", ["pairs", "groups"])
+def test_train_takes_the_tables_of_an_audit_by_path(audited: Path, tmp_path: Path, table: str) -> None:
+    photos = tmp_path / "photos"
+    shutil.copytree(audited / "photos", photos)
     (photos / "a" / "0.png").unlink()  # rows move, paths do not
-    options: dict[str, Any] = {"encoder": "resnet8-slim", "batch_size": 6, "epochs": 1, "negatives": "known"}
-    for groups, count in ((tmp_path / "audit" / "pairs.parquet", 2), (tmp_path / "audit" / "groups.parquet", 2)):
-        out = tmp_path / groups.stem
-        code, _, errors = here(
-            "train", "--data", photos, "--negatives", "known", "--negatives.groups", groups, "--out", out,
-            *(part for name, value in options.items() if name != "negatives" for part in (f"--{name}", value)),
-        )  # fmt: skip
-        assert code == 0, errors
-        assert count == 2
-    assert found.summary["could be left out"] == 2
+    run = antipodes.train(
+        data=photos, out=tmp_path / "run", negatives="known", encoder="resnet8-slim", batch_size=13, epochs=1,
+        **{"negatives.groups": str(audited / "audit" / f"{table}.parquet")},
+    )  # fmt: skip
+    flagged = 2 * 2 * 4 / (26 * 24)  # two pairs, in both directions, of two views each, among 13 photos
+    assert run.metrics["flagged_share"].tolist() == pytest.approx([flagged])
 
 
 def test_decisions_are_applied_and_kept(tmp_path: Path) -> None:

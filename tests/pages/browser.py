@@ -23,6 +23,7 @@ def opened(file: Path, **options: Any) -> Iterator[Any]:
         browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
         try:
             page = browser.new_context(**options).new_page()
+            page.set_default_timeout(120_000)  # of a machine that does other work, too
             said: list[str] = []
             page.on("console", lambda message: said.append(message.text))
             page.on("pageerror", lambda error: said.append(str(error)))

@@ -156,7 +156,7 @@ class LoadedEncoder(nn.Module):
 
         Returns:
             Images: (B, 3, H, H) uint8, where H is the side they are decoded to. Texts: tokens (B, L) int64. Vectors:
-            (B, F) float32. `features` takes it, and so does onnxruntime with a file of ``antipodes export --onnx``.
+            (B, F) float32. `features` takes it, and onnxruntime its `.numpy()`, with a file of ``antipodes export``.
         """
         if self.modality == "text":
             tokens: Tensor = self.encoders[0].tokenize(list(inputs))  # type: ignore[operator]
