@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -145,7 +146,38 @@ def test_the_commit_that_was_found_is_asked_for_from_then_on(folder: Path, monke
     assert {each.get("revision") for each in asked[3:]} == {"abc123"}
 
 
-def test_a_model_of_timm_is_read_from_the_cache_and_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The hosts whose address was asked for."""
+    hosts: list[Any] = []
+
+    def ask(host: Any, *_: Any, **__: Any) -> Any:
+        hosts.append(host)
+        raise OSError("no network")
+
+    monkeypatch.setattr("socket.getaddrinfo", ask)
+    return hosts
+
+
+def test_a_text_model_in_the_cache_asks_no_network(
+    sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[Any]
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    cache, commit = tmp_path / "models--me--model", "1" * 40
+    shutil.copytree(sentences, cache / "snapshots" / commit)
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text(commit)
+    encoder = create("hf:me/model").eval()
+    assert encoder.origin == ("hf:me/model", {"revision": commit})
+    with torch.no_grad():
+        found = encoder(encoder.tokenize(TEXTS))
+    np.testing.assert_allclose(found.numpy(), theirs(sentences), atol=1e-6)
+    assert asked == []
+
+
+def test_a_model_of_timm_is_read_from_the_cache_and_pinned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[Any]
+) -> None:
     """Without a network: two commits in the cache of Hugging Face, of which the branch names the first."""
     timm = peers.with_empty_torchvision("timm")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -153,6 +185,7 @@ def test_a_model_of_timm_is_read_from_the_cache_and_pinned(tmp_path: Path, monke
     name, cache = "test_resnet.r160_in1k", tmp_path / "models--timm--test_resnet.r160_in1k"
     with pytest.raises(ValueError, match=rf"'timm:{name}'.*connect once.*efficientnet-lite0"):
         create(f"timm:{name}")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     commits, models = ("1" * 40, "2" * 40), []
     for seed, commit in enumerate(commits):
         torch.manual_seed(seed)
@@ -171,6 +204,7 @@ def test_a_model_of_timm_is_read_from_the_cache_and_pinned(tmp_path: Path, monke
     for given in (f"timm:{name}", f"timm:{name}@main"):
         again = create(given, revision=commits[0]).eval()
         torch.testing.assert_close(again(images), models[0].forward_head(models[0].forward_features(images), True))
+    assert asked == []
 
 
 @pytest.mark.parametrize("name", ["resnet18", "efficientnet-lite0"])

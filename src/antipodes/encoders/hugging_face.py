@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from antipodes.encoders.hub_cache import cached_file, cached_model
 from antipodes.encoders.text import TextEncoder, Tokenizer
 
 IN_TRANSFORMERS = b"transformers"
@@ -78,10 +79,15 @@ class HuggingFaceText(TextEncoder):
             revision = revision or named  # a commit that was found is closer than the branch that the name has
         place: str = str(source) if source.is_dir() else model
         options = {"revision": revision} if revision is not None and not source.is_dir() else {}
+        found: str | None = None
+        if not source.is_dir() and (folder := cached_model(model, revision)) is not None:
+            place, found, options = str(folder), folder.name, {}  # the network is not asked
         try:
             config = transformers.AutoConfig.from_pretrained(place, **options)
-            found: str | None = None if source.is_dir() else getattr(config, "_commit_hash", None)
-            options = options if found is None else {"revision": found}
+            if not source.is_dir() and found is None:
+                file = cached_file(model, ("config.json",), revision)
+                found = getattr(config, "_commit_hash", None) or (file.parent.name if file is not None else None)
+                options = options if found is None else {"revision": found}
             self._shared: list[Any] = [transformers.AutoTokenizer.from_pretrained(place, **options)]  # no submodule
             if pretrained:
                 self.transformer: Any = transformers.AutoModel.from_pretrained(place, **options)
@@ -213,10 +219,10 @@ def _file(place: str, name: str, options: dict[str, Any]) -> str | None:
     """Return the path of a file of a folder or a model on the hub; None if there is none."""
     if Path(place).is_dir():
         return str(Path(place) / name) if (Path(place) / name).is_file() else None
-    from transformers.utils.hub import cached_file
+    from transformers.utils.hub import cached_file as download
 
     quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
-    found: str | None = cached_file(place, name.removeprefix("/"), **quiet, **options)
+    found: str | None = download(place, name.removeprefix("/"), **quiet, **options)
     return found
 
 
