@@ -228,7 +228,8 @@ def ours(folder: Path, encoder: str | None = None) -> Pairs:
     os.environ["ANTIPODES_DATA"] = str(folder.parent / "cache")  # empty: nothing is known about the photos
     found = antipodes.audit(str(texts if texts.is_file() else folder), encoder=encoder, out=folder.parent / "out")
     rows = zip(found.pairs["path_a"], found.pairs["path_b"], found.pairs["kind"], strict=True)
-    return {_pair(a, b) for a, b, kind in rows if "duplicate" in kind}
+    pairs = {_pair(a, b) for a, b, kind in rows if "duplicate" in kind}
+    return {_pair(f"{int(a):05d}", f"{int(b):05d}") for a, b in pairs} if texts.is_file() else pairs
 
 
 def fastdup(folder: Path) -> Pairs:

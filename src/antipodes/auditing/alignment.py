@@ -34,6 +34,9 @@ MEAN, SHARE = 0.77, 0.94
 LEVELS = 5.0
 """Grey levels by which windows may, on average, be off one change of brightness; less where a part is hidden."""
 
+WHOLE, SEEN = 0.98, 0.8
+"""The share of windows with the same detail, and of the overlap that is not hidden, from which any brightness fits."""
+
 PASTED, EQUAL = 0.72, 0.994
 """The share of windows with the same detail, and their median correlation, from which the rest was pasted on a copy."""
 
@@ -84,7 +87,9 @@ class Overlap(NamedTuple):
 
     def agrees(self) -> Tensor:
         """Whether the photos show the same pixels, (p,) bool."""
-        changed = (self.share >= SHARE) & (self.mean >= MEAN) & (self.levels <= LEVELS * (1 - self.hidden))
+        whole = (self.share >= WHOLE) & (self.hidden <= 1 - SEEN)
+        fits = (self.levels <= LEVELS * (1 - self.hidden)) | whole
+        changed = (self.share >= SHARE) & (self.mean >= MEAN) & fits
         pasted = (self.share >= PASTED) & (self.median >= EQUAL)
         return (changed | pasted) & (self.windows >= _WINDOWS) & (self.hidden <= HIDDEN)
 

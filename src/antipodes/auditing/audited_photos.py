@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
 from typing import ClassVar
 
@@ -38,6 +39,9 @@ PROPOSED = 3
 CHANCE = 0.2
 """How many other photos a photo would be as similar to by chance, if similarities of keypoints were normal, at most."""
 
+HIGHEST = 0.4
+"""The similarity of keypoints from which photos are proposed, at most: of few photos, copies have over 0.6."""
+
 VERIFIED = 256  # pairs that a thread compares at a time
 
 
@@ -62,21 +66,35 @@ class AuditedPhotos(AuditedData):
         """Pixels decide about near duplicates."""
         return True
 
+    @cached_property
+    def _index(self) -> Tensor:
+        """Vectors of the photos by their keypoints, (n, D)."""
+        return signatures(self.scan.keypoints)
+
+    @cached_property
+    def _chance(self) -> float:
+        """The similarity that `CHANCE` of the others would exceed by chance, by the similarities of random pairs."""
+        index = self._index
+        order = torch.randperm(len(index), generator=generator("chance", 0))
+        strangers = (index[order] * index[order.roll(1)]).sum(1)
+        deviation = 1.4826 * float(strangers.abs().median())  # that of a normal distribution, robust against copies
+        return min(deviation * NormalDist().inv_cdf(1 - CHANCE / len(index)), HIGHEST)
+
     def copies(self) -> list[tuple[int, int]]:
         """Pairs of equal files or equal pixels, as a training counts them."""
         return self.photos.copies()
 
     def proposals(self, progress: Progress) -> Tensor | None:
         """Every photo with those that share most keypoints with it, (p, 2)."""
-        index = signatures(self.scan.keypoints)
-        found = nearest_others(index, min(PROPOSED, len(self) - 1), progress)
+        found = nearest_others(self._index, min(PROPOSED, len(self) - 1), progress)
         first = torch.arange(len(self))[:, None].expand_as(found.rows)
-        close = (found.rows >= 0) & (found.similarities > _chance(index))
+        close = (found.rows >= 0) & (found.similarities > self._chance)
         return torch.stack((first[close], found.rows[close]), 1)
 
     def agree(self, first: NDArray[np.int64], second: NDArray[np.int64], progress: Progress) -> NDArray[np.bool_]:
-        """Whether the pixels of pairs agree."""
-        one, other = (torch.from_numpy(np.asarray(rows, dtype=np.int64)) for rows in (first, second))
+        """Whether the pixels of pairs agree; of pairs whose keypoints have little in common they are not compared."""
+        result = (self._index[first] * self._index[second]).sum(1) > self._chance / 2
+        one, other = (torch.from_numpy(np.asarray(rows, dtype=np.int64))[result] for rows in (first, second))
         scan, answers = self.scan, [torch.zeros(0, dtype=torch.bool)]
 
         def compare(rows: tuple[Tensor, Tensor]) -> Tensor:
@@ -87,8 +105,9 @@ class AuditedPhotos(AuditedData):
         with one_thread(), ThreadPoolExecutor(max(1, self.workers)) as pool:
             for answer in pool.map(compare, zip(one.split(VERIFIED), other.split(VERIFIED), strict=True)):
                 answers.append(answer)
-                progress(sum(map(len, answers)), len(first))
-        return torch.cat(answers).numpy()
+                progress(sum(map(len, answers)), len(one))
+        result[result.clone()] = torch.cat(answers)
+        return result.numpy()
 
     def notices(self, progress: Progress) -> Sequence[Notice]:
         """Photos with a fault: blank, dark, bright, blurred, of an odd size or shape, or grey among coloured ones."""
@@ -110,14 +129,6 @@ class AuditedPhotos(AuditedData):
     def thumbnails(self, rows: NDArray[np.int64]) -> Tensor | None:
         """Small square pictures of photos."""
         return self.photos.pixels(rows)
-
-
-def _chance(index: Tensor) -> float:
-    """The similarity that `CHANCE` of the other photos would exceed by chance, by the similarities of random pairs."""
-    order = torch.randperm(len(index), generator=generator("chance", 0))
-    strangers = (index[order] * index[order.roll(1)]).sum(1)
-    deviation = 1.4826 * float(strangers.abs().median())  # that of a normal distribution, robust against copies
-    return min(deviation * NormalDist().inv_cdf(1 - CHANCE / len(index)), 0.4)  # of few photos, copies have over 0.6
 
 
 def audited_photos(photos: Photos, encoder: tuple[str, Encode], workers: int, shown: bool) -> AuditedPhotos:

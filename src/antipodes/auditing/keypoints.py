@@ -123,8 +123,13 @@ def signatures(keypoints: Keypoints, seed: int = 0) -> Tensor:
     most = min(DIMENSIONS, max(1, len(sample) // 2))
     kept = (size > 1e-5 * size[-1]).nonzero().flatten()[-most:]
     directions = known.T @ (directions[:, kept] / size[kept] ** 0.75)  # unit directions, divided by size ** 0.25
-    rows = torch.arange(n)
-    return torch.cat([normalize((_sums(keypoints, some, words) - centre) @ directions) for some in rows.split(_FITTED)])
+    rest = torch.ones(n, dtype=torch.bool)
+    rest[sample] = False
+    result = torch.empty(n, directions.shape[1])
+    result[sample] = known @ directions
+    for some in rest.nonzero().flatten().split(_FITTED):
+        result[some] = (_sums(keypoints, some, words) - centre) @ directions
+    return normalize(result)
 
 
 def _words(keypoints: Keypoints, sample: Tensor, seed: int) -> Tensor | None:
