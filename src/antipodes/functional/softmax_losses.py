@@ -197,13 +197,15 @@ class _SoftmaxLosses(torch.autograd.Function):
             on_both = on_first if on_second is None else on_first.add_(on_second)
             on_first, on_second = on_both[:half], on_both[half:]
         pull = by_positive / temperature  # each is the other's positive
-        raw: list[Tensor | None] = []
-        ends = slice(half), slice(half, None)
-        for gradient, own, other in zip((on_first, on_second), ends, ends[::-1], strict=True):
+        for gradient, other in ((on_first, unit[half:]), (on_second, unit[:half])):
             if gradient is not None:
-                gradient.addcmul_(pull[:, None], unit[other], value=-1)
-                gradient = unlinked(gradient, unit[own], divisor[own])
-            raw.append(gradient)
+                gradient.addcmul_(pull[:, None], other, value=-1)
+        if plan.shared:
+            raw = unlinked(on_both, unit, divisor)
+            on_first, on_second = raw[:half], raw[half:]
+        else:
+            on_first = unlinked(on_first, unit[:half], divisor[:half])
+            on_second = None if on_second is None else unlinked(on_second, unit[half:], divisor[half:])
         if on_temperature is not None:
             on_temperature = on_temperature + (pull * positive).sum() / temperature
-        return raw[0], raw[1], on_temperature, None, None, None
+        return on_first, on_second, on_temperature, None, None, None

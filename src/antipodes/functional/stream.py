@@ -37,8 +37,8 @@ from antipodes.functional.plan import Direction, Plan
 
 Result = TypeVar("Result")
 
-STORED_BYTES = 2**26
-"""So much memory may hold tiles between the forward and the backward pass: those of 4,096 x 4,096 pairs in float32."""
+STORED_BYTES = 3 * 2**24
+"""So much memory may hold tiles between the forward and the backward pass: those of 3,500 x 3,500 pairs in float32."""
 
 MOST = 8  # each has sums and gradients of its own: more of them would take memory, so they get more threads instead
 
