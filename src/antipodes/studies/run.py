@@ -103,17 +103,13 @@ def study(
     folder = folder_of(found, out, data)
     grid, configurations = open_grid(found, folder)
     grid.refuse_changes(configurations)
-    if executor != "here":
-        if isinstance(grid, InProcess):
-            raise ValueError(f"executor {executor} is for studies of runs: this one has a runner of its own")
-        grid.executor = open_executor(executor, folder.absolute() / "jobs", executor_options or {})
+    _use_executor(grid, executor, executor_options or {}, folder)
     places = places_of(found, folder, evidence)
     known = places.results / f"{found.label}.json"
     earlier = read_report(known, found) if extend else None
+    trains = found.runner is None
     facts = (
-        training_facts(found, configurations, parallel, data)
-        if found.runner is None
-        else runner_facts(found, configurations, data)
+        training_facts(found, configurations, parallel, data) if trains else runner_facts(found, configurations, data)
     )
 
     with locked(folder) as lock, _stoppable():
@@ -140,6 +136,15 @@ def study(
     report = study_report(found, variants, facts, results, lines, progress.failed, notes, stale)
     files, more = _write(found, report, lines, places, grid.histories())
     return Outcome(found, report, lines, files, progress.failed, stale, [*remarks, *more], len(grid.trials))
+
+
+def _use_executor(grid: Grid | InProcess, executor: Executor, options: Mapping[str, Any], folder: Path) -> None:
+    """Have the runs submitted as jobs, if the executor is another than `here`."""
+    if executor == "here":
+        return
+    if isinstance(grid, InProcess):
+        raise ValueError(f"executor {executor} is for studies of runs: this one has a runner of its own")
+    grid.executor = open_executor(executor, folder.absolute() / "jobs", options)
 
 
 def read_study(
