@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,15 +10,36 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from antipodes.functional import stream
 from antipodes.functional.contrast import contrast, contrast_both, count_above, sigmoid_sums
 from antipodes.functional.refine import refine
 from antipodes.functional.rule import Rule
 from tests.functional.case import GUIDED, RULES, Case, assert_same
 from tests.reference import contrast as reference
 
-KERNELS: list[dict[str, Any]] = [{"kernel": "dense"}, {"kernel": "stream"}, {"kernel": "stream", "block": 5}]
+TILE = 5 * 5 * 8  # bytes
+# which kernel, and how much memory may hold tiles for the backward pass: all of them, none, or the first two
+KERNELS: list[tuple[dict[str, Any], int]] = [
+    ({"kernel": "dense"}, 0),
+    ({"kernel": "stream"}, 2**20),
+    ({"kernel": "stream", "block": 5}, 0),
+    ({"kernel": "stream", "block": 5}, 2 * TILE),
+    ({"kernel": "stream", "block": 5}, 2**20),
+]
 FUNCTIONS = ["softmax", "offsets", "a temperature per anchor", "sigmoid", "soft sigmoid", "refine"]
 Loss = Callable[..., list[Tensor]]
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """The choices of a kernel, one after the other; tiles are stored as `KERNELS` says while each is used."""
+
+    def every() -> Iterator[dict[str, Any]]:
+        for options, stored in KERNELS:
+            monkeypatch.setattr(stream, "STORED_BYTES", stored)
+            yield options
+
+    return every()
 
 
 def arguments(case: Case, name: str, function: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -63,7 +84,9 @@ def outcome(function: Callable[..., Any], leaves: dict[str, Tensor], rest: dict[
 @pytest.mark.parametrize("symmetric", [True, False], ids=["batch", "candidates"])
 @pytest.mark.parametrize("name", RULES + GUIDED)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_sums_and_gradients_equal_the_loops(function: str, name: str, symmetric: bool) -> None:
+def test_sums_and_gradients_equal_the_loops(
+    function: str, name: str, symmetric: bool, kernels: Iterator[dict[str, Any]]
+) -> None:
     case = Case(11, symmetric=symmetric)
     leaves, rest = arguments(case, name, function)
     ours, loops = {
@@ -72,24 +95,26 @@ def test_sums_and_gradients_equal_the_loops(function: str, name: str, symmetric:
         "soft sigmoid": (sigmoid_sums, reference.sigmoid_sums),
     }.get(function, (contrast, reference.contrast))
     expected = outcome(loops, leaves, rest)
-    for kernel in KERNELS:
+    for kernel in kernels:
         assert_same(outcome(ours, leaves, rest | kernel), expected)
 
 
 @pytest.mark.parametrize("tau", [0.3, 0.001], ids=["no shift", "peaks"])
 @pytest.mark.parametrize("ids", ["views", "copies", "one", "empty"])
 @pytest.mark.parametrize("symmetric", [True, False], ids=["batch", "candidates"])
-def test_the_kernels_equal_each_other_at_every_temperature(symmetric: bool, ids: str, tau: float) -> None:
+def test_the_kernels_equal_each_other_at_every_temperature(
+    symmetric: bool, ids: str, tau: float, kernels: Iterator[dict[str, Any]]
+) -> None:
     case = Case(12, symmetric=symmetric, ids=ids)
     leaves, rest = arguments(case, "mixed", "softmax")
     leaves["temperature"] = torch.tensor(tau, dtype=case.dtype)
-    dense, *streamed = (outcome(contrast, leaves, rest | kernel) for kernel in KERNELS)
+    dense, *streamed = (outcome(contrast, leaves, rest | kernel) for kernel in kernels)
     for each in streamed:
         assert_same(each, dense)
 
 
 @pytest.mark.parametrize("name", ["none", "all joined, pulled", "guided and own"])
-def test_two_directions_equal_the_loops(name: str) -> None:
+def test_two_directions_equal_the_loops(name: str, kernels: Iterator[dict[str, Any]]) -> None:
     case, other = Case(1, symmetric=False), Case(2, symmetric=False)
     other.count, other.others = case.others, case.count
     assert case.candidates is not None
@@ -101,19 +126,19 @@ def test_two_directions_equal_the_loops(name: str) -> None:
         return lambda candidates, **given: [sum for each in function(**given) for sum in each]
 
     expected = outcome(flat(reference.contrast_both), leaves, rest)
-    for kernel in KERNELS:
+    for kernel in kernels:
         assert_same(outcome(flat(contrast_both), leaves, rest | kernel), expected)
 
 
 @pytest.mark.parametrize("symmetric", [True, False], ids=["batch", "candidates"])
-def test_counts_equal_a_comparison(symmetric: bool) -> None:
+def test_counts_equal_a_comparison(symmetric: bool, kernels: Iterator[dict[str, Any]]) -> None:
     case = Case(3, symmetric=symmetric)
     keys = case.anchors if case.candidates is None else case.candidates
     key_ids = case.anchor_ids if case.candidate_ids is None else case.candidate_ids
     thresholds = case.bound(-0.5, 0.5)
     expected = ((case.anchors @ keys.T > thresholds[:, None]) & (case.anchor_ids[:, None] != key_ids)).sum(1)
     ids = {"anchor_ids": case.anchor_ids, "candidate_ids": case.candidate_ids}
-    for kernel in KERNELS:
+    for kernel in kernels:
         assert count_above(case.anchors, case.candidates, thresholds, **ids, **kernel).tolist() == expected.tolist()
 
 
