@@ -114,9 +114,7 @@ def study(
 
     with locked(folder) as lock, _stoppable():
         if earlier is not None:
-            options = {trial: described(configuration) for trial, configuration in configurations.items()}
-            count = keep_reported(grid, configurations, options, earlier)
-            print(f"the scores of {count} runs are known from {known}", file=sys.stderr)
+            _keep(grid, configurations, earlier, known)
         for trial, source in grid.reuse(configurations).items():
             print(f"{trial}: trained already, in {source}", file=sys.stderr)
         with StudyProgress(grid, configurations) as progress:
@@ -145,6 +143,13 @@ def _use_executor(grid: Grid | InProcess, executor: Executor, options: Mapping[s
     if isinstance(grid, InProcess):
         raise ValueError(f"executor {executor} is for studies of runs: this one has a runner of its own")
     grid.executor = open_executor(executor, folder.absolute() / "jobs", options)
+
+
+def _keep(grid: Grid | InProcess, configurations: dict[Trial, Options], earlier: Any, known: Path) -> None:
+    """Take scores over from an earlier report, and say how many."""
+    options = {trial: described(configuration) for trial, configuration in configurations.items()}
+    count = keep_reported(grid, configurations, options, earlier)
+    print(f"the scores of {count} runs are known from {known}", file=sys.stderr)
 
 
 def read_study(
