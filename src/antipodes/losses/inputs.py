@@ -114,13 +114,7 @@ def check_call(
         check_supports(supports, z1)
     if weights is not None:
         check_weights("weights", weights, len(z1), least=0)
-    if log_weights is not None or positive_log_weights is not None:
-        check_weights("candidate_log_weights", log_weights, len(z1 if candidates is None else candidates))
-        if positive_log_weights is not None and candidates is None:
-            raise ValueError("without candidates the positives have the weights of their samples: leave them out")
-        check_weights("positive_log_weights", positive_log_weights, len(z1))
-        if loss.sums_positives and positive_log_weights is None and log_weights is not None and candidates is not None:
-            loss.warn_once(_ONE_SIDED)
+    _check_log_weights(loss, z1, candidates, log_weights, positive_log_weights)
     temperature = call_temperature(temperature)
     # both views in one go, and linked to the graph once it is known how: small batches pay by the operation
     unit = loss.similarity == "cosine"
@@ -158,6 +152,20 @@ def check_call(
         candidates, key_ids, key_rows, joined, vectors, candidate_guide, weights, log_weights, positive_log_weights,
         temperature, unit,
     )  # fmt: skip
+
+
+def _check_log_weights(
+    loss: Loss, z1: Tensor, candidates: Tensor | None, log_weights: Tensor | None, positive_log_weights: Tensor | None
+) -> None:
+    """Refuse log weights that fit neither candidates nor samples, and warn of those that leave the positives out."""
+    if log_weights is None and positive_log_weights is None:
+        return
+    check_weights("candidate_log_weights", log_weights, len(z1 if candidates is None else candidates))
+    if positive_log_weights is not None and candidates is None:
+        raise ValueError("without candidates the positives have the weights of their samples: leave them out")
+    check_weights("positive_log_weights", positive_log_weights, len(z1))
+    if loss.sums_positives and positive_log_weights is None and log_weights is not None and candidates is not None:
+        loss.warn_once(_ONE_SIDED)
 
 
 NOT_FINITE = "z1 or z2 hold NaN or infinite numbers: check the encoder's output before the loss"

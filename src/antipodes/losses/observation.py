@@ -1,4 +1,4 @@
-"""What an loss shows to those who watch it: one event a step, which labels can score."""
+"""What a loss shows to those who watch it: one event a step, which labels can score."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antipodes.pairs import Pairs, Rule
 
 
 class Observation(Protocol):
-    """One step of an loss, as an observer sees it."""
+    """One step of a loss, as an observer sees it."""
 
     def score(self, labels: Tensor, prefix: str = "") -> dict[str, float]:
         """Numbers on how right the step's decisions were, judged by true labels.

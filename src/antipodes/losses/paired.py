@@ -11,7 +11,7 @@ from torch import Tensor
 from antipodes.arguments import check_vectors, describe, is_dense
 from antipodes.candidates.cross import OWN_IDS, PairedBatch
 from antipodes.distributed import apart, world_size
-from antipodes.functional.normalise import measure
+from antipodes.functional.normalise import Measured, measure
 from antipodes.functional.softmax_losses import Views
 from antipodes.functional.tensors import on_host
 from antipodes.losses.inputs import (
@@ -80,22 +80,16 @@ def check_pairs(
         check_shares(queries, documents, document_ids, given=given_count, learning=loss.learning)
 
     unit = loss.similarity == "cosine"
-    measured = [measure(torch.cat((queries.detach(), documents.detach())))]  # in one go: small batches pay by the call
-    checked, rest = measured[:], None
+    both = measure(torch.cat((queries.detach(), documents.detach())))  # in one go: small batches pay by the call
+    checked, negatives = [both], None
     if given is not None and given_ids is not None:
-        filled = given_ids >= 0
-        padded = hard_negative_ids is not None and not bool(filled.all())
-        rest = torch.where(filled[:, None], given, 0.0) if padded else given
-        measured.append(measure(rest))
-        # padding is no vector: that it is short means nothing
-        if not padded:
-            checked.append(measured[1])
-        elif bool(filled.any()):
-            checked.append(measure(given[filled]))
+        rest, of_rest, to_check = _fill(given, given_ids >= 0, hard_negative_ids is not None)
+        checked += to_check
+        negatives = in_place(rest, of_rest, unit)
     seen = loss.check_views(checked, document_ids, places)
     if query_ids is not None and on_host(query_ids) and int(query_ids.min()) < 0:
         raise ValueError(f"ids must be at least 0, got {int(query_ids.min())}: -1 marks padding of hard_negative_ids")
-    views = Views(queries, documents, measured[0])
+    views = Views(queries, documents, both)
     direct = direct and unit and given is None and log_q is None and (world_size() == 1 or not gather)
     if unit:
         first, second = views.units() if direct else views.linked()
@@ -110,7 +104,7 @@ def check_pairs(
         document_ids,
         query_ids,
         places,
-        None if rest is None else in_place(rest, measured[1], unit),
+        negatives,
         given_ids,
         vectors,
         given_guide,
@@ -122,6 +116,18 @@ def check_pairs(
         seen.distinct,
         views if direct else None,
     )
+
+
+def _fill(given: Tensor, filled: Tensor, may_be_padded: bool) -> tuple[Tensor, Measured, list[Measured]]:
+    """The given negatives (B K, D) with zeros in the place of padding, at length 1 as well, and what to check of them.
+
+    Padding is no vector: that it is short means nothing.
+    """
+    if not may_be_padded or bool(filled.all()):
+        measured = measure(given)
+        return given, measured, [measured]
+    rest = torch.where(filled[:, None], given, 0.0)
+    return rest, measure(rest), [measure(given[filled])] if bool(filled.any()) else []
 
 
 def _check_given(queries: Tensor, negatives: Any, ids: Any, log_q: Any) -> Tensor | None:
