@@ -109,3 +109,14 @@ def test_no_chain_of_imports_leads_back_to_a_room() -> None:
 def test_long_cycles_are_found() -> None:
     assert rooms_in_cycles({"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": set()}) == {"a", "b", "c"}
     assert rooms_in_cycles({"a": {"a", "b", "c"}, "b": {"c"}, "c": set()}) == set()
+
+
+def test_a_function_fits_on_a_screen() -> None:
+    """No function has more than 80 lines."""
+    long = [
+        (path.relative_to(PACKAGE).as_posix(), node.name)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= 80
+    ]
+    assert not long

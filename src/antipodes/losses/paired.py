@@ -96,8 +96,7 @@ def check_pairs(
     else:
         first, second = (each if each.dtype in FULL else each.float() for each in (queries, documents))
     if given_ids is not None and given is not None:
-        ignored = (given_ids.view(count, -1) == document_ids[:, None]).sum()
-        loss.count_ignored(ignored, given_ids)
+        loss.count_ignored((given_ids.view(count, -1) == document_ids[:, None]).sum(), given_ids)
     return PairedBatch(
         first,
         second,
