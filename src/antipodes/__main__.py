@@ -10,6 +10,7 @@ import sys
 if __name__ == "__main__" and sys.path and sys.path[0] in ("", os.getcwd()):
     del sys.path[0]
 
+import atexit
 import signal
 from importlib import import_module
 from typing import Any, NoReturn
@@ -94,5 +95,20 @@ def _on_interrupt(handler: Any) -> Any:
         return None
 
 
+def run() -> NoReturn:
+    """Run the command of this process, and end it.
+
+    A command that was stopped, or lost another process of its run, may leave threads in C++ that wait for ever. At its
+    end Python would destroy them while they wait, which aborts the process: everything else is done, and this is not.
+    """
+    code = main()
+    if code in (0, 2):
+        sys.exit(code)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

@@ -15,7 +15,7 @@ from tests.cli.command import ENVIRONMENT
 
 TRAP = "from pathlib import Path\nPath({!r}).touch()\n"
 NAMES = ("hashlib", "html", "typing", "signal", "json", "torch", "numpy", "rich", "photos", "sitecustomize")
-SCRIPT = "import sys; sys.path.pop(0); from antipodes.__main__ import main; sys.exit(main())"
+SCRIPT = "import sys; sys.path.pop(0); from antipodes.__main__ import run; run()"
 
 
 def run(folder: Path, start: list[str], *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -9,17 +9,19 @@ import json
 import os
 import sys
 
-import datasets
-import sentence_transformers
-
 from antipodes import GloFND
-from antipodes.integrations.sentence_transformers import MultipleNegativesRankingLoss, attach
 
 BATCH = 8  # of all processes
 
 
 def main(model: str, out: str, pairs: str) -> None:
     """Train for two epochs and write checkpoints, which hold the weights, the tables and the log."""
+    # here, because other tests look into this file where these are not installed
+    import datasets
+    import sentence_transformers
+
+    from antipodes.integrations.sentence_transformers import MultipleNegativesRankingLoss, attach
+
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     with open(pairs) as file:
         data = datasets.Dataset.from_dict(json.load(file))
