@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ CHANCE = 0.2
 HIGHEST = 0.4
 """The similarity of keypoints from which photos are proposed, at most: of few photos, copies have over 0.6."""
 
+FEW = 32
+"""Of so many photos all pairs are compared: too few to say what is similar by chance."""
+
 VERIFIED = 256  # pairs that a thread compares at a time
 
 
@@ -75,6 +79,8 @@ class AuditedPhotos(AuditedData):
     def _chance(self) -> float:
         """The similarity that `CHANCE` of the others would exceed by chance, by the similarities of random pairs."""
         index = self._index
+        if len(index) <= FEW:
+            return -math.inf
         order = torch.randperm(len(index), generator=generator("chance", 0))
         strangers = (index[order] * index[order.roll(1)]).sum(1)
         deviation = 1.4826 * float(strangers.abs().median())  # that of a normal distribution, robust against copies
@@ -86,7 +92,8 @@ class AuditedPhotos(AuditedData):
 
     def proposals(self, progress: Progress) -> Tensor | None:
         """Every photo with those that share most keypoints with it, (p, 2)."""
-        found = nearest_others(self._index, min(PROPOSED, len(self) - 1), progress)
+        most = len(self) - 1 if len(self) <= FEW else PROPOSED
+        found = nearest_others(self._index, most, progress)
         first = torch.arange(len(self))[:, None].expand_as(found.rows)
         close = (found.rows >= 0) & (found.similarities > self._chance)
         return torch.stack((first[close], found.rows[close]), 1)
