@@ -12,6 +12,7 @@ if __name__ == "__main__" and sys.path and sys.path[0] in ("", os.getcwd()):
 
 import atexit
 import signal
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -106,7 +107,8 @@ def run() -> NoReturn:
         sys.exit(code)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with suppress(OSError, ValueError):  # what reads them may be gone
+            stream.flush()
     os._exit(code)
 
 

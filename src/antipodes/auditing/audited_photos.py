@@ -70,6 +70,11 @@ class AuditedPhotos(AuditedData):
         """Pixels decide about near duplicates."""
         return True
 
+    @property
+    def _few(self) -> bool:
+        """Whether all pairs are compared."""
+        return len(self) <= FEW
+
     @cached_property
     def _index(self) -> Tensor:
         """Vectors of the photos by their keypoints, (n, D)."""
@@ -79,7 +84,7 @@ class AuditedPhotos(AuditedData):
     def _chance(self) -> float:
         """The similarity that `CHANCE` of the others would exceed by chance, by the similarities of random pairs."""
         index = self._index
-        if len(index) <= FEW:
+        if self._few:
             return -math.inf
         order = torch.randperm(len(index), generator=generator("chance", 0))
         strangers = (index[order] * index[order.roll(1)]).sum(1)
@@ -92,8 +97,7 @@ class AuditedPhotos(AuditedData):
 
     def proposals(self, progress: Progress) -> Tensor | None:
         """Every photo with those that share most keypoints with it, (p, 2)."""
-        most = len(self) - 1 if len(self) <= FEW else PROPOSED
-        found = nearest_others(self._index, most, progress)
+        found = nearest_others(self._index, len(self) - 1 if self._few else PROPOSED, progress)
         first = torch.arange(len(self))[:, None].expand_as(found.rows)
         close = (found.rows >= 0) & (found.similarities > self._chance)
         return torch.stack((first[close], found.rows[close]), 1)
