@@ -1,4 +1,4 @@
-"""A run whose config.yaml is cut short: every command refuses it in one sentence."""
+"""A run whose config.yaml is cut short or changed: every command refuses it in one sentence that names the file."""
 
 from __future__ import annotations
 
@@ -62,3 +62,28 @@ def test_a_run_of_another_version_is_refused_in_one_sentence(run: Path, tmp_path
     text = (run / "config.yaml").read_text()
     (other / "config.yaml").write_text(text.replace("\nloss:\n", "\nobjective:\n"))
     assert "names no loss" in refused("evaluate", other, "--protocol", "knn")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "named"),
+    [
+        ("  statistics: given", "  suatistics: given", "suatistics"),
+        ("method:\n  name: simclr", "method:\n  nane: simclr", "method"),
+        ("guide:\n  name: none", "guide:\n  name: nothing", "nothing"),
+        ("\nbatch_size: 32", "\nbatch_size: many", "batch_size"),
+    ],
+    ids=["an unknown argument", "a component without a name", "an unknown component", "a value of another type"],
+)
+def test_a_changed_configuration_is_refused_by_the_name_of_its_file(
+    run: Path, tmp_path: Path, before: str, after: str, named: str
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    text = (run / "config.yaml").read_text()
+    assert before in text
+    (other / "config.yaml").write_text(text.replace(before, after))
+    calls = (("evaluate", other, "--protocol", "label-free"), ("train", "--resume", other, "--epochs", 2))
+    for call in calls:
+        told = refused(*call)
+        assert "config.yaml" in told
+        assert named in told

@@ -65,12 +65,14 @@ def test_the_fingerprint_follows_weights_buffers_and_names() -> None:
     assert len({fingerprint(whole), fingerprint(moved), fingerprint(renamed)}) == 3
 
 
-@pytest.mark.parametrize("damage", ["folder", "deep"])
+@pytest.mark.parametrize("damage", ["folder", "deep", "loop of links"])
 def test_damaged_scores_get_one_sentence_with_the_file(tmp_path: Path, damage: str) -> None:
     file = tmp_path / "evaluation.json"
     if damage == "folder":
         file.mkdir()
-    else:
+    elif damage == "deep":
         file.write_text("[" * 100_000)
+    else:
+        file.symlink_to(file.name)
     with pytest.raises(ValueError, match=r"evaluation\.json is damaged"):
         read_scores(tmp_path)

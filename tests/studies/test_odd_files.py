@@ -113,9 +113,16 @@ def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     for content in (FILES["bomb"], FILES["date"], FILES["bytes"]):
         file.write_bytes(content)
         assert "odd.yaml" in refused("study", file)
-    for change in ({"common": {"data": {1: 2}}}, {"runner": "nobody"}, {"baseline": ["plain"]}, {"common": {"x": "y"}}):
+    changes: tuple[dict[str, Any], ...] = (
+        {"common": {"data": {1: 2}}},
+        {"runner": "nobody"},
+        {"baseline": ["plain"]},
+        {"common": {"x": "y"}},
+        {"common": {"data": {"name": "rhapes"}}},
+    )
+    for change in changes:
         file.write_text(yaml.safe_dump({**STUDY, **change}))
-        assert refused("study", file)
+        assert "odd.yaml" in refused("study", file)
 
 
 LOAD = """

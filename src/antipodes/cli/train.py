@@ -12,7 +12,15 @@ from typing import Any, Literal, cast, get_args
 from antipodes.cli.train_help import short_help
 from antipodes.parsing import ArgumentParser
 from antipodes.registry import PRESETS, Kind
-from antipodes.runs.configuration import RENAMED, TABLES, Configuration, Options, checked_options, refuse_differences
+from antipodes.runs.configuration import (
+    RENAMED,
+    TABLES,
+    Configuration,
+    Options,
+    checked_options,
+    refuse_differences,
+    resolve_saved,
+)
 from antipodes.runs.folder import Run
 from antipodes.runs.yaml_files import read_options
 from antipodes.training.loop import run_training
@@ -66,11 +74,11 @@ def parse(arguments: list[str]) -> tuple[Configuration, Run | None]:
     run = Run.open(folder, moved)
     # options given next to --resume may only repeat what the run was started with, but for more epochs and for where
     # its data is now; what its version did not know is as this version has it by default
-    saved = checked_options(run.config, str(run.config_file))
+    before, saved = resolve_saved(run), checked_options(run.config, str(run.config_file))
     repeated = _without(arguments, "--resume")
     given, repeated = _files(repeated if moved is None else _without(repeated, "--data.name"))
     asked = _resolve(_over(saved, given), repeated)
-    refuse_differences(run, asked, _resolve(saved, []))
+    refuse_differences(run, asked, before)
     return asked, run
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,7 @@ def read_scores(folder: Path) -> dict[str, float]:
         ValueError: if there are none, or the file is damaged.
     """
     file = folder / FILE
-    if not file.exists():
+    if not os.path.lexists(file):  # a loop of links is damaged, not absent
         raise ValueError(f"{folder} has no scores yet: run antipodes evaluate {folder}")
     try:
         (scores,) = (value for name, value in json.loads(file.read_text()).items() if name != MEASURED)

@@ -246,10 +246,6 @@ def _build_encoder(config: Spec, tower: str, plan: TowerPlan, data: Samples) -> 
     return encoders.create(spec["name"], **arguments)
 
 
-class UnknownOption(ValueError):
-    """A component is given an argument that it does not take, or lacks one that it needs."""
-
-
 def _call(kind: Kind, spec: Spec, given: Spec) -> Any:
     component = find(kind, spec["name"])
     takes = inspect.signature(component.target).parameters
@@ -260,6 +256,5 @@ def _call(kind: Kind, spec: Spec, given: Spec) -> Any:
     try:
         inspect.signature(component.target).bind(**arguments)
     except TypeError as error:
-        told = f"{kind} {spec['name']!r} cannot be built: {error}; it takes {', '.join(takes)}"
-        raise UnknownOption(told) from error
+        raise ValueError(f"{kind} {spec['name']!r} cannot be built: {error}; it takes {', '.join(takes)}") from error
     return component.target(**arguments)

@@ -219,6 +219,21 @@ def refuse_differences(run: Run, asked: Configuration, before: Configuration) ->
         )
 
 
+def resolve_saved(run: Run) -> Configuration:
+    """Return the configuration of a run as its config.yaml has it, with the defaults of what it does not name.
+
+    Raises:
+        ValueError: if a part of it is missing, unknown or of the wrong type; the message names the file.
+    """
+    file, saved = run.config_file, checked_options(run.config, str(run.config_file))
+    if nameless := [kind for kind in get_args(Kind) if kind in saved and "name" not in saved[kind]]:
+        raise ValueError(f"{file} is damaged: {nameless[0]} has no name")
+    try:
+        return Options(saved).resolve()
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged, or of another version of antipodes: {error}") from error
+
+
 def resolve_resumed(
     folder: str | Path, options: Mapping[str, Any], data: str | None = None
 ) -> tuple[Configuration, Run]:
@@ -233,8 +248,8 @@ def resolve_resumed(
         ValueError: if it is not a run, or the options are others than the run was started with.
     """
     run = Run.open(folder, data)
+    before = resolve_saved(run)
     saved = checked_options(run.config, str(run.config_file))
-    before = Options(saved).resolve()
     asked = Options(_laid_over(saved, checked_options(nested(options), "options"))).resolve()
     refuse_differences(run, asked, before)
     return asked, run

@@ -21,7 +21,8 @@ from antipodes.losses import InfoNCE, Temperature
 from antipodes.methods import CLIP, Method, Tower, TowerPlan, Towers
 from antipodes.negatives import Known
 from antipodes.registry import find
-from antipodes.runs.build import UnknownOption, build_data, build_method
+from antipodes.runs.build import build_data, build_method
+from antipodes.runs.configuration import resolve_saved
 from antipodes.runs.folder import CHECKPOINT_KEYS, Run, load_checkpoint
 from antipodes.runs.rows import Growth, Spec, grown_model, growth_since, without_groups
 from antipodes.state import SampleTable
@@ -50,15 +51,13 @@ def open_method(run: Run, which: Literal["last", "best"] = "last", judged: bool 
             f"{run.config_file} names no {', '.join(absent)}: another version of antipodes has trained this run, "
             "so use that version, or train it again"
         )
+    resolve_saved(run)  # refuses what does not fit, before anything is built
     state = load_checkpoint(run.last if which == "last" else run.best, CHECKPOINT_KEYS)
-    try:
-        data = open_data(config["data"], state)
-        if not judged:
-            config = {**config, "negatives": without_groups(config["negatives"], len(data))}
-        with torch.random.fork_rng(), without_pretrained():
-            method = build_method(config, data)
-    except UnknownOption as error:
-        raise ValueError(f"{run.config_file} does not fit this version of antipodes: {error}") from error
+    data = open_data(config["data"], state)
+    if not judged:
+        config = {**config, "negatives": without_groups(config["negatives"], len(data))}
+    with torch.random.fork_rng(), without_pretrained():
+        method = build_method(config, data)
     if not judged:
         state = {**state, "model": _without_known(method, state["model"])}
     load_model(method, state, run, growth_since(state, data) if has_tables(method) else None)

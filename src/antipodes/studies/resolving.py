@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from antipodes.data import Samples
 
 
-def complete(trial: Trial, runner: str | None = None) -> Options:
+def complete(trial: Trial, study: Study) -> Options:
     """The whole configuration of a trial: as antipodes train would write it down, or of the study's own runner.
 
     Raises:
-        ValueError: if an option is unknown, of the wrong type or out of range.
+        ValueError: if an option is unknown, of the wrong type or out of range; the message names the study's file.
     """
-    if runner is not None:
+    if study.runner is not None:
         from antipodes.studies.runner import build
         from antipodes.studies.runner import configuration as of_runner
 
         try:
-            return of_runner(build(runner, trial.options))
+            return of_runner(build(study.runner, trial.options))
         except ValueError as error:
-            raise ValueError(f"variant {trial.variant} cannot be run: {error}") from error
+            raise ValueError(f"{study.path}: variant {trial.variant} cannot be run: {error}") from error
     from antipodes.runs.configuration import resolve
 
     try:
         configuration = resolve(trial.options | {"seed": trial.seed, "out": str(trial.folder)})
     except ValueError as error:
-        raise ValueError(f"variant {trial.variant} cannot be trained: {error}") from error
+        raise ValueError(f"{study.path}: variant {trial.variant} cannot be trained: {error}") from error
     plain: Options = json.loads(json.dumps(dict(configuration), default=str))
     return plain
 

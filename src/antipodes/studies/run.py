@@ -178,7 +178,7 @@ def status(found: Study, folder: Path) -> tuple[list[str], list[Line]]:
 
 def open_grid(found: Study, folder: Path) -> tuple[Grid | InProcess, dict[Trial, Options]]:
     """The runs of a study in a folder, and the complete options of each."""
-    configurations = {trial: complete(trial, found.runner) for trial in found.trials(folder)}
+    configurations = {trial: complete(trial, found) for trial in found.trials(folder)}
     return (Grid(found, folder, configurations) if found.runner is None else InProcess(found, folder)), configurations
 
 
