@@ -7,9 +7,8 @@ from typing import Any, NoReturn
 
 import jsonargparse
 
-LONGEST = 500
-
-
+LONGEST = 500  # characters of a sentence
+LARGEST = 2**63 - 1  # what a tensor's int64 holds
 FORCE = "Replace files that are not earlier results of this command."
 
 
@@ -17,18 +16,30 @@ class ArgumentParser(jsonargparse.ArgumentParser):
     """jsonargparse's, whose complaints are a `ValueError` of one line instead of a usage over several lines."""
 
     def parse_args(self, *args: Any, **kwargs: Any) -> jsonargparse.Namespace:  # type: ignore[override]
-        """Parse as usual, and refuse what was given and is empty.
+        """Parse as usual, and refuse what was given and is empty, and numbers that no tensor can hold.
 
         Raises:
             ValueError: if the call is wrong.
         """
-        parsed = super().parse_args(*args, **kwargs)
+        return self._checked(super().parse_args(*args, **kwargs))
+
+    def parse_object(self, *args: Any, **kwargs: Any) -> jsonargparse.Namespace:
+        """Parse the options of a file or of keywords in the same way.
+
+        Raises:
+            ValueError: if an option is wrong.
+        """
+        return self._checked(super().parse_object(*args, **kwargs))
+
+    def _checked(self, parsed: jsonargparse.Namespace) -> jsonargparse.Namespace:
         for action in self._actions:
             value = parsed.get(action.dest)
-            given = value if isinstance(value, list) else [value]
+            given = value if isinstance(value, (list, tuple)) else [value]
+            name = (action.option_strings or [str(action.metavar or action.dest)])[0].removesuffix(".name")
             if "" in given and value != action.default:
-                name = (action.option_strings or [str(action.metavar or action.dest)])[0].removesuffix(".name")
                 raise ValueError(f"{name} is empty: give it a value, or leave it out; {self.prog} --help shows how")
+            if any(isinstance(each, int) and abs(each) > LARGEST for each in given):
+                raise ValueError(f"{name} must be a whole number below 2**63; {self.prog} --help shows how")
         return parsed
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:

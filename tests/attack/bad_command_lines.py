@@ -90,7 +90,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "embed": {"--limit": WHOLE, "--workers": WHOLE, "--batch_size": WHOLE, "--out": (*WRITTEN, "new.txt", "new")},
     "neighbours": {
-        "--k": tuple(each for each in WHOLE if each != HUGE),
+        "--k": WHOLE,
         "--queries": READ,
         "--out": (*WRITTEN, "new.txt", "new"),
     },
@@ -106,7 +106,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "--epochs": ("-1", *WHOLE[2:]),
         "--limit": WHOLE,
         "--seed": WHOLE[1:],
-        "--workers": WHOLE,
+        "--workers": WHOLE[1:],
         "--runs": READ,
         "--epochs 1 --encoder": NAME,
         "--out": (*WRITTEN, "new.txt"),

@@ -107,6 +107,8 @@ CALLS = [
     f"{SHAPES} --batch_size 1",
     f"{SHAPES} --batch_size 17",
     f"{SHAPES} --seed {HUGE}",
+    f"{SHAPES} --head.dim {HUGE}",
+    f"{SHAPES} --encoder.width {HUGE}",
     f"{SHAPES} --seed -1",
     f"{SHAPES} --learning_rate -1",
     f"{SHAPES} --learning_rate nan",
@@ -197,6 +199,7 @@ CALLS = [
     "embed run photos --out new.npz --batch_size 0",
     "embed run photos --out new.npz --workers 0",
     f"embed run photos --out new.npz --workers {HUGE}",
+    f"embed run photos --out new.npz --limit {HUGE}",
     "embed run photos --out new.npz --limit -1",
     "neighbours",
     "neighbours nowhere.npz",
@@ -416,6 +419,11 @@ def test_too_little_memory_is_a_sentence(error: Exception, capsys: pytest.Captur
     said = capsys.readouterr().err
     assert said.startswith("antipodes: there is not enough memory for this, 4096 bytes at once: ")
     assert len(said.splitlines()) == 1
+
+
+def test_a_layer_that_no_memory_holds_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(lambda _: print(torch.nn.Linear(9 * 10**15, 512)), []) == 1
+    assert capsys.readouterr().err.startswith("antipodes: there is not enough memory for this: ")
 
 
 @pytest.mark.parametrize(("given", "sentence"), [("", "is empty"), (None, "must be a path or a name, got None")])

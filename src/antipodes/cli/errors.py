@@ -19,6 +19,9 @@ TERMINATED = 143  # and for SIGTERM
 _NO_PATH = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EEXIST)
 """Errors of paths that cannot be: the call was wrong."""
 
+_TOO_LARGE = ("can't allocate memory", "Storage size calculation overflowed")
+"""What torch says of a tensor that does not fit into the machine's memory, or into any."""
+
 _CLOSED = re.compile("closed by peer|reset by peer|broken pipe|timed out", re.IGNORECASE)
 """What gloo says of a connection whose other end is gone."""
 
@@ -97,7 +100,7 @@ def _lacks_memory(error: Exception) -> bool:
     """Whether torch says that memory is short: of a GPU, or of the machine, which has no kind of its own."""
     from torch import OutOfMemoryError
 
-    return isinstance(error, OutOfMemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, OutOfMemoryError) or any(said in str(error) for said in _TOO_LARGE)
 
 
 def _reason(error: Exception) -> str:
