@@ -5,7 +5,7 @@ it differs from their paper.
 """
 
 from research.lesions.losses import PerViewGlobalContrastive, RescaledInfoNCE, RestartingGlobalContrastive
-from research.lesions.methods import TargetGradientHNSSL
+from research.lesions.methods import CrossEntropy, TargetGradientHNSSL
 from research.lesions.negatives import (
     HeldIFND,
     NoisyOracle,
@@ -17,6 +17,7 @@ from research.lesions.negatives import (
 )
 
 __all__ = [
+    "CrossEntropy",
     "HeldIFND",
     "NoisyOracle",
     "PerClusterIFND",

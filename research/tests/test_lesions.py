@@ -16,6 +16,7 @@ from antipodes.methods import HNSSL, Tower, Towers
 from antipodes.negatives.flags import count_flags, summarise_flags
 from antipodes.pairs import Pairs, normalise
 from research.lesions import (
+    CrossEntropy,
     HeldIFND,
     NoisyOracle,
     PerClusterIFND,
@@ -372,3 +373,23 @@ def test_a_trained_target_on_two_ranks_equals_one(two_ranks: Ranks) -> None:
         assert torch.equal(first[name], second[name])
         torch.testing.assert_close(first[name], expected)
     assert isinstance(tiny.build("hnssl target gradient"), HNSSL)
+
+
+# labels alone
+
+
+def test_cross_entropy_is_that_of_the_labels_of_the_rows() -> None:
+    torch.manual_seed(0)
+    labels = torch.randint(0, 3, (tiny.N,))
+    network = Towers({"image": Tower(tiny.Tiny(), nn.Identity())})
+    width = tiny.Tiny().num_features
+    method = CrossEntropy(network, InfoNCE(0.1), labels, dim=width).double()
+    given = tiny.batch(0, method, dtype=torch.float64)
+    (view,) = given["image"].views
+    logits = method.backbone()(view)
+    rows = zip(logits, labels[given.rows].tolist(), strict=True)
+    expected = torch.stack([torch.logsumexp(each, 0) - each[label] for each, label in rows]).mean()
+    compare(method.loss(method.network, given, 0.5), expected, *method.parameters())
+    assert not any(name.endswith("labels") for name in method.state_dict())
+    with pytest.raises(ValueError, match="labels"):
+        CrossEntropy(network, InfoNCE(0.1), labels, dim=2)

@@ -27,7 +27,7 @@ Spec = Mapping[str, Any]
 """A component in a configuration: its name and its constructor arguments."""
 
 GIVEN: dict[Kind, frozenset[str]] = {
-    "method": frozenset({"network", "loss_fn", "num_samples", "identities", "input_ids", "dim", "seed"}),
+    "method": frozenset({"network", "loss_fn", "num_samples", "labels", "identities", "input_ids", "dim", "seed"}),
     "loss": frozenset({"num_samples", "negatives", "treatment", "distill", "seed", "reduction", "total_steps"}),
     "negatives": frozenset({"num_samples", "labels", "seed", "identities"}),
     "guide": frozenset({"data", "method", "num_samples"}),
