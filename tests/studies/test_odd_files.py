@@ -119,6 +119,8 @@ def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
         {"baseline": ["plain"]},
         {"common": {"x": "y"}},
         {"common": {"data": {"name": "rhapes"}}},
+        {"protocols": ["onn"]},
+        {"protocols": [{"knn": {"kk": 3}}]},
     )
     for change in changes:
         file.write_text(yaml.safe_dump({**STUDY, **change}))

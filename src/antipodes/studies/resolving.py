@@ -20,7 +20,7 @@ def complete(trial: Trial, study: Study) -> Options:
     """The whole configuration of a trial: as antipodes train would write it down, or of the study's own runner.
 
     Raises:
-        ValueError: if an option is unknown, of the wrong type or out of range; the message names the study's file.
+        ValueError: if an option is unknown, of the wrong type or out of range.
     """
     if study.runner is not None:
         from antipodes.studies.runner import build
@@ -29,27 +29,24 @@ def complete(trial: Trial, study: Study) -> Options:
         try:
             return of_runner(build(study.runner, trial.options))
         except ValueError as error:
-            raise ValueError(f"{study.path}: variant {trial.variant} cannot be run: {error}") from error
+            raise ValueError(f"variant {trial.variant} cannot be run: {error}") from error
     from antipodes.runs.configuration import resolve
 
     try:
         configuration = resolve(trial.options | {"seed": trial.seed, "out": str(trial.folder)})
     except ValueError as error:
-        raise ValueError(f"{study.path}: variant {trial.variant} cannot be trained: {error}") from error
+        raise ValueError(f"variant {trial.variant} cannot be trained: {error}") from error
     plain: Options = json.loads(json.dumps(dict(configuration), default=str))
     return plain
 
 
-def training_facts(
-    study: Study, configurations: Mapping[Trial, Options], parallel: int, data: str | None
-) -> dict[str, str]:
-    """What the numbers are measured with, by name.
+def check_protocols(study: Study) -> None:
+    """Refuse protocols that do not exist, and options that they do not take.
 
-    It opens the data and finds the protocols, so that what is missing is refused before the first run.
+    Raises:
+        ValueError: for the first of them.
     """
     from antipodes.evaluation.protocol import find_protocol, make_protocols
-    from antipodes.evaluation.protocols.transfer import open_others
-    from antipodes.runs.build import build_data
 
     for name in study.protocols:
         find_protocol(name)
@@ -57,6 +54,18 @@ def training_facts(
         make_protocols(study.protocols, study.protocol_options)
     except TypeError as error:
         raise ValueError(f"options of protocols cannot be used: {error}") from error
+
+
+def training_facts(
+    study: Study, configurations: Mapping[Trial, Options], parallel: int, data: str | None
+) -> dict[str, str]:
+    """What the numbers are measured with, by name.
+
+    It opens the data, so that what is missing is refused before the first run.
+    """
+    from antipodes.evaluation.protocols.transfer import open_others
+    from antipodes.runs.build import build_data
+
     specs = _different(configuration["data"] for configuration in configurations.values())
     trained = [build_data(spec) for spec in specs]
     others = open_others(study.transfer, trained[0].image_size, study.transfer_limit)

@@ -19,7 +19,7 @@ from antipodes.studies.grid import Grid, locked
 from antipodes.studies.progress import StudyProgress, at_work, describe, read_state
 from antipodes.studies.report import markdown, shown, study_report, text_table
 from antipodes.studies.reports import Places, keep_reported, project_of, read_report
-from antipodes.studies.resolving import complete, described, runner_facts, training_facts
+from antipodes.studies.resolving import check_protocols, complete, described, runner_facts, training_facts
 from antipodes.studies.runner import InProcess
 from antipodes.studies.statistics import Histories, Line, summarise
 from antipodes.studies.submitted import Executor, open_executor
@@ -177,8 +177,17 @@ def status(found: Study, folder: Path) -> tuple[list[str], list[Line]]:
 
 
 def open_grid(found: Study, folder: Path) -> tuple[Grid | InProcess, dict[Trial, Options]]:
-    """The runs of a study in a folder, and the complete options of each."""
-    configurations = {trial: complete(trial, found) for trial in found.trials(folder)}
+    """The runs of a study in a folder, and the complete options of each.
+
+    Raises:
+        ValueError: if a protocol or an option of the study cannot be used; the message names its file.
+    """
+    try:
+        if found.runner is None:
+            check_protocols(found)
+        configurations = {trial: complete(trial, found) for trial in found.trials(folder)}
+    except ValueError as error:
+        raise ValueError(f"{found.path}: {error}") from error
     return (Grid(found, folder, configurations) if found.runner is None else InProcess(found, folder)), configurations
 
 
