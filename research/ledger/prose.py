@@ -93,7 +93,7 @@ def _cells_of_records(row: Mapping[str, Any], score: str, folder: Path) -> list[
         ValueError: if there are no such results.
     """
     runs = json.loads((folder / f"{row['records']}.json").read_text())["runs"]
-    of = {"dataset": row["dataset"]} if "dataset" in row else {}
+    of = {name: row[name] for name in ("dataset", "order") if name in row}
     found = scores_of(runs, row.get("choice", score), of, row.get("temperature"))
     try:
         (_, base), (_, ours) = found[row["baseline"]], found[row["variant"]]
