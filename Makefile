@@ -12,8 +12,11 @@ PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint con
 demo: .venv/ready
 	.venv/bin/antipodes demo
 
+# where Python is told not to keep compiled modules, each of the tests' processes would compile the package once more
+test research-test: export PYTHONDONTWRITEBYTECODE =
+
 test: .venv/dev
-	.venv/bin/python -m pytest --numprocesses 2
+	.venv/bin/python -m pytest --numprocesses 2 --dist worksteal
 
 # the papers' studies, their runners, lesions and pages
 research-test: .venv/dev

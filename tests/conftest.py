@@ -15,6 +15,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the tests' tensor
 from tests.ranks import Ranks  # noqa: E402
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Files are not flushed to the disk: that takes milliseconds for each of them, and only a loss of power shows it.
+
+    `test_files.py` holds that and when they are.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     """Two real processes in one gloo group, shared by every distributed test."""

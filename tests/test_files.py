@@ -23,6 +23,21 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     assert file.read_text() == "old"
 
 
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_then_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("old")
+    flushed: list[tuple[int, str]] = []
+
+    def record(handle: int) -> None:
+        flushed.append((os.fstat(handle).st_ino, (tmp_path / "a.txt").read_text()))
+
+    monkeypatch.setattr(os, "fsync", record)
+    with replacing(tmp_path / "a.txt") as temporary:
+        temporary.write_text("new")
+    assert flushed == [((tmp_path / "a.txt").stat().st_ino, "old"), (tmp_path.stat().st_ino, "new")]
+
+
 def test_a_new_file_has_the_usual_permissions(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:

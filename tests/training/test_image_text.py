@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import signal
-import subprocess
 import tarfile
 import time
 from pathlib import Path
@@ -20,7 +18,7 @@ from safetensors.torch import load_file
 from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.runs.opening import open_method
 from antipodes.runs.records import read_records
-from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, here
+from tests.cli.command import antipodes, here, start
 from tests.training.test_resume import equal
 from tests.training.test_towers import DIRECTIONS, cache, run, weights  # noqa: F401
 
@@ -179,21 +177,16 @@ def step_losses(folder: Path) -> list[float]:
 def test_shards_are_resumed_in_mid_epoch_bit_by_bit(shards: Path, tmp_path: Path) -> None:
     """Killed after a checkpoint inside an epoch of three steps, and resumed: the weights of one that was not."""
     call = [*CLIP, "--data", shards, "--epochs", 20, "--checkpoint_steps", 2, "--negatives", "glofnd"]
-    antipodes("train", *call, "--out", tmp_path / "whole")
+    assert here("train", *call, "--out", tmp_path / "whole")[0] == 0
     broken = tmp_path / "broken"
-    process = subprocess.Popen(
-        list(map(str, [*COMMAND, "train", *call, "--out", broken])),
-        env=ENVIRONMENT,
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
+    process = start("train", *call, "--out", broken)
     deadline = time.monotonic() + 200
     while not (len(step_losses(broken)) >= 8 and Run(broken).last.exists()):
-        assert process.poll() is None, "the run ended before it could be killed"
+        assert process.is_alive(), "the run ended before it could be killed"
         assert time.monotonic() < deadline, "the run did not get far enough"
         time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     antipodes("train", "--resume", broken)
     states: list[dict[str, Any]] = [load_checkpoint(Run(tmp_path / name).last) for name in ("whole", "broken")]
     assert equal(states[0]["model"], states[1]["model"])

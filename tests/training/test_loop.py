@@ -21,7 +21,7 @@ from antipodes.runs.snapshots import SAMPLES, load_snapshots, sample
 from antipodes.runs.towers import tower_features
 from antipodes.runs.views import plain_view
 from antipodes.training.loop import TrainingFailed, run_training
-from tests.cli.command import ENVIRONMENT, antipodes
+from tests.cli.command import ENVIRONMENT, antipodes, launched, on_ranks
 
 SMALL = ["--data", "shapes", "--encoder", "resnet8-slim", "--head.hidden", "16", "--data.count", "128"]
 SMALL += ["--batch_size", "32", "--log_every", "2"]
@@ -238,7 +238,7 @@ def test_optimisers_and_clipping(options: list[object], tmp_path: Path) -> None:
 def test_mixed_precision_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # some virtual machines announce AMX and then refuse it: oneDNN is told not to use it, in a process of its own
     monkeypatch.setitem(ENVIRONMENT, "ONEDNN_MAX_CPU_ISA", "AVX2")
-    result = antipodes("train", *SMALL, "--epochs", 1, "--precision", "bf16-mixed", "--out", tmp_path / "a")
+    result = launched("train", *SMALL, "--epochs", 1, "--precision", "bf16-mixed", "--out", tmp_path / "a")
     assert result.returncode == 0, result.stderr
     assert all(tensor.dtype != torch.bfloat16 for tensor in weights(Run(tmp_path / "a")).values())
     exact = weights(run(tmp_path / "b", "--epochs", 1))
@@ -260,7 +260,7 @@ def test_two_processes_train_one_run(anneal: str, tmp_path: Path) -> None:
     options += ["--head.batch_norm", "false", "--head.hidden", 16, "--log_every", 1, "--encoder.width", 6]
     options += ["--negatives", "ring", "--negatives.anneal", anneal, "--negatives.until", 1, "--knn_every", 1]
     for devices in (1, 2):
-        result = antipodes("train", *options, "--devices", devices, "--out", tmp_path / str(devices))
+        result = on_ranks(devices, "train", *options, "--out", tmp_path / str(devices))
         assert result.returncode == 0, result.stderr
         assert result.stdout.strip() == str(tmp_path / str(devices))
     one, two = weights(Run(tmp_path / "1")), weights(Run(tmp_path / "2"))

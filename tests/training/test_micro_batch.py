@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from antipodes.methods.towers import InPieces, Tower, Towers
 from antipodes.runs.folder import Run, load_checkpoint
-from tests.cli.command import antipodes
+from tests.cli.command import on_ranks
 from tests.training.test_loop import run, weights
 
 NO_STATISTICS = ["--encoder", "resnet8-slim-gn", "--head.batch_norm", "false", "--epochs", "1", "--knn_every", "0"]
@@ -67,9 +67,9 @@ def test_weights_and_tables_are_those_of_whole_batches(tmp_path: Path, options: 
 def test_two_processes_learn_the_same(tmp_path: Path) -> None:
     found = []
     for name, more in (("whole", []), ("pieces", ["--micro_batch", "5"])):
-        done = antipodes(
-            "train", "--data", "shapes", "--data.count", "64", "--batch_size", "32", *NO_STATISTICS, *more,
-            "--devices", "2", "--threads", "1", "--out", tmp_path / name,
+        done = on_ranks(
+            2, "train", "--data", "shapes", "--data.count", "64", "--batch_size", "32", *NO_STATISTICS, *more,
+            "--threads", "1", "--out", tmp_path / name,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         found.append(load_checkpoint(Run(tmp_path / name).last)["model"])

@@ -18,7 +18,7 @@ import torch
 from antipodes import train
 from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.runs.records import RunningMeans, read_epochs, read_records
-from tests.cli.command import ENVIRONMENT, antipodes, here, refused
+from tests.cli.command import ENVIRONMENT, free_port, here, launched, on_ranks, refused, together
 from tests.training.test_resume import equal
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -34,17 +34,13 @@ EPOCHS = ["--epochs", 3]
 LONG = 200  # seconds until a test gives up: two processes share the cores with other tests
 
 
-def environment() -> dict[str, str]:
-    return {name: value for name, value in ENVIRONMENT.items() if not name.startswith(("SLURM_", "MASTER_"))}
-
-
 class Started:
     """A command that runs, with its output in a file; everything that it has started is killed at the end."""
 
     def __init__(self, *arguments: object, **more: str) -> None:
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
         self.process = subprocess.Popen(
-            list(map(str, arguments)), env=environment() | more, stdout=self._output, stderr=subprocess.STDOUT
+            list(map(str, arguments)), env=ENVIRONMENT | more, stdout=self._output, stderr=subprocess.STDOUT
         )
 
     def __enter__(self) -> Started:
@@ -106,12 +102,6 @@ def worker(root: int, rank: int) -> int:
     raise AssertionError(f"no process of rank {rank}")
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 def wait_for_server(port: int) -> None:
     deadline = time.monotonic() + LONG
     while True:
@@ -136,7 +126,7 @@ def lines(out: Path) -> list[dict[str, float]]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of two processes that nothing has stopped."""
     out = tmp_path_factory.mktemp("ranks") / "undisturbed"
-    finished = antipodes(*TRAIN, *EPOCHS, "--devices", 2, "--out", out, timeout=LONG)
+    finished = launched(*TRAIN, *EPOCHS, "--devices", 2, "--out", out, timeout=LONG)
     assert finished.returncode == 0, finished.stderr
     return out
 
@@ -156,7 +146,7 @@ def test_torchrun_restarts_a_killed_worker_and_the_run_ends_as_if_undisturbed(
 
 def test_processes_that_share_their_parameters_learn_the_same_and_may_go_on_alone(tmp_path: Path) -> None:
     out, alone = tmp_path / "run", tmp_path / "alone"
-    finished = antipodes(*PLAIN, "--epochs", 2, "--devices", 2, "--strategy", "fsdp", "--out", out, timeout=LONG)
+    finished = on_ranks(2, *PLAIN, "--epochs", 2, "--strategy", "fsdp", "--out", out, timeout=LONG)
     assert finished.returncode == 0, finished.stderr
     assert here(*PLAIN, "--epochs", 2, "--out", alone)[0] == 0
     torch.testing.assert_close(state(out)["model"], state(alone)["model"], atol=1e-6, rtol=0)
@@ -205,19 +195,17 @@ def test_slurm_starts_the_processes(undisturbed: Path, tmp_path: Path) -> None:
     job |= {"SLURM_NTASKS_PER_NODE": "2"}
     job |= {"SLURM_NNODES": "1", "SLURM_NODEID": "0", "SLURM_NODELIST": "localhost", "MASTER_ADDR": "127.0.0.1"}
     job |= {"MASTER_PORT": str(free_port())}
-    call = [sys.executable, "-m", "antipodes", *TRAIN, *EPOCHS, "--devices", 1, "--resume", "auto", "--out", out]
-    ranks = [{"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(2)]
-    with Started(*call, **job, **ranks[0]) as first, Started(*call, **job, **ranks[1]) as second:
-        first.ends()
-        second.ends()
+    ranks = [job | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(2)]
+    ended = together(ranks, *TRAIN, *EPOCHS, "--devices", 1, "--resume", "auto", "--out", out, timeout=LONG)
+    assert ended.returncode == 0, ended.stderr
     assert equal(state(out), state(undisturbed))
 
 
 def test_a_job_of_slurm_without_srun_is_one_process(tmp_path: Path) -> None:
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
-    call = [sys.executable, "-m", "antipodes", *TRAIN, "--epochs", 1, "--out", tmp_path / "run"]
-    with Started(*call, **job, SLURM_LOCALID="0", SLURM_NODEID="0") as alone:
-        alone.ends()
+    job |= {"SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+    ended = together([job], *TRAIN, "--epochs", 1, "--out", tmp_path / "run", timeout=LONG)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_another_number_of_ranks_learns_the_same(tmp_path: Path) -> None:
@@ -230,9 +218,9 @@ def test_another_number_of_ranks_learns_the_same(tmp_path: Path) -> None:
             if count == 1:
                 assert here(*call)[0] == 0
                 continue
-            with Started(*TORCHRUN, "--standalone", "--nproc_per_node", count, "-m", "antipodes", *call) as ranks:
-                ranks.ends()
-                assert "batch normalisation" not in ranks.said()
+            ended = on_ranks(count, *call, timeout=LONG)
+            assert ended.returncode == 0, ended.stderr
+            assert "batch normalisation" not in ended.stderr
     torch.testing.assert_close(state(changing)["model"], state(alone)["model"], atol=1e-6, rtol=0)
     found, expected = ([float(row["loss"]) for row in read_epochs(out)] for out in (changing, alone))
     assert found == pytest.approx(expected, abs=1e-5)
@@ -241,7 +229,7 @@ def test_another_number_of_ranks_learns_the_same(tmp_path: Path) -> None:
 def test_batch_statistics_of_another_number_of_ranks_are_reported(tmp_path: Path) -> None:
     start = [*TRAIN, "--encoder", "resnet8-slim", "--epochs", 1, "--out", tmp_path / "run"]
     assert here(*start)[0] == 0
-    resumed = antipodes("train", "--resume", tmp_path / "run", "--epochs", 2, "--devices", 2, timeout=LONG)
+    resumed = on_ranks(2, "train", "--resume", tmp_path / "run", "--epochs", 2, timeout=LONG)
     assert resumed.returncode == 0, resumed.stderr
     assert resumed.stderr.count("trained by 1 process(es) and goes on with 2: batch normalisation") == 1
 

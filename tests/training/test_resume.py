@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from safetensors.torch import load_file
 from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint
 from antipodes.runs.records import read_records
 from antipodes.runs.snapshots import load_snapshots
-from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, here, refused
+from tests.cli.command import antipodes, here, refused, start
 
 STEPS = 8  # per epoch
 OPTIONS = ["--batch_size", 64, "--epochs", 3, "--encoder", "resnet8-slim", "--log_every", 1, "--snapshot_every", 1]
@@ -40,8 +38,8 @@ METHODS = {
 
 
 def train(out: Path, *options: object) -> None:
-    result = antipodes("train", *OPTIONS, *options, "--checkpoint_steps", 3, "--out", out)
-    assert result.returncode == 0, result.stderr
+    code, _, errors = here("train", *OPTIONS, *options, "--checkpoint_steps", 3, "--out", out)
+    assert code == 0, errors
 
 
 def final_state(folder: Path) -> dict[str, Any]:
@@ -64,17 +62,14 @@ def equal(first: Any, second: Any) -> bool:
 
 def kill_in_mid_epoch(out: Path, *options: object) -> int:
     """Start a run, kill -9 it between two checkpoints in its second epoch; returns the step it had reached."""
-    call = [*COMMAND, "train", *OPTIONS, *options, "--checkpoint_steps", 3, "--out", out]
-    process = subprocess.Popen(
-        list(map(str, call)), env=ENVIRONMENT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-    )
+    process = start("train", *OPTIONS, *options, "--checkpoint_steps", 3, "--out", out)
     deadline = time.monotonic() + 120
     while not any(line["step"] >= STEPS + 5 for line in read_records(out)):
-        assert process.poll() is None, "the run ended before it could be killed"
+        assert process.is_alive(), "the run ended before it could be killed"
         assert time.monotonic() < deadline, "the run did not get far enough"
         time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     return max(int(line["step"]) for line in read_records(out))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from antipodes.runs.opening import open_method
 from antipodes.runs.records import read_records
 from antipodes.training import prepare
 from antipodes.training.loop import run_training
-from tests.cli.command import COMMAND, ENVIRONMENT, antipodes
+from tests.cli.command import ENVIRONMENT, antipodes, on_ranks, start
 from tests.training.paired import Paired
 from tests.training.test_resume import equal
 
@@ -118,17 +116,14 @@ def test_clusters_are_fitted_on_the_tower_of_each_direction(tmp_path: Path) -> N
 
 def kill(out: Path, *options: object) -> None:
     """Start a run of three epochs of four steps, and kill -9 it in its second."""
-    call = [*COMMAND, "train", *PAIRED, *options, "--checkpoint_steps", 3, "--out", out]
-    process = subprocess.Popen(
-        list(map(str, call)), env=ENVIRONMENT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-    )
+    process = start("train", *PAIRED, *options, "--checkpoint_steps", 3, "--out", out)
     deadline = time.monotonic() + 200
     while not (len(losses(out)) >= 6 and Run(out).last.exists()):
-        assert process.poll() is None, "the run ended before it could be killed"
+        assert process.is_alive(), "the run ended before it could be killed"
         assert time.monotonic() < deadline, "the run did not get far enough"
         time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
 
 
 MANY = ["--epochs", 40]  # small steps are fast: a kill has to find it at work
@@ -159,7 +154,7 @@ def test_killed_and_resumed_is_bit_equal(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [GLOFND, FROZEN, HISTORY], ids=["glofnd", "a frozen tower", "histories"])
 def test_two_processes_train_one_run(options: list[object], tmp_path: Path) -> None:
     for devices in (1, 2):
-        result = antipodes("train", *PAIRED, *options, "--devices", devices, "--out", tmp_path / str(devices))
+        result = on_ranks(devices, "train", *PAIRED, *options, "--out", tmp_path / str(devices))
         assert result.returncode == 0, result.stderr
     one, two = weights(Run(tmp_path / "1")), weights(Run(tmp_path / "2"))
     assert one.keys() == two.keys()
