@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import IO
 
 from antipodes.__main__ import COMMANDS, main, run
 
@@ -56,10 +57,10 @@ def together(
     """Processes of one call, each with variables of its own, when all have ended; what they wrote is joined."""
     call = list(map(str, arguments))
     with tempfile.TemporaryDirectory() as folder:
-        outputs = [Path(folder) / str(number) for number in range(len(variables))]
+        written = [(Path(folder) / f"out-{rank}", Path(folder) / f"errors-{rank}") for rank in range(len(variables))]
         processes = [
-            start(*call, output=output, **{name: str(value) for name, value in more.items()})
-            for output, more in zip(outputs, variables, strict=True)
+            start(*call, out=out, errors=errors, **{name: str(value) for name, value in more.items()})
+            for (out, errors), more in zip(written, variables, strict=True)
         ]
         ends = time.monotonic() + timeout
         for process in processes:
@@ -67,41 +68,58 @@ def together(
         late = [process for process in processes if process.is_alive()]
         for process in late:
             process.kill()
-        out, errors = ("".join((each / name).read_text() for each in outputs) for name in ("out", "errors"))
+        said, complained = ("".join(file.read_text() for file in files) for files in zip(*written, strict=True))
     if late:
-        raise subprocess.TimeoutExpired(call, timeout, out, errors)
+        raise subprocess.TimeoutExpired(call, timeout, said, complained)
     codes = [process.exitcode or 0 for process in processes]
-    return subprocess.CompletedProcess(call, next(filter(None, codes), 0), out, errors)
+    return subprocess.CompletedProcess(call, next(filter(None, codes), 0), said, complained)
 
 
-def start(*arguments: object, output: Path | None = None, **variables: str) -> BaseProcess:
+def start(*arguments: object, out: Path | None = None, errors: Path | None = None, **variables: str) -> BaseProcess:
     """A process of `antipodes ...` that has begun.
 
     Args:
         arguments: The command line.
-        output: The folder to make, for the files `out` and `errors` with what the process writes.
+        out: The file to which its standard output is appended; without one it is lost.
+        errors: Likewise its standard error.
         variables: Changes to the environment.
     """
     call = list(map(str, arguments))
-    process = _FORKED.Process(target=_run, args=(call, ENVIRONMENT | variables, os.getcwd(), output))
+    process = _FORKED.Process(target=_run, args=(call, ENVIRONMENT | variables, os.getcwd(), (out, errors)))
     process.start()
     atexit.register(process.kill)  # where a test fails before it ends the process
     return process
 
 
-def _run(arguments: list[str], environment: Mapping[str, str], working: str, output: Path | None) -> None:
+def _run(
+    arguments: list[str], environment: Mapping[str, str], working: str, written: tuple[Path | None, Path | None]
+) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(working)
-    if output is not None:
-        output.mkdir()
-    for number, name in ((1, "out"), (2, "errors")):
-        file = os.open(os.devnull if output is None else output / name, os.O_WRONLY | os.O_CREAT, 0o600)
+    for number, path in enumerate(written, start=1):
+        file = os.open(path or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(file, number)
         os.close(file)
     os.fsync = lambda handle: None  # as in the tests' own process
     sys.argv[:] = ["antipodes", *arguments]
     run()
+
+
+class Forked:
+    """What `subprocess.Popen` would be for a call of `python -m antipodes ...` with a file as its output."""
+
+    def __init__(self, call: Sequence[str], stdout: IO[str], **_: object) -> None:
+        assert call[:3] == COMMAND
+        self._process = start(*call[3:], out=Path(stdout.name), errors=Path(stdout.name))
+        self.terminate, self.wait = self._process.terminate, self._process.join
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
 
 
 def free_port() -> int:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ import pytest
 import yaml
 
 from antipodes.runs.folder import Run
-from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, here, refused
+from antipodes.studies import grid
+from tests.cli.command import COMMAND, ENVIRONMENT, Forked, here, refused
 
 STUDY: dict[str, Any] = {
     "title": "Tiny",
@@ -50,6 +52,15 @@ def identity(out: Path) -> dict[str, tuple[int, int]]:
     return {str(file): (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}
 
 
+FORKED = SimpleNamespace(Popen=Forked, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The study's trainings and evaluations are forked, which saves their start."""
+    monkeypatch.setattr(grid, "subprocess", FORKED)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, tuple[int, int]], str, str]:
     """A study that was killed with its runs and called again: its folder, what the killed one left, its words."""
@@ -74,11 +85,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     latest = max((folder / "out").glob("*/*/config.yaml"), key=lambda file: file.stat().st_mtime_ns).parent
     (latest / "checkpoints" / "last.pt").unlink(missing_ok=True)  # this one was killed before its first checkpoint
     left = identity(folder / "out")
-    result = antipodes("study", folder / "tiny.yaml", "--out", folder / "out")
-    assert result.returncode == 0, result.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grid, "subprocess", FORKED)
+        code, printed, errors = here("study", folder / "tiny.yaml", "--out", folder / "out")
+    assert code == 0, errors
     said = latest.with_name(f"{latest.name}.log").read_text()
     assert (said.count("$ antipodes train --config"), said.count("$ antipodes train --resume")) == (1, 1)
-    return folder, left, result.stdout, result.stderr
+    return folder, left, printed, errors
 
 
 def test_a_killed_study_goes_on_without_running_anything_twice(finished: Any) -> None:
@@ -144,6 +157,7 @@ def test_without_matplotlib_one_line_says_so(finished: Any, tmp_path: Path, monk
     assert "![" not in (tmp_path / "tiny.md").read_text()
 
 
+@pytest.mark.usefixtures("forked")
 def test_other_scores_need_no_other_training(finished: Any, tmp_path: Path) -> None:
     folder, *_ = finished
     out = tmp_path / "out"
@@ -181,6 +195,7 @@ def test_a_changed_study_is_refused(finished: Any) -> None:
     assert identity(folder / "out") == before
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_failed_run_does_not_stop_the_others(finished: Any) -> None:
     folder, *_ = finished
     variants = {"wild": {"learning_rate": 1e30, "seeds": [1]}, "fnc": STUDY["variants"]["fnc"]}
@@ -283,6 +298,7 @@ def test_the_status_of_a_finished_study(finished: Any) -> None:
     assert identity(folder / "out") == before
 
 
+@pytest.mark.usefixtures("forked")
 def test_another_study_takes_over_what_was_trained_alike(finished: Any, tmp_path: Path) -> None:
     folder, *_ = finished
     study = write(tmp_path / "twin.yaml", variants={"same": {}}, baseline="same", paper=[], seeds=[1])
@@ -313,6 +329,7 @@ def test_the_report_of_a_projects_own_grid_goes_to_the_project(tmp_path: Path) -
     assert places_of(load(write(tmp_path / "tiny.yaml")), out) == Places.of(out)
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_projects_grid_with_failed_runs_stays_out_of_its_pages(tmp_path: Path) -> None:
     for name in ("studies", "results", "pages"):
         (tmp_path / name).mkdir()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from antipodes import FNC, Pairs, Rule
 from antipodes.runs.folder import CHECKPOINT_KEYS, Run, load_checkpoint, save_checkpoint
 from antipodes.runs.records import read_epochs
-from tests.cli.command import COMMAND, ENVIRONMENT, here, refused
+from tests.cli.command import here, refused, start
 
 TINY = ["--data", "shapes", "--data.count", 128, "--batch_size", 64, "--encoder", "resnet8-slim", "--head.hidden", 16]
 
@@ -65,14 +64,12 @@ def test_a_run_that_fails_takes_only_its_own_files_away(tmp_path: Path) -> None:
 
 
 def test_two_starts_with_one_folder_leave_one_whole_run(tmp_path: Path) -> None:
-    call = [*COMMAND, "train", *TINY, "--epochs", 2, "--out", tmp_path / "run"]
-    started = [
-        subprocess.Popen(
-            list(map(str, call)), env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(3)
-    ]
-    ended = [(process.communicate(timeout=240)[1], process.returncode) for process in started]
+    call = ["train", *TINY, "--epochs", 2, "--out", tmp_path / "run"]
+    written = [tmp_path / f"errors-{number}" for number in range(3)]
+    started = [start(*call, errors=errors) for errors in written]
+    for process in started:
+        process.join(240)
+    ended = [(errors.read_text(), process.exitcode) for errors, process in zip(written, started, strict=True)]
     assert sorted(code for _, code in ended) == [0, 2, 2], ended
     for errors, code in ended:
         assert code == 0 or str(tmp_path / "run") in errors.splitlines()[-1]
