@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import hypothesis
@@ -23,6 +24,16 @@ def no_waiting_for_the_disk() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shapes_are_drawn_once() -> Iterator[None]:
+    """Datasets of shapes share their pictures, which hundreds of tests would draw again; `test_shapes.py` does draw."""
+    from antipodes.data import shapes
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shapes, "_draw", lru_cache(maxsize=200)(shapes._draw))
         yield
 
 

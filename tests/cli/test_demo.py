@@ -19,7 +19,7 @@ def test_the_demo_without_a_networks_weights_is_guided_by_patches(
     monkeypatch.setattr("antipodes.encoders.patches.PATCHES", 4000)  # to be quick
     monkeypatch.setattr(demo, "AUDITED", 60)
     out = tmp_path / "demo"
-    code, said, errors = here("demo", "--data", "shapes", "--limit", 600, "--epochs", 1, "--out", out)
+    code, said, errors = here("demo", "--data", "shapes", "--limit", 300, "--epochs", 1, "--out", out)
     assert code == 0, errors
     assert "patches instead" in said
     for row in ("random weights", "SimCLR, 1 epochs", "SimCLR + GloFND, 1 epochs", "SimCLR + distillation, 1 epochs"):
