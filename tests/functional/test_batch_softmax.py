@@ -14,6 +14,7 @@ from antipodes.functional.plan import Inputs
 from antipodes.functional.rule import Rule
 from antipodes.functional.same_sample import SameSample
 from antipodes.functional.softmax_losses import SoftmaxLosses, Views, softmax_losses
+from tests.cases import every
 from tests.reference.contrast import contrast as reference
 
 
@@ -42,13 +43,13 @@ def direct(
     return softmax_losses(Views(*raw.chunk(2), measured), inputs)
 
 
-@pytest.mark.parametrize(
+@every(
     ("ids", "known"),
     [([4, 7, 1, 9, 2], True), ([4, 7, 1, 9, 2], False), ([4, 7, 4, 9, 9], False)],
     ids=["known to differ", "distinct", "repeated"],
 )
-@pytest.mark.parametrize("ceiling", [None, 0.3, -2.0, 1.0])
-@pytest.mark.parametrize(
+@every("ceiling", [None, 0.3, -2.0, 1.0])
+@every(
     ("temperature", "dtype", "tolerance"),
     [(0.01, torch.float64, 1e-8), (0.01, torch.float32, 1e-5), (0.5, torch.float32, 1e-5)],
 )
@@ -118,9 +119,9 @@ def test_only_what_wants_a_gradient_gets_one() -> None:
                     torch.testing.assert_close(part.grad, expected)
 
 
-@pytest.mark.parametrize("policy", [None, "glofnd"])
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-@pytest.mark.parametrize("last", [3, 7], ids=["repeated", "distinct"])
+@every("policy", [None, "glofnd"])
+@every("reduction", ["mean", "none"])
+@every("last", [3, 7], ids=["repeated", "distinct"])
 def test_the_direct_way_is_the_way_of_the_kernel(policy: str | None, reduction: str, last: int) -> None:
     generator = torch.Generator().manual_seed(1)
     ids = torch.tensor([3, 11, 8, 5, 0, last])

@@ -7,6 +7,7 @@ import torch
 
 from antipodes.functional.contrast import contrast_both
 from antipodes.functional.rule import Rule
+from tests.cases import every
 from tests.functional.case import GUIDED, RULES, Case, assert_same
 from tests.reference import contrast as reference
 
@@ -39,8 +40,8 @@ def with_gradients(function: Any, leaves: dict[str, Any], rest: dict[str, Any]) 
     return [*results, *torch.autograd.grad(total, list(leaves.values()))]
 
 
-@pytest.mark.parametrize("ids", ["views", "copies", "one", "empty"])
-@pytest.mark.parametrize("name", ["none", "band", "group pulled", "listed and joined", "ranks", "guided and own"])
+@every("ids", ["views", "copies", "one", "empty"])
+@every("name", ["none", "band", "group pulled", "listed and joined", "ranks", "guided and own"])
 def test_ids(name: str, ids: str) -> None:
     leaves, rest = scene(name, ids)
     expected = with_gradients(reference.contrast_both, leaves, rest)
@@ -48,7 +49,7 @@ def test_ids(name: str, ids: str) -> None:
         assert_same(with_gradients(contrast_both, leaves, {**rest, "block": block}), expected)
 
 
-@pytest.mark.parametrize("name", RULES + GUIDED)
+@every("name", RULES + GUIDED)
 def test_rules(name: str) -> None:
     leaves, rest = scene(name, "views")
     expected = with_gradients(reference.contrast_both, leaves, rest)

@@ -13,6 +13,7 @@ from antipodes.functional.contrast import contrast, contrast_both, sigmoid_sums
 from antipodes.functional.refine import refine
 from antipodes.functional.rule import Bounds, Group, Listed, Ranks, Rule
 from antipodes.losses.soft_cross_entropy import soft_cross_entropy
+from tests.cases import every
 
 COUNT, KEYS, DIMENSIONS = 48, 60, 32
 ODD = ["nobody", "the first is opposite to all", "the last is opposite to all", "the last are twins"]
@@ -70,10 +71,10 @@ def as_dtype(given: Rule, dtype: torch.dtype) -> Rule:
     return Rule(**cast, above=given.above, groups=given.groups, lists=given.lists, ranks=given.ranks, guide=given.guide)
 
 
-@pytest.mark.parametrize("tau", [0.01, 0.005])
-@pytest.mark.parametrize("block", [16, None])
+@every("tau", [0.01, 0.005])
+@every("block", [16, None])
 @pytest.mark.parametrize("kind", ["symmetric", "pairs", "queue", "per anchor"])
-@pytest.mark.parametrize("name", ["plain", "band", "ceiling pulled", "groups", "lists", "ranks", "far ranks", "guide"])
+@every("name", ["plain", "band", "ceiling pulled", "groups", "lists", "ranks", "far ranks", "guide"])
 def test_contrast(name: str, kind: str, block: int | None, tau: float) -> None:
     symmetric = kind == "symmetric"
     anchors, keys = embeddings(COUNT, 0), embeddings(KEYS, 1)
@@ -121,9 +122,9 @@ def test_both_directions_and_a_learned_temperature(block: int | None, tau: float
 
 
 @pytest.mark.parametrize("kind", ["batch", "two directions"])
-@pytest.mark.parametrize("name", ["plain", "ceiling", "groups", "nothing kept"])
-@pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("block", [16, None])
+@every("name", ["plain", "ceiling", "groups", "nothing kept"])
+@every("odd", ODD)
+@every("block", [16, None])
 def test_sums_of_anchors_may_be_far_apart(kind: str, name: str, odd: str, block: int | None) -> None:
     """One anchor is opposite to all others or has a twin; another has all of its pairs flagged."""
     first, second = alike_but(odd)

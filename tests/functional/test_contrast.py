@@ -13,6 +13,7 @@ from antipodes.functional.contrast import Sums, contrast
 from antipodes.functional.rule import Group, Ranks, Rule
 from antipodes.functional.same_sample import SameSample
 from antipodes.methods.draws import drawn_sums
+from tests.cases import every
 from tests.functional.case import GUIDED, RULES, Case, assert_same
 from tests.reference import contrast as reference
 
@@ -57,7 +58,7 @@ def both_ways(
     return outcomes[0], outcomes[1]
 
 
-@pytest.mark.parametrize("name", RULES)
+@every("name", RULES)
 def test_a_queue_takes_its_gradient_along_in_the_forward_pass(name: str) -> None:
     case = Case(2, symmetric=False)
     for temperature in (0.2, torch.tensor(0.3, dtype=torch.float64), case.bound(0.1, 0.5)):
@@ -65,18 +66,18 @@ def test_a_queue_takes_its_gradient_along_in_the_forward_pass(name: str) -> None
             assert_same(*both_ways(case, case.rules(name), temperature, block, candidate_grad=False))
 
 
-@pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("ids", ["copies", "one", "empty"])
-@pytest.mark.parametrize("name", ["none", "band", "group", "only", "ceiling pulled", "group pulled", "mixed", "ranks"])
+@every("symmetric", [True, False])
+@every("ids", ["copies", "one", "empty"])
+@every("name", ["none", "band", "group", "only", "ceiling pulled", "group pulled", "mixed", "ranks"])
 def test_ids_that_repeat_or_are_empty(name: str, ids: str, symmetric: bool) -> None:
     case = Case(4, symmetric=symmetric, ids=ids)
     for block in (5, None):
         assert_same(*both_ways(case, case.rules(name), torch.tensor(0.2, dtype=torch.float64), block))
 
 
-@pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("ids", ["views", "copies", "one"])
-@pytest.mark.parametrize("name", ["none", "group", "all joined, pulled"])
+@every("symmetric", [True, False])
+@every("ids", ["views", "copies", "one"])
+@every("name", ["none", "group", "all joined, pulled"])
 def test_ids_are_compared_like_groups_when_there_are_too_many_to_list(
     name: str, ids: str, symmetric: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,8 +102,8 @@ def test_every_negative_id_is_an_empty_slot_on_every_path() -> None:
     assert SameSample(*ids.values()).available.tolist() == [3]
 
 
-@pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("name", GUIDED)
+@every("symmetric", [True, False])
+@every("name", GUIDED)
 def test_a_guide_is_a_second_space(name: str, symmetric: bool) -> None:
     case = Case(8, symmetric=symmetric)
     guide, tau = case.guide(), torch.tensor(0.3, dtype=torch.float64)
@@ -111,8 +112,8 @@ def test_a_guide_is_a_second_space(name: str, symmetric: bool) -> None:
             assert_same(*both_ways(case, case.rules(name), tau, block, candidate_grad, guide=guide))
 
 
-@pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("name", ["none", "band", "all joined, pulled", "ranks", "mixed", "nothing left"])
+@every("symmetric", [True, False])
+@every("name", ["none", "band", "all joined, pulled", "ranks", "mixed", "nothing left"])
 def test_offsets_shift_logits_and_not_what_bounds_compare(name: str, symmetric: bool) -> None:
     case = Case(9, symmetric=symmetric)
     offsets, tau = torch.randn(case.others, generator=case.generator).double(), torch.tensor(0.3, dtype=torch.float64)
@@ -148,8 +149,8 @@ def test_any_two_rules_joined_equal_the_reference(
     assert_same(*both_ways(case, rules, torch.tensor(0.15, dtype=torch.float64), block, candidate_grad))
 
 
-@pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("name", RULES)
+@every("symmetric", [True, False])
+@every("name", RULES)
 def test_float32_agrees_to_five_digits(name: str, symmetric: bool) -> None:
     case = Case(5, symmetric=symmetric, dtype=torch.float32)
     fast, slow = both_ways(case, case.rules(name), torch.tensor(0.1), 5)
@@ -346,7 +347,7 @@ def test_no_gradient_is_prepared_when_none_is_wanted() -> None:
         grad.sum().backward()
 
 
-@pytest.mark.parametrize(
+@every(
     ("change", "message"),
     [
         ({"anchors": torch.ones(4)}, r"\(A, D\) and \(C, D\)"),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch.nn.functional import normalize
 
 from antipodes.functional.checks import Extent
 from antipodes.functional.contrast import contrast, count_above
+from tests.cases import every
 
 
 def scene(symmetric: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
@@ -19,9 +19,9 @@ def scene(symmetric: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Ten
     return anchors, candidates, torch.arange(30), torch.randint(-3, 30, (50,), generator=generator)
 
 
-@pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("block", [7, None])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@every("symmetric", [True, False])
+@every("block", [7, None])
+@every("dtype", [torch.float64, torch.float32])
 def test_counts_equal_loops(symmetric: bool, block: int | None, dtype: torch.dtype) -> None:
     anchors, candidates, anchor_ids, candidate_ids = scene(symmetric)
     generator = torch.Generator().manual_seed(1)

@@ -18,6 +18,7 @@ from antipodes.methods.draws import drawn_sums
 from antipodes.negatives import Policy
 from antipodes.negatives.flags import find_flags
 from antipodes.pairs import Guide, Pairs, normalise
+from tests.cases import every
 from tests.functional.case import GUIDED, Case, assert_same
 from tests.reference import contrast as reference
 from tests.reference.draws import drawn_log_sums
@@ -92,8 +93,8 @@ def test_refining_weighs_what_the_guide_flags(name: str, block: int, symmetric: 
     assert_same(ours, with_gradients(reference.refine))
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
-@pytest.mark.parametrize("name", GUIDED)
+@every("symmetric", [False, True])
+@every("name", GUIDED)
 def test_looking_at_single_pairs_finds_what_the_kernel_counts(name: str, symmetric: bool) -> None:
     case = Case(6, symmetric=symmetric)
     guide = whole(case.guide())

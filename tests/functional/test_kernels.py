@@ -14,6 +14,7 @@ from antipodes.functional import stream
 from antipodes.functional.contrast import contrast, contrast_both, count_above, sigmoid_sums
 from antipodes.functional.refine import refine
 from antipodes.functional.rule import Rule
+from tests.cases import every
 from tests.functional.case import GUIDED, RULES, Case, assert_same
 from tests.reference import contrast as reference
 
@@ -30,16 +31,21 @@ FUNCTIONS = ["softmax", "offsets", "a temperature per anchor", "sigmoid", "soft 
 Loss = Callable[..., list[Tensor]]
 
 
-@pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+class Kernels:
     """The choices of a kernel, one after the other; tiles are stored as `KERNELS` says while each is used."""
 
-    def every() -> Iterator[dict[str, Any]]:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         for options, stored in KERNELS:
-            monkeypatch.setattr(stream, "STORED_BYTES", stored)
+            self._patch.setattr(stream, "STORED_BYTES", stored)
             yield options
 
-    return every()
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
+    return Kernels(monkeypatch)
 
 
 def arguments(case: Case, name: str, function: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -81,12 +87,10 @@ def outcome(function: Callable[..., Any], leaves: dict[str, Tensor], rest: dict[
     ]
 
 
-@pytest.mark.parametrize("symmetric", [True, False], ids=["batch", "candidates"])
-@pytest.mark.parametrize("name", RULES + GUIDED)
+@every("symmetric", [True, False], ids=["batch", "candidates"])
+@every("name", RULES + GUIDED)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_sums_and_gradients_equal_the_loops(
-    function: str, name: str, symmetric: bool, kernels: Iterator[dict[str, Any]]
-) -> None:
+def test_sums_and_gradients_equal_the_loops(function: str, name: str, symmetric: bool, kernels: Kernels) -> None:
     case = Case(11, symmetric=symmetric)
     leaves, rest = arguments(case, name, function)
     ours, loops = {
@@ -99,11 +103,11 @@ def test_sums_and_gradients_equal_the_loops(
         assert_same(outcome(ours, leaves, rest | kernel), expected)
 
 
-@pytest.mark.parametrize("tau", [0.3, 0.001], ids=["no shift", "peaks"])
-@pytest.mark.parametrize("ids", ["views", "copies", "one", "empty"])
-@pytest.mark.parametrize("symmetric", [True, False], ids=["batch", "candidates"])
+@every("tau", [0.3, 0.001], ids=["no shift", "peaks"])
+@every("ids", ["views", "copies", "one", "empty"])
+@every("symmetric", [True, False], ids=["batch", "candidates"])
 def test_the_kernels_equal_each_other_at_every_temperature(
-    symmetric: bool, ids: str, tau: float, kernels: Iterator[dict[str, Any]]
+    symmetric: bool, ids: str, tau: float, kernels: Kernels
 ) -> None:
     case = Case(12, symmetric=symmetric, ids=ids)
     leaves, rest = arguments(case, "mixed", "softmax")
@@ -114,7 +118,7 @@ def test_the_kernels_equal_each_other_at_every_temperature(
 
 
 @pytest.mark.parametrize("name", ["none", "all joined, pulled", "guided and own"])
-def test_two_directions_equal_the_loops(name: str, kernels: Iterator[dict[str, Any]]) -> None:
+def test_two_directions_equal_the_loops(name: str, kernels: Kernels) -> None:
     case, other = Case(1, symmetric=False), Case(2, symmetric=False)
     other.count, other.others = case.others, case.count
     assert case.candidates is not None
@@ -131,7 +135,7 @@ def test_two_directions_equal_the_loops(name: str, kernels: Iterator[dict[str, A
 
 
 @pytest.mark.parametrize("symmetric", [True, False], ids=["batch", "candidates"])
-def test_counts_equal_a_comparison(symmetric: bool, kernels: Iterator[dict[str, Any]]) -> None:
+def test_counts_equal_a_comparison(symmetric: bool, kernels: Kernels) -> None:
     case = Case(3, symmetric=symmetric)
     keys = case.anchors if case.candidates is None else case.candidates
     key_ids = case.anchor_ids if case.candidate_ids is None else case.candidate_ids

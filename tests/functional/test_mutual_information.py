@@ -14,6 +14,7 @@ from torch import Tensor
 from antipodes.functional.mutual_information import cnce, nce
 from antipodes.functional.select import band_by_rank
 from antipodes.functional.tensors import NotFinite
+from tests.cases import every
 from tests.reference.mutual_information import estimate, expected, moments, mutual_information
 
 CORRELATION = 0.2  # of the toy of Ring's appendix B: (X, Y) = Z + noise has covariance [[2, 0.4], [0.4, 2]]
@@ -77,7 +78,7 @@ def test_validity_by_hand() -> None:
     assert not both.valid  # every anchor has to
 
 
-@pytest.mark.parametrize(
+@every(
     ("arguments", "sentence"),
     [
         ({"positives": torch.zeros(3)}, "need the same anchors"),

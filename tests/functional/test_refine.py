@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 
 from antipodes.functional.refine import refine
 from antipodes.functional.rule import Group, Rule
+from tests.cases import every
 from tests.reference import contrast as reference
 
 
@@ -56,8 +57,8 @@ def test_values_and_gradients_equal_two_loops(seed: int, own_candidates: bool, c
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("own_candidates", [False, True])
-@pytest.mark.parametrize("block", [1, 5, 64])
+@every("own_candidates", [False, True])
+@every("block", [1, 5, 64])
 def test_teachers_in_a_space_of_their_own_equal_two_loops(own_candidates: bool, block: int) -> None:
     arguments = scene(7, own_candidates, False)
     generator = torch.Generator().manual_seed(3)

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from antipodes.functional import select
 from antipodes.functional.neighbours import nearest_of
+from tests.cases import every
 from tests.reference import select as reference
 
 
@@ -232,7 +233,7 @@ def test_nothing_is_larger_than_a_block_even_when_all_ids_are_equal() -> None:
         assert largest.entries <= max(2 * select.ROWS * 500, select.CELLS)
 
 
-@pytest.mark.parametrize("case", ["no candidates", "empty slots only", "all the same id"])
+@every("case", ["no candidates", "empty slots only", "all the same id"])
 def test_anchors_without_candidates(case: str) -> None:
     a, c, anchor_ids, candidate_ids = scene(9)
     if case == "no candidates":

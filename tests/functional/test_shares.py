@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import pytest
 import torch
 
 from antipodes.functional.select import whole_above, whole_below
+from tests.cases import every
 
 
-@pytest.mark.parametrize("count", [1, 10, 30, 99, 100, 1024, 65_536, 1_281_167])
+@every("count", [1, 10, 30, 99, 100, 1024, 65_536, 1_281_167])
 def test_percentages_are_what_fractions_say(count: int) -> None:
     for percent in range(101):
         exact = Fraction(percent, 100) * count

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from antipodes.functional.contrast import contrast, sigmoid_both, sigmoid_sums
 from antipodes.functional.rule import Rule
+from tests.cases import every
 from tests.functional.case import Case, assert_same
 from tests.reference import contrast as reference
 
@@ -25,9 +26,9 @@ def with_gradients(function: Any, case: Case, rules: list[Rule], tau: float, bia
     return [*sums, *torch.autograd.grad(total, list(leaves.values()))]
 
 
-@pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("ids", ["copies", "one", "empty"])
-@pytest.mark.parametrize("name", ["none", "ceiling pulled", "mixed"])
+@every("symmetric", [True, False])
+@every("ids", ["copies", "one", "empty"])
+@every("name", ["none", "ceiling pulled", "mixed"])
 def test_ids_that_repeat_or_are_empty(name: str, ids: str, symmetric: bool) -> None:
     case = Case(4, symmetric=symmetric, ids=ids)
     rules = case.rules(name)

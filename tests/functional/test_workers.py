@@ -13,6 +13,7 @@ from antipodes.functional.contrast import contrast, contrast_both, count_above, 
 from antipodes.functional.refine import refine
 from antipodes.functional.rule import Rule
 from antipodes.functional.stream import share_out
+from tests.cases import every
 
 COUNT = 90
 IDS = torch.arange(COUNT // 2).repeat(2)
@@ -86,8 +87,8 @@ def run(kernel: Kernel, tau: float, count: int) -> list[Tensor]:
     return [each.detach() for each in outputs]
 
 
-@pytest.mark.parametrize("tau", [0.2, 0.001], ids=["warm", "cold"])
-@pytest.mark.parametrize("kernel", [pulling, dropping, queue, both, sigmoid, refined, counted])
+@every("tau", [0.2, 0.001], ids=["warm", "cold"])
+@every("kernel", [pulling, dropping, queue, both, sigmoid, refined, counted])
 def test_several_threads_are_one(kernel: Kernel, tau: float) -> None:
     alone = run(kernel, tau, 1)
     for count in (2, 3):
