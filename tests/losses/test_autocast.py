@@ -31,6 +31,7 @@ from antipodes import (
 )
 from antipodes.losses import SoftLabel
 from antipodes.pairs import normalise
+from tests.cases import every
 
 D, N, TAU = 24, 600, 0.05
 Outcome = list[Tensor]
@@ -168,7 +169,7 @@ CALLS = dict(calls())
 
 @pytest.mark.filterwarnings("ignore:some anchors have no negatives left")
 @pytest.mark.parametrize("pairs", [64, 512])
-@pytest.mark.parametrize("name", CALLS)
+@every("name", CALLS)
 def test_autocast_changes_nothing(name: str, pairs: int) -> None:
     expected = CALLS[name](pairs)
     for dtype in (torch.bfloat16, torch.float16):

@@ -13,6 +13,7 @@ from torch import Tensor
 from antipodes import FNC, GlobalContrastive, GloFND, InfoNCE, Oracle, Ring
 from antipodes.losses import LossModule
 from antipodes.pairs import normalise
+from tests.cases import every
 from tests.functional.test_reading import Counted
 from tests.ranks import Ranks
 
@@ -24,7 +25,7 @@ def views(count: int = B, seed: int = 0, dim: int = 5) -> tuple[Tensor, Tensor]:
     return z1.requires_grad_(), z2.requires_grad_()
 
 
-@pytest.mark.parametrize(
+@every(
     "ids",
     [
         list(range(B)),
@@ -177,8 +178,8 @@ def test_every_loss_has_the_same_face() -> None:
     assert all(isinstance(value, float) for value in loss_fn.stats.values())
 
 
-@pytest.mark.parametrize("initial", [None, "one", "quantile"])
-@pytest.mark.parametrize("count", [B, 400])
+@every("initial", [None, "one", "quantile"])
+@every("count", [B, 400])
 def test_a_call_with_its_backward_reads_three_numbers_back(
     initial: Any, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from antipodes import GlobalContrastive, GloFND, Oracle
 from antipodes.losses import Treatment
+from tests.cases import every
 from tests.ranks import Ranks
 from tests.reference import losses as reference
 
@@ -29,10 +30,8 @@ def u_of(loss_fn: GlobalContrastive) -> dict[int, float]:
     return {i: math.exp(log_u) for i, log_u in enumerate(loss_fn.log_u.rows.tolist()) if log_u > -math.inf}
 
 
-@pytest.mark.parametrize("gamma", [0.3, 0.9, 1.0])
-@pytest.mark.parametrize(
-    ("labelled", "treatment"), [(False, "eliminate"), (True, "eliminate"), (True, "attract"), (True, "refine")]
-)
+@every("gamma", [0.3, 0.9, 1.0])
+@every(("labelled", "treatment"), [(False, "eliminate"), (True, "eliminate"), (True, "attract"), (True, "refine")])
 def test_value_gradient_and_u_over_several_visits(gamma: float, labelled: bool, treatment: Treatment) -> None:
     policy = Oracle(torch.tensor(LABELS)) if labelled else None
     loss_fn = GlobalContrastive(N, TAU, gamma, negatives=policy, treatment=treatment)

@@ -12,6 +12,7 @@ from torch import Tensor
 from antipodes import HardPairs
 from antipodes.functional.tensors import NotFinite
 from antipodes.losses.distances import closest, scale_by_largest, squared_distances
+from tests.cases import every
 from tests.ranks import Ranks
 from tests.reference.hard_pairs import hard_pairs as reference
 
@@ -49,8 +50,8 @@ def test_by_hand() -> None:
     assert loss_fn.stats["kept_per_anchor"] == 1
 
 
-@pytest.mark.parametrize("mining", MININGS)
-@pytest.mark.parametrize("duplicates", [False, True])
+@every("mining", MININGS)
+@every("duplicates", [False, True])
 def test_by_loops(mining: str, duplicates: bool) -> None:
     online, target = features()
     ids = [4, 7, 1, 4, 0, 7, 4, 9, 2] if duplicates else list(range(9))
@@ -88,7 +89,7 @@ def test_samples_of_the_same_id_are_never_negatives() -> None:
     assert loss_fn.stats["kept_per_anchor"] == (1 + 1 + 1 + 3) / 4
 
 
-@pytest.mark.parametrize("mining", MININGS)
+@every("mining", MININGS)
 def test_a_batch_of_one_and_one_id_have_no_negative_term(mining: str) -> None:
     for count in (1, 4):
         online, target = features(count)
@@ -100,8 +101,8 @@ def test_a_batch_of_one_and_one_id_have_no_negative_term(mining: str) -> None:
         assert loss_fn.stats["without_negatives"] == 1
 
 
-@pytest.mark.parametrize("mining", MININGS)
-@pytest.mark.parametrize("fill", [0.0, 1.0, 1e30, 1e-30])
+@every("mining", MININGS)
+@every("fill", [0.0, 1.0, 1e30, 1e-30])
 def test_coinciding_and_zero_features_stay_finite(mining: str, fill: float) -> None:
     online, target = torch.full((6, 4), fill).requires_grad_(), torch.full((6, 4), fill)
     loss = HardPairs(**MININGS[mining])(online, target, torch.arange(6))
@@ -137,7 +138,7 @@ def step(rank: int, world_size: int, mining: str) -> tuple[Tensor, Tensor]:
     return loss.detach() / world_size, torch.autograd.grad(loss, mine)[0] / world_size
 
 
-@pytest.mark.parametrize("mining", MININGS)
+@every("mining", MININGS)
 def test_two_ranks_equal_one(two_ranks: Ranks, mining: str) -> None:
     loss, gradient = step(0, 1, mining)
     (first, first_gradient), (second, second_gradient) = two_ranks(step, mining)
@@ -145,7 +146,7 @@ def test_two_ranks_equal_one(two_ranks: Ranks, mining: str) -> None:
     torch.testing.assert_close(torch.cat((first_gradient, second_gradient)), gradient)
 
 
-@pytest.mark.parametrize(
+@every(
     ("arguments", "sentence"),
     [
         ({"top_k": 0}, "top_k must be at least 1"),

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from antipodes import InfoNCE, Oracle, Refine
 from antipodes.losses import Treatment
+from tests.cases import every
 from tests.ranks import Ranks
 from tests.reference import losses as reference
 
@@ -276,10 +277,8 @@ def share_of(rank: int, world_size: int, labels: Tensor | None, treatment: Treat
     return with_gradients(loss, z1, z2)
 
 
-@pytest.mark.parametrize("queue", [False, True])
-@pytest.mark.parametrize(
-    ("labelled", "treatment"), [(False, "eliminate"), (True, "eliminate"), (True, "attract"), (True, "refine")]
-)
+@every("queue", [False, True])
+@every(("labelled", "treatment"), [(False, "eliminate"), (True, "eliminate"), (True, "attract"), (True, "refine")])
 def test_two_ranks_equal_one(two_ranks: Ranks, labelled: bool, treatment: Treatment, queue: bool) -> None:
     arguments = (torch.arange(12) % 3 if labelled else None, treatment, queue)
     loss, *gradients = share_of(0, 1, *arguments)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from antipodes import GlobalContrastive, InfoNCE, Sigmoid
 from antipodes.candidates import Queue
+from tests.cases import every
 
 B, D, K = 16, 8, 3
 IDS = torch.arange(100, 100 + B)
@@ -56,7 +57,7 @@ def said(loss_fn: torch.nn.Module, candidates: Tensor, candidate_ids: Tensor, ca
     return [str(each.message) for each in caught if "mined negative" in str(each.message)]
 
 
-@pytest.mark.parametrize("name", LOST)
+@every("name", LOST)
 def test_lost_negatives_are_counted_once(name: str) -> None:
     candidates, candidate_ids, count = LOST[name]
     (sentence,) = said(InfoNCE(0.07), candidates, candidate_ids)
@@ -69,7 +70,7 @@ def test_other_losses_say_so_as_well(build) -> None:
     assert len(said(build(), candidates, candidate_ids)) == 1
 
 
-@pytest.mark.parametrize("name", KEPT)
+@every("name", KEPT)
 def test_no_warning_without_reason(name: str) -> None:
     assert said(InfoNCE(0.07), *KEPT[name]) == []
 

@@ -31,6 +31,7 @@ from antipodes import (
     content_ids,
 )
 from antipodes.losses import Loss
+from tests.cases import every
 from tests.ranks import Ranks
 from tests.reference import losses as reference
 
@@ -65,8 +66,8 @@ def every_also() -> list[tuple[str, ...]]:
     return [(), *((each,) for each in ALSO), ALSO[:3], ALSO]
 
 
-@pytest.mark.parametrize("also", every_also(), ids=lambda also: "+".join(also) or "none")
-@pytest.mark.parametrize("given", [False, True])
+@every("also", every_also())
+@every("given", [False, True])
 def test_blocks_equal_loops(also: tuple[str, ...], given: bool) -> None:
     q, d, h = embeddings()
     loss = OneWay(InfoNCE(TAU), also=also)(q, d, hard_negatives=h if given else None)  # type: ignore[arg-type]
@@ -75,8 +76,8 @@ def test_blocks_equal_loops(also: tuple[str, ...], given: bool) -> None:
 
 
 @quiet
-@pytest.mark.parametrize("also", every_also(), ids=lambda also: "+".join(also) or "none")
-@pytest.mark.parametrize("kind", ["numbers", "texts", "one space"])
+@every("also", every_also())
+@every("kind", ["numbers", "texts", "one space"])
 def test_identities_equal_loops(also: tuple[str, ...], kind: str) -> None:
     """The same document, or a document of the same query, is never a negative; nor is padding."""
     q, d, h = embeddings()
@@ -136,7 +137,7 @@ POLICIES: dict[str, Callable[[], Any]] = {
 
 
 @quiet
-@pytest.mark.parametrize("name", POLICIES)
+@every("name", POLICIES)
 def test_policies_judge_own_negatives_as_a_query_alone_does(name: str) -> None:
     """What a policy says of an anchor with its own negatives is what it says when there is no other anchor."""
     q, d, h = embeddings()
@@ -153,8 +154,8 @@ def positive_of(q: Tensor, d: Tensor) -> list[float]:
     return torch.nn.functional.cosine_similarity(q.detach(), d.detach()).tolist()
 
 
-@pytest.mark.parametrize("treatment", ["eliminate", "attract", "attract_inside"])
-@pytest.mark.parametrize("limited", [False, True])
+@every("treatment", ["eliminate", "attract", "attract_inside"])
+@every("limited", [False, True])
 def test_a_policy_judges_every_block_by_the_pair_of_its_anchor(treatment: Any, limited: bool) -> None:
     q, d, h = embeddings()
     policy: Any = PositiveAware(0.3, relative=False)
@@ -202,7 +203,7 @@ def test_temperature_of_a_call(temperature: float | Tensor) -> None:
     torch.testing.assert_close(InfoNCE(1.0)(q, d, temperature=temperature), InfoNCE(float(scalar))(q, d))
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, torch.ones(3), "warm"])
+@every("bad", [0.0, -1.0, math.nan, math.inf, torch.ones(3), "warm"])
 def test_a_temperature_that_is_none(bad: Any) -> None:
     q, d, _ = embeddings()
     with pytest.raises(ValueError, match="temperature"):
@@ -432,7 +433,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@every("name", REFUSED)
 def test_refusals_name_the_argument(name: str) -> None:
     q, d, _ = embeddings()
     arguments, sentence = REFUSED[name]
@@ -589,7 +590,7 @@ def run(rank: int, world: int, name: str, steps: int = 2) -> tuple[list[Tensor],
     return [loss.detach() for loss in losses], list(gradients), loss_fn.stats, tables
 
 
-@pytest.mark.parametrize("name", CALLS)
+@every("name", CALLS)
 def test_two_ranks_equal_one(name: str, two_ranks: Ranks) -> None:
     losses, gradients, _, tables = run(0, 1, name)
     parts = two_ranks(run, name)

@@ -6,12 +6,12 @@ import copy
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import torch
 from torch import Tensor
 
 from antipodes import FNC, GlobalContrastive, GloFND, HardPairs, InfoNCE, Ring, Sigmoid, Temperature, TwoWay
 from antipodes.losses import LossModule
+from tests.cases import every
 
 LOSSES: dict[str, Callable[[], LossModule]] = {
     "plain": InfoNCE,
@@ -30,7 +30,7 @@ def call(loss_fn: LossModule, seed: int) -> Tensor:
     return loss
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@every("name", LOSSES)
 def test_saved_and_copied_after_a_call(name: str, tmp_path: Path) -> None:
     loss_fn = LOSSES[name]()
     call(loss_fn, 0)

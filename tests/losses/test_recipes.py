@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import antipodes
 from antipodes.candidates.queue import Queue
+from tests.cases import every
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 LINES = dict(re.findall(r"^\| ([^|`]+?) \| `([^`]+)` \|", PAGE.read_text(), flags=re.MULTILINE))
@@ -236,7 +236,7 @@ def test_every_line_has_a_formula() -> None:
     assert set(LINES) == set(DENSE)
 
 
-@pytest.mark.parametrize("name", DENSE)
+@every("name", DENSE)
 def test_a_line_equals_its_formula(name: str) -> None:
     x = scene()
     loss = eval(LINES[name], {**vars(antipodes), **{each: getattr(antipodes, each) for each in antipodes.__all__}, **x})

@@ -25,6 +25,7 @@ from antipodes import (
     Temperature,
     TwoWay,
 )
+from tests.cases import every
 
 B = 6
 IDS = torch.arange(B)
@@ -35,7 +36,7 @@ def views(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     return z1, z2
 
 
-@pytest.mark.parametrize(
+@every(
     ("sentence", "call"),
     [
         ("num_samples must be", lambda: GloFND("a")),
@@ -82,7 +83,7 @@ def test_what_means_the_same_is_taken() -> None:
     torch.testing.assert_close(loss_fn(*views(), IDS, progress=torch.tensor(0.5)), InfoNCE(0.1)(*views(), IDS))
 
 
-@pytest.mark.parametrize(
+@every(
     "ids",
     [
         torch.arange(B).half() + 2048,
@@ -100,8 +101,8 @@ def test_floating_ids_that_cannot_be_exact(ids: Any) -> None:
         InfoNCE()(*views(), ids)
 
 
-@pytest.mark.parametrize("bad", [-0.1, math.nan, math.inf])
-@pytest.mark.parametrize("two_way", [False, True])
+@every("bad", [-0.1, math.nan, math.inf])
+@every("two_way", [False, True])
 def test_weights_that_are_none(bad: float, two_way: bool) -> None:
     loss_fn = TwoWay(InfoNCE()) if two_way else InfoNCE()
     weights = torch.ones(B)

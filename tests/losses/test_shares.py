@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from antipodes import FNC, GlobalContrastive, GloFND, HardPairs, InfoNCE, OneWay, Sigmoid, Temperature, TwoWay
+from tests.cases import every
 from tests.ranks import Ranks
 
 B = 8
@@ -47,7 +48,7 @@ def answer(this: int, world: int, kind: str) -> str:
     return ""
 
 
-@pytest.mark.parametrize(
+@every(
     ("kind", "sentence"),
     [
         ("pairs", "every rank gives the ids 0..7 for other samples: ids must be dataset indices"),
@@ -100,7 +101,7 @@ def step(this: int, world: int, name: str) -> tuple[list[Tensor], dict[str, Tens
     return gradients, {**loss_fn.state_dict(), **{f"gradient {i}": each for i, each in enumerate(of_loss)}}
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@every("name", LOSSES)
 def test_batches_of_different_lengths_equal_one_batch(two_ranks: Ranks, name: str) -> None:
     expected, state = step(0, 1, name)
     (first, state_0), (second, state_1) = two_ranks(step, name)

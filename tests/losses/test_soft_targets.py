@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 
 from antipodes import GlobalContrastive, Guided, InfoNCE, PositiveAware, Refine, Sigmoid, TwoWay
 from antipodes.runs.build import _build_loss
+from tests.cases import every
 
 B, TAU = 7, 0.1
 IDS = torch.arange(B)
@@ -71,8 +72,8 @@ def test_among_others_the_guides_softmax_is_a_share_of_the_label_however_sharp(s
     assert loss_fn.stats["refined_mass"] == pytest.approx(share)
 
 
-@pytest.mark.parametrize(("temperature", "tau_prime"), [(0.1, 0.1), (0.05, 0.1), (0.01, 1.0), (0.2, 0.15)])
-@pytest.mark.parametrize("treatment", [{"share": 0.5, "among": "others"}, {"share": 1.0, "positive": False}])
+@every(("temperature", "tau_prime"), [(0.1, 0.1), (0.05, 0.1), (0.01, 1.0), (0.2, 0.15)])
+@every("treatment", [{"share": 0.5, "among": "others"}, {"share": 1.0, "positive": False}])
 def test_a_sharp_guide_speaks_about_the_others_in_float32_as_in_float64(
     treatment: dict[str, Any], temperature: float, tau_prime: float
 ) -> None:
@@ -207,7 +208,7 @@ def test_the_options_of_a_run_become_the_treatment() -> None:
     assert loss_fn.soft_targets == Refine(tau_prime=0.4, share=1.0, positive=False)
 
 
-@pytest.mark.parametrize(
+@every(
     ("numbers", "sentence"),
     [
         ({"share": 1.5}, r"share must be in \[0, 1\], got 1.5"),

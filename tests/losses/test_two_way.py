@@ -22,6 +22,7 @@ from antipodes import (
     TwoWay,
 )
 from antipodes.losses import Loss, Refine, Treatment
+from tests.cases import every
 from tests.ranks import Ranks
 from tests.reference import modalities as reference
 
@@ -262,7 +263,7 @@ def share(rank: int, world_size: int, kind: str) -> tuple[Any, ...]:
     return results, clip.state_dict()
 
 
-@pytest.mark.parametrize("kind", ["clip", "ring", "siglip", "siglip, refined", "fastclip", "isogclr"])
+@every("kind", ["clip", "ring", "siglip", "siglip, refined", "fastclip", "isogclr"])
 def test_two_ranks_equal_one(two_ranks: Ranks, kind: str) -> None:
     whole, state = share(0, 1, kind)
     (ours, our_state), (theirs, their_state) = two_ranks(share, kind)
