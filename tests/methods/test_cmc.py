@@ -9,6 +9,7 @@ from antipodes import GloFND, InfoNCE
 from antipodes.candidates import MemoryBank
 from antipodes.encoders.encoder import rgb_to_lab
 from antipodes.methods import CMC, Batch
+from tests.cases import every
 from tests.methods.tiny import DIM, N, Training, batch, lab
 
 PUBLISHED = {
@@ -22,7 +23,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("colour", list(PUBLISHED))
+@every("colour", list(PUBLISHED))
 def test_published_colours(colour: str) -> None:
     rgb, lab = PUBLISHED[colour]
     image = torch.tensor(rgb).view(1, 3, 1, 1).expand(1, 3, 2, 2) / 255

@@ -14,6 +14,7 @@ from antipodes.functional.rule import Group, Ranks, Rule
 from antipodes.methods import draws
 from antipodes.methods.draws import drawn_sums, expected_sums
 from antipodes.pairs import normalise
+from tests.cases import every
 from tests.functional.test_select import Largest
 from tests.reference.draws import drawn_log_sums
 
@@ -61,7 +62,7 @@ def sums_of(inputs: tuple[Tensor, ...], chosen: list[Rule], samples: int, seed: 
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", rules())
+@every("name", rules())
 def test_values_and_gradients_equal_the_loops(name: str) -> None:
     chosen, (anchors, *rest) = rules()[name], scene()
     ours, theirs = anchors.clone().requires_grad_(), anchors.clone().requires_grad_()

@@ -16,6 +16,7 @@ from antipodes import Oracle
 from antipodes.cli.train import parse
 from antipodes.methods import Batch, Inputs, Method
 from antipodes.studies.definition import flatten
+from tests.cases import every
 from tests.methods.calls import built
 from tests.methods.tiny import CASES, METHODS, N, Training, batch, build
 from tests.ranks import Ranks
@@ -38,7 +39,7 @@ SINGLE = (torch.float32, 0.05, 1e-5)  # smaller steps: training magnifies roundi
 IN_SINGLE = [(method, "none") for method in ("simclr", "moco", "cmc", "byol", "swav")]
 
 
-@pytest.mark.parametrize(
+@every(
     ("method", "policy", "dtype", "rate", "tolerance"),
     [*((*case, *DOUBLE) for case in CASES), *((*case, *SINGLE) for case in IN_SINGLE)],
 )
@@ -62,7 +63,7 @@ def test_two_ranks_equal_one(
             assert torch.equal(first[name], expected), name
 
 
-@pytest.mark.parametrize(("method", "policy"), CASES)
+@every(("method", "policy"), CASES)
 def test_a_resumed_run_is_bit_equal_and_its_statistics_are_numbers(method: str, policy: str) -> None:
     through, killed, resumed = Training(method, policy), Training(method, policy), Training(method, policy, seed=1)
     before = {name: tensor.clone() for name, tensor in through.method.state_dict().items()}
@@ -88,7 +89,7 @@ def first_of_all(view: Tensor) -> Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:some embeddings are zero vectors")
-@pytest.mark.parametrize("name", METHODS)
+@every("name", METHODS)
 def test_one_sample_equal_samples_and_zero_vectors_stay_finite(name: str) -> None:
     every = slice(None)
     cases = ((slice(1), None, False), (every, first_of_all, False), (every, torch.zeros_like, True))
@@ -118,9 +119,7 @@ def changed(given: Batch, change: Callable[[Tensor], Tensor] | None) -> Batch:
     return Batch(given.ids, inputs)
 
 
-@pytest.mark.parametrize(
-    "name", ["simclr", "moco", "instance", "instance-once", "instance-expected", "cmc", "clip", "i-mix"]
-)
+@every("name", ["simclr", "moco", "instance", "instance-once", "instance-expected", "cmc", "clip", "i-mix"])
 def test_a_policy_that_drops_everything_leaves_no_negative_term(name: str) -> None:
     method: Method = METHODS[name](negatives=Oracle(torch.zeros(N, dtype=torch.int64))).double()
     loss = method.loss(method.network, batch(0, method, dtype=torch.float64), 0.5)
@@ -153,7 +152,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """The settings that come with a method's name, those of its paper."""
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@every("name", SETTINGS)
 def test_settings_come_with_a_name_and_give_way_to_the_callers(name: str) -> None:
     found = flatten(parse(["--method", name])[0])
     assert {key: list(v) if isinstance(v := found[key], tuple) else v for key in SETTINGS[name]} == SETTINGS[name]
@@ -166,7 +165,7 @@ def test_settings_come_with_a_name_and_give_way_to_the_callers(name: str) -> Non
     assert (told["clip_gradient"], told["learning_rate"]) == (3.0, 0.5)
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "layers"),
     [
         ("hnssl", "Identity"),

@@ -16,6 +16,7 @@ from antipodes.methods import BYOL, PCL, IMix, Method, MoCo, SimSiam, SwAV
 from antipodes.methods.pcl import PrototypeNCE, Prototypes, concentrations
 from antipodes.methods.swav import SwappedCodes
 from antipodes.methods.towers import PREDICTION, InPieces, PredictingTowers, Tower
+from tests.cases import every
 from tests.methods.tiny import BATCH, DIM, SIZE, N, Training, batch, build, one
 from tests.reference import rivals
 
@@ -218,7 +219,7 @@ def test_imix_draws_each_step_anew_and_at_least_half_of_the_own_sample() -> None
     assert not torch.equal(method._draw(BATCH, torch.zeros(1))[1], first[1])
 
 
-@pytest.mark.parametrize(
+@every(
     ("make", "argument"),
     [
         (lambda: BYOL(one(), Regression(), DIM, momentum=1.5), "momentum"),

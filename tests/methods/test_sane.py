@@ -17,6 +17,7 @@ from antipodes.losses import SoftLabel
 from antipodes.losses.observation import Observation, RefinedLabels
 from antipodes.methods import SANE, Batch, Inputs, Tower, Towers
 from antipodes.negatives.flags import same_class_mass
+from tests.cases import every
 from tests.methods.calls import built
 from tests.methods.tiny import BATCH, DIM, LABELS, Training, batch
 from tests.ranks import Ranks
@@ -106,7 +107,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@every("name", OPTIONS)
 def test_loss_and_gradients_equal_dense_labels(name: str) -> None:
     method = build(**OPTIONS[name])
     progress = 0.6
@@ -274,7 +275,7 @@ def test_the_temperature_is_of_both_losses() -> None:
     assert {loss_fn.temperature for loss_fn in method.pair_losses().values()} == {0.07}
 
 
-@pytest.mark.parametrize(
+@every(
     ("options", "sentence"),
     [
         ({"kappa": 0.0}, "kappa must be above 0"),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from antipodes.negatives import estimate_alpha
+from tests.cases import every
 
 
 def clusters(classes: int, each: int, noise: float, seed: int = 0, dim: int = 32) -> tuple[Tensor, Tensor, float]:
@@ -30,8 +31,8 @@ def test_four_pairs_by_hand() -> None:
     assert math.isnan(found.guide)
 
 
-@pytest.mark.parametrize(("classes", "each"), [(2, 100), (10, 40), (40, 8)])
-@pytest.mark.parametrize("noise", [0.1, 0.3])
+@every(("classes", "each"), [(2, 100), (10, 40), (40, 8)])
+@every("noise", [0.1, 0.3])
 def test_separate_clusters_are_recovered(classes: int, each: int, noise: float) -> None:
     first, second, share = clusters(classes, each, noise)
     noisy = first + 3 * torch.randn(first.shape, generator=torch.Generator().manual_seed(9))

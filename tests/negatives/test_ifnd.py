@@ -16,6 +16,7 @@ from antipodes.clustering import spherical_kmeans
 from antipodes.negatives.controls import Oracle
 from antipodes.negatives.ifnd import IFND, doubts, standing
 from antipodes.pairs import Pairs, normalise
+from tests.cases import every
 from tests.ranks import Ranks
 from tests.reference.clustering import confidence, kmeans_from_labels
 
@@ -63,7 +64,7 @@ def test_labels_and_confidences_by_hand() -> None:
     assert policy.fitted_at == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize(
+@every(
     ("progress", "lost"),
     [
         (0.0, [0, 0, 0, 0, 0, 0]),
@@ -222,7 +223,7 @@ def test_standing_accepts_the_most_confident(values: list[int], count: int) -> N
     assert accepted.nonzero()[:, 0].tolist() == sorted(order[:count])
 
 
-@pytest.mark.parametrize(
+@every(
     ("arguments", "rates"),
     [
         ({}, [0, 0.05, 0.1, 0.5, 1]),
@@ -329,7 +330,7 @@ def test_refuses_ids_outside_the_dataset() -> None:
         fitted().judge(Pairs(torch.eye(2), torch.tensor([0, 60]), torch.zeros(2)), 0.5)
 
 
-@pytest.mark.parametrize(
+@every(
     ("arguments", "sentence"),
     [
         ({"num_samples": 40}, r"between 1 and the 40 samples, got \(10, 20, 50\)"),

@@ -19,6 +19,7 @@ from torch import Tensor
 from antipodes import InfoNCE, Known, OneWay, Pairs, TwoWay, content_ids
 from antipodes.negatives.known_pairs import PairTable, make_table
 from antipodes.pairs import Block
+from tests.cases import every
 from tests.ranks import Ranks
 
 numbers = st.integers(0, 6)
@@ -208,7 +209,7 @@ def test_refusals_of_files(tmp_path: Path) -> None:
         Known.read(write(tmp_path / "m.csv", "row,group", "1,2"), closure=True)
 
 
-@pytest.mark.parametrize(
+@every(
     ("queries", "documents", "sentence"),
     [
         ([1, 2], [1], "queries and documents must be equally many, .* got 2 and 1"),

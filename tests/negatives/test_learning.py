@@ -12,6 +12,7 @@ from torch import Tensor
 from antipodes import FNC, Cave, GlobalContrastive, GloFND, InfoNCE, Oracle, Policy, Ring
 from antipodes.losses import Loss
 from antipodes.pairs import Pairs, normalise
+from tests.cases import every
 
 N = 12
 POLICIES: dict[str, Callable[[], Policy]] = {
@@ -35,8 +36,8 @@ def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:Cave has no clusters")
-@pytest.mark.parametrize("build", [InfoNCE, lambda **arguments: GlobalContrastive(N, **arguments)])
-@pytest.mark.parametrize("name", POLICIES)
+@every("build", [InfoNCE, lambda **arguments: GlobalContrastive(N, **arguments)])
+@every("name", POLICIES)
 def test_a_validation_loss_leaves_everything_alone(name: str, build: Callable[..., Loss]) -> None:
     loss_fn = build(negatives=POLICIES[name](), total_steps=10)
     z1, z2 = views()

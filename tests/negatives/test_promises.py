@@ -34,6 +34,7 @@ from antipodes import (
 )
 from antipodes.negatives import Clustered
 from antipodes.negatives.debiased import debias
+from tests.cases import every
 
 B = 4
 ONE_LABEL = torch.zeros(B, dtype=torch.int64)
@@ -70,7 +71,7 @@ FLAG_ALL: dict[str, tuple[Callable[[], Policy], int | None]] = {
 
 
 @pytest.mark.filterwarnings("ignore")  # of anchors without negatives; test_fnc.py has the warning
-@pytest.mark.parametrize("name", FLAG_ALL)
+@every("name", FLAG_ALL)
 def test_everything_flagged_stays_finite(name: str) -> None:
     make, kept = FLAG_ALL[name]
     attracts = name not in ("cave", "ring", "hardest")  # they ignore pairs and flag none
@@ -92,7 +93,7 @@ def test_everything_flagged_stays_finite(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", FLAG_ALL)
+@every("name", FLAG_ALL)
 def test_one_sample_and_an_empty_queue_stay_finite(name: str) -> None:
     loss_fn = InfoNCE(0.1, FLAG_ALL[name][0]())
     z1, z2 = torch.randn(2, 1, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
