@@ -7,6 +7,7 @@ from torch.nn.functional import normalize
 from antipodes import DatasetNeighbours, neighbour_search
 from antipodes.functional.neighbours import nearest, nearest_of
 from antipodes.neighbour_search import RECALL, Search, nearest_others
+from tests.cases import every
 from tests.ranks import Ranks
 
 
@@ -19,9 +20,7 @@ def reference(vectors: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor
     return values[:, :k], rows[:, :k]
 
 
-@pytest.mark.parametrize(
-    ("n", "k", "block"), [(2, 1, 8), (50, 3, 8), (67, 5, 16), (40, 10, 7), (33, 60, 8), (20, 4, 64)]
-)
+@every(("n", "k", "block"), [(2, 1, 8), (50, 3, 8), (67, 5, 16), (40, 10, 7), (33, 60, 8), (20, 4, 64)])
 def test_blocks_find_what_a_full_sort_finds(n: int, k: int, block: int) -> None:
     vectors = torch.randn(n, 6, generator=torch.Generator().manual_seed(n))
     found = nearest(vectors, k, block=block)

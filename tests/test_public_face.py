@@ -39,6 +39,7 @@ from antipodes import (
     TwoWay,
 )
 from tests.auditing.scenes import scene
+from tests.cases import every
 
 PAIR = "z1 z2 ids *rows *candidates *candidate_ids *candidate_rows *guide *candidate_guide *weights *progress"
 
@@ -106,7 +107,7 @@ def parameters(name: str) -> list[inspect.Parameter]:
     return [parameter for parameter in found if parameter.name != "self"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every("name", NAMES)
 def test_parameters_have_the_names_and_the_order_that_callers_use(name: str) -> None:
     promised = NAMES[name].split()
     positional = [each for each in promised if not each.startswith("*")]
@@ -190,7 +191,7 @@ def fitted(policy: Any) -> Any:
     return policy
 
 
-@pytest.mark.parametrize("call", CALLS)
+@every("call", CALLS)
 def test_calls_give_a_loss_with_a_gradient(call: str) -> None:
     loss = CALLS[call]()
     gradient = torch.autograd.grad(loss, Z1)[0]

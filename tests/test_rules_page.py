@@ -17,6 +17,7 @@ from torch.nn.functional import normalize
 import antipodes
 from antipodes import HardPairs, InfoNCE, LocalAggregation, TwoWay
 from antipodes.losses import LossModule
+from tests.cases import every
 from tests.reference import debiased, losses, modalities, sane
 from tests.reference.hard_pairs import hard_pairs
 
@@ -275,7 +276,7 @@ def test_every_line_is_called_and_held_in_a_way_that_the_page_explains() -> None
 
 
 @pytest.mark.filterwarnings("ignore:some anchors have no negatives")
-@pytest.mark.parametrize(("paper", "code", "how", "held"), LINES, ids=[title(paper) for paper, *_ in LINES])
+@every(("paper", "code", "how", "held"), LINES, ids=[title(paper) for paper, *_ in LINES])
 def test_the_line_of_a_paper_does_what_it_says(paper: str, code: str, how: str, held: str) -> None:
     scene, loss_fn = Scene(one_vector='space="guide"' in code), build(code)
     assert isinstance(loss_fn, LossModule)

@@ -20,6 +20,7 @@ from antipodes.auditing.decisions import DIFFERENT, SAME, Decision
 from antipodes.auditing.text_overlap import WordOverlap, gram_hashes, normalise, propose_texts
 from antipodes.auditing.text_vectors import Ngrams
 from tests.auditing.scenes import scene
+from tests.cases import every
 from tests.cli.command import here, refused
 
 FILLER = [
@@ -69,7 +70,7 @@ def test_texts_are_equal_nearly_equal_or_alike() -> None:
     assert found.groups["group"][40:43].tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize(
+@every(
     ("one", "other", "same"),
     [
         ("Stra\u00dfe  \u200bCaf\u00e9", "STRASSE Cafe\u0301", True),

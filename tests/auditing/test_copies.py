@@ -15,6 +15,7 @@ from antipodes.auditing.files import photos_of_list
 from antipodes.auditing.keypoints import SIDE, Keypoints, canvas, find_keypoints, mirrored, signatures
 from tests.auditing.changes import CHANGES
 from tests.auditing.scenes import garment, scene
+from tests.cases import every
 
 Described = tuple[Keypoints, torch.Tensor, torch.Tensor]
 
@@ -34,7 +35,7 @@ def originals() -> Described:
     return described([scene(number) for number in range(8)])
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@every("change", CHANGES.values())
 def test_a_changed_copy_agrees(change, originals: Described) -> None:
     copies = described([change(scene(number)) for number in range(8)])
     assert agreed(originals, copies) == [True] * 8

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from antipodes.auditing.embeddings import Vectors, read_embeddings, write_embeddings
+from tests.cases import every
 
 ODD = ("a.jpg", "b/<script>.jpg", "c/ü.png")
 
@@ -49,7 +50,7 @@ def test_an_array_alone_names_its_rows(tmp_path: Path) -> None:
     assert read_embeddings(tmp_path / "x.npy").paths == ("row 0", "row 1")
 
 
-@pytest.mark.parametrize(
+@every(
     ("arrays", "sentence"),
     [
         (

@@ -15,6 +15,7 @@ from antipodes import mine, neighbour_search
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.mined_files import Format
 from antipodes.tables import read_table, records
+from tests.cases import every
 from tests.cli.command import antipodes
 
 
@@ -77,9 +78,9 @@ def example(seed: int, copies: bool = True) -> tuple[NDArray[np.float32], NDArra
 
 
 @pytest.mark.filterwarnings("ignore:.* queries have fewer than")
-@pytest.mark.parametrize("ranks", [(0, None), (3, None), (0, 9), (5, 20)])
-@pytest.mark.parametrize(("margin", "relative"), [(0.05, True), (0.2, False), (-0.3, False)])
-@pytest.mark.parametrize("copies", [True, False])
+@every("ranks", [(0, None), (3, None), (0, 9), (5, 20)])
+@every(("margin", "relative"), [(0.05, True), (0.2, False), (-0.3, False)])
+@every("copies", [True, False])
 def test_negatives_are_those_of_a_loop(
     monkeypatch: pytest.MonkeyPatch, ranks: tuple[int, int | None], margin: float, relative: bool, copies: bool
 ) -> None:
@@ -291,7 +292,7 @@ def test_other_files_stay(tmp_path: Path) -> None:
         mined.save(tmp_path / "negatives.jsonl", format="pairs")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@every(
     ("change", "sentence"),
     [
         ({"k": 0}, "k must be a whole number of at least 1"),

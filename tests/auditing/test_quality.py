@@ -6,6 +6,7 @@ from PIL import Image, ImageEnhance, ImageFilter
 
 from antipodes.auditing.quality import KINDS, NUMBERS, Quality, measure
 from tests.auditing.scenes import scene
+from tests.cases import every
 
 
 def quality(images: list[Image.Image]) -> Quality:
@@ -24,7 +25,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("kind", FAULTS)
+@every("kind", FAULTS)
 def test_a_fault_is_found_among_ordinary_photos(kind: str) -> None:
     measured = quality([*(scene(number) for number in range(30)), FAULTS[kind]])
     found = {issue.kind: issue for issue in measured.issues() if issue.row == 30}

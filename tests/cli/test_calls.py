@@ -13,6 +13,7 @@ import yaml
 from PIL import Image
 
 from antipodes.cli.train import parse
+from tests.cases import every
 from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, here, refused
 
 SMALL = ["--encoder", "resnet8-slim", "--head.hidden", 16, "--batch_size", 16, "--epochs", 1]
@@ -61,7 +62,7 @@ def test_help_of_a_method_lists_the_options_of_its_loss_and_none_that_it_lacks()
     assert not {"--treatment", "--guide"} & set(sane.split())
 
 
-@pytest.mark.parametrize(
+@every(
     ("arguments", "sentence"),
     [
         (["train", "--data", "/nonexistent"], "does not exist"),

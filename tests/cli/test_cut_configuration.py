@@ -10,6 +10,7 @@ import pytest
 
 from antipodes.runs.folder import Run
 from antipodes.runs.yaml_files import configuration_text
+from tests.cases import every
 from tests.cli.command import here, refused
 
 
@@ -36,7 +37,7 @@ def test_no_part_of_a_configuration_is_one(run: Path, tmp_path: Path) -> None:
     assert Run(tmp_path).config == whole
 
 
-@pytest.mark.parametrize("command", ["resume", "evaluate", "report", "compare", "audit", "embed", "export", "pictures"])
+@every("command", ["resume", "evaluate", "report", "compare", "audit", "embed", "export", "pictures"])
 def test_commands_refuse_a_cut_configuration(run: Path, tmp_path: Path, command: str) -> None:
     cut = tmp_path / "cut"
     shutil.copytree(run, cut)

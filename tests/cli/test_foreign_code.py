@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from antipodes.registry import find
+from tests.cases import every
 from tests.cli.command import ENVIRONMENT
 
 TRAP = "from pathlib import Path\nPath({!r}).touch()\n"
@@ -63,7 +64,7 @@ def test_a_class_of_the_user_is_found_in_the_current_folder_by_its_dotted_path(
     assert sys.path == before
 
 
-@pytest.mark.parametrize("name", ["my_policies.mine", "../a.B", "a..B", ".B", "a.B()", "a.é.B"])
+@every("name", ["my_policies.mine", "../a.B", "a..B", ".B", "a.B()", "a.é.B"])
 def test_what_does_not_look_like_a_class_is_not_imported(name: str) -> None:
     with pytest.raises(ValueError, match="negatives"):
         find("negatives", name)

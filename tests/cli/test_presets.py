@@ -13,6 +13,7 @@ from antipodes.cli.train import parse
 from antipodes.registry import PRESETS
 from antipodes.studies.definition import load
 from antipodes.studies.resolving import complete
+from tests.cases import every
 from tests.cli.command import here, refused
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +43,7 @@ def test_locked_clip_is_what_was_measured(tmp_path: Path) -> None:
     assert preset == measured
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "study", "variant"),
     [
         ("ring-bank", "ring", "iring"),

@@ -19,6 +19,7 @@ import yaml
 
 from antipodes.runs.folder import Run
 from antipodes.studies import grid
+from tests.cases import every
 from tests.cli.command import COMMAND, ENVIRONMENT, Forked, here, refused
 
 STUDY: dict[str, Any] = {
@@ -209,7 +210,7 @@ def test_a_failed_run_does_not_stop_the_others(finished: Any) -> None:
     assert "- wild, seed 1: the run has diverged" in (folder / "out" / "wild.md").read_text()
 
 
-@pytest.mark.parametrize(
+@every(
     ("changes", "sentence"),
     [
         ({"baseline": "simclr"}, "the baseline 'simclr' is not a variant: there are plain, fnc"),

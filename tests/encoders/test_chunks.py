@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from antipodes import FNC, GlobalContrastive, GloFND, InfoNCE, Ring, Sigmoid, Temperature, TwoWay, chunked
+from tests.cases import every
 from tests.ranks import Ranks
 
 COUNT = 24
@@ -44,7 +45,7 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize(("name", "micro_batch"), [*((name, 7) for name in LOSSES), ("infonce", 1), ("infonce", 100)])
+@every(("name", "micro_batch"), [*((name, 7) for name in LOSSES), ("infonce", 1), ("infonce", 100)])
 def test_values_gradients_tables_and_temperature_are_those_of_the_batch(name: str, micro_batch: int) -> None:
     found = []
     for pieces in (False, True):

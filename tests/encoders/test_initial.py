@@ -8,6 +8,7 @@ from antipodes.encoders.efficientnet import timm_names
 from antipodes.encoders.export import export_backbone
 from antipodes.encoders.initial import initialise
 from antipodes.encoders.packages import find_packaged
+from tests.cases import every
 
 
 def other(**arguments):
@@ -25,7 +26,7 @@ def with_prefix(encoder, prefix):
     return {prefix + key: tensor for key, tensor in encoder.state_dict().items()}
 
 
-@pytest.mark.parametrize(
+@every(
     "wrap",
     [
         lambda encoder: encoder.state_dict(),

@@ -13,6 +13,7 @@ from antipodes.evaluation.linear import linear_probe
 from antipodes.evaluation.protocol import PROTOCOLS, Protocol, find_protocol, is_setting, make_protocols, run_protocols
 from antipodes.evaluation.subject import Subject
 from antipodes.functional.feature_quality import knn
+from tests.cases import every
 
 OF_FEATURES = ("linear", "semi", "knn")
 
@@ -30,7 +31,7 @@ def run(name: str, train: FeatureSet = TRAIN, test: FeatureSet = TEST, **options
     return run_protocols(make_protocols([name], {name: options}), Subject(given=(train, test)))
 
 
-@pytest.mark.parametrize("name", list(PROTOCOLS))
+@every("name", list(PROTOCOLS))
 def test_a_protocol_is_a_dataclass_that_says_what_it_needs(name: str) -> None:
     found = find_protocol(name)
     assert found.name == name
@@ -101,7 +102,7 @@ def test_missing_labels_say_how_to_get_some(name: str) -> None:
         run(name, TRAIN, FeatureSet(TEST.features))
 
 
-@pytest.mark.parametrize("name", sorted(set(PROTOCOLS) - set(OF_FEATURES)))
+@every("name", sorted(set(PROTOCOLS) - set(OF_FEATURES)))
 def test_features_alone_are_not_enough_for_the_others(name: str) -> None:
     with pytest.raises(ValueError, match="needs a run with a policy" if name == "false-negatives" else name):
         run(name)

@@ -17,6 +17,7 @@ from antipodes.methods import Method
 from antipodes.negatives import Both, GloFND
 from antipodes.registry import NAMES, RegistryEntry
 from antipodes.runs.build import build_data, build_method, freeze
+from tests.cases import every
 from tests.methods.calls import SHAPES, built
 from tests.methods.tiny import one
 from tests.training.paired import FEATURES, Dense, Paired, Pixels
@@ -34,8 +35,8 @@ def losses(method: Method) -> set[type]:
     return {type(loss_fn) for loss_fn in method.directions.values()}
 
 
-@pytest.mark.parametrize("method", ["simclr", "moco", "instance", "cmc"])
-@pytest.mark.parametrize(("loss_fn", "expected"), [("info-nce", InfoNCE), ("global-contrastive", GlobalContrastive)])
+@every("method", ["simclr", "moco", "instance", "cmc"])
+@every(("loss_fn", "expected"), [("info-nce", InfoNCE), ("global-contrastive", GlobalContrastive)])
 def test_softmax_and_global_losses_are_of_every_base(method: str, loss_fn: str, expected: type) -> None:
     assert losses(built("--method", method, "--loss", loss_fn)) == {expected}
 
@@ -88,7 +89,7 @@ def test_others_come_with_their_method() -> None:
     assert losses(built("--method", "sane", "--method.queue_size", 8)) == {InfoNCE, SoftLabel}
 
 
-@pytest.mark.parametrize(
+@every(
     ("method", "loss_fn"),
     [
         ("simclr", "hard-pairs"),

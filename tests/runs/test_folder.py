@@ -12,6 +12,7 @@ import pytest
 from antipodes import FNC, Pairs, Rule
 from antipodes.runs.folder import CHECKPOINT_KEYS, Run, load_checkpoint, save_checkpoint
 from antipodes.runs.records import read_epochs
+from tests.cases import every
 from tests.cli.command import here, refused, start
 
 TINY = ["--data", "shapes", "--data.count", 128, "--batch_size", 64, "--encoder", "resnet8-slim", "--head.hidden", 16]
@@ -28,7 +29,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
+@every(
     "name",
     [
         "checkpoints/mine.txt",

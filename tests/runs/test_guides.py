@@ -25,6 +25,7 @@ from antipodes.runs.build import build_data, build_method
 from antipodes.runs.settings import Settings
 from antipodes.runs.views import BatchMaker
 from antipodes.training.between import fit_policies
+from tests.cases import every
 from tests.training.paired import FEATURES, Dense, Paired
 
 N = 64
@@ -169,7 +170,7 @@ def test_two_tables_of_one_space_have_positives_of_their_own(table: Path, tmp_pa
         made("--method", "simclr", *GUIDED, "--guide", table, "--guide.second", table)
 
 
-@pytest.mark.parametrize(
+@every(
     ("options", "sentence"),
     [
         (["--negatives", "guided"], "--negatives guided needs a guide and the run has none: add --guide table"),
