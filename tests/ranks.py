@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+
+from tests.cli.command import FORKED
 
 
 class Ranks:
@@ -20,12 +21,11 @@ class Ranks:
     """
 
     def __init__(self, world_size: int, store: Path) -> None:
-        context = mp.get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(world_size):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, world_size, str(store), theirs), daemon=True)
+            ours, theirs = FORKED.Pipe()
+            process = FORKED.Process(target=_serve, args=(rank, world_size, str(store), theirs), daemon=True)
             process.start()
             self._pipes.append(ours)
             self._processes.append(process)

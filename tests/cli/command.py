@@ -30,8 +30,9 @@ COMMAND = [sys.executable, "-m", "antipodes"]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "120"}
 
 
-_FORKED = multiprocessing.get_context("forkserver")
-_FORKED.set_forkserver_preload(["antipodes.training.loop", *(f"antipodes.cli.{name}" for name in COMMANDS)])
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["antipodes.training.loop", *(f"antipodes.cli.{name}" for name in COMMANDS)])
+"""Starts processes from one that has imported torch and the package, and has run nothing."""
 
 
 def launched(*arguments: object, timeout: float = 240) -> subprocess.CompletedProcess[str]:
@@ -85,7 +86,7 @@ def start(*arguments: object, out: Path | None = None, errors: Path | None = Non
         variables: Changes to the environment.
     """
     call = list(map(str, arguments))
-    process = _FORKED.Process(target=_run, args=(call, ENVIRONMENT | variables, os.getcwd(), (out, errors)))
+    process = FORKED.Process(target=_run, args=(call, ENVIRONMENT | variables, os.getcwd(), (out, errors)))
     process.start()
     atexit.register(process.kill)  # where a test fails before it ends the process
     return process
