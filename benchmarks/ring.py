@@ -21,7 +21,7 @@ from torch.nn.functional import normalize
 
 from antipodes import InfoNCE, encoders
 from antipodes.encoders.heads import Head
-from antipodes.methods import Batch, Inputs, MoCo, Tower, Towers
+from antipodes.methods import Batch, InputViews, MoCo, Tower, Towers
 from antipodes.negatives import Policy, Ring
 from antipodes.pairs import Pairs, Rule
 from antipodes.training.optimizers import optimizer
@@ -78,7 +78,7 @@ def main() -> None:
     kept = {}
     for step in range(call.steps + 1):  # the first warms up
         views = list(torch.randn(2, BATCH, 3, 32, 32, generator=generator))
-        batch = Batch(torch.arange(BATCH) + BATCH * step, {"image": Inputs(views)})
+        batch = Batch(torch.arange(BATCH) + BATCH * step, {"image": InputViews(views)})
         names = [name for name in methods if name != "sort" or step % 4 == 0]
         turn = names[step % len(names) :] + names[: step % len(names)]
         for name in turn:

@@ -27,7 +27,7 @@ from torch.nn.functional import normalize
 from antipodes import InfoNCE, encoders
 from antipodes.encoders.heads import Head
 from antipodes.losses import SoftLabel
-from antipodes.methods import Batch, Inputs, MoCo, Tower, Towers
+from antipodes.methods import Batch, InputViews, MoCo, Tower, Towers
 from antipodes.pairs import Pairs
 from antipodes.training.optimizers import optimizer
 
@@ -121,7 +121,7 @@ def main() -> None:
     views = list(torch.randn(2, call.batch, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
     views = [view.contiguous(memory_format=torch.channels_last) for view in views]
     data = Embedded(call.batch, call.queue)
-    batch = Batch(torch.arange(call.batch), {"image": Inputs(views)})
+    batch = Batch(torch.arange(call.batch), {"image": InputViews(views)})
 
     def step() -> None:
         method.loss(method.network, batch, 0.5).backward()

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from antipodes.studies.definition import load
+from antipodes.studies.definition import load_study
 from research.ledger.reports import FROM_DOCS, command, studies, study_file
 
 CATALOGUE = Path(__file__).parent / "papers.yaml"
@@ -80,7 +80,7 @@ def _status(entry: Mapping[str, Any], results: Path) -> str:
     if "cannot" in entry:
         return f"{'' if entry['cannot'].startswith('not built') else 'cannot be run: '}{entry['cannot']}"
     own = [name for name in (entry.get("study"),) if name and (results / f"{name}.json").is_file()]
-    seen = [_Seen(name, list(load(study_file(name)).variants), results, "") for name in own]
+    seen = [_Seen(name, list(load_study(study_file(name)).variants), results, "") for name in own]
     seen += [_Seen(name, wanted, results, entry.get("part", "")) for name, wanted in entry.get("seen in", {}).items()]
     # two of its rows are the least that a table compares
     found = [each for each in seen if each.whole] or [each for each in seen if len(each.present) > 1]

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from antipodes.studies.definition import load
+from antipodes.studies.definition import load_study
 from research.ledger.reports import PLACES, study_file
 
 QUICK = PLACES.results / "quick"
@@ -31,7 +31,7 @@ def quick_page(folder: Path = QUICK) -> str:
 
 def _section(name: str, report: dict[str, Any]) -> str:
     """The heading, the facts and the scores of a study."""
-    shown = load(study_file(name), "quick").scores or []
+    shown = load_study(study_file(name), "quick").scores or []
     found: dict[str, dict[str, dict[str, float]]] = report["results"]
     rows = {variant: next(iter(seeds.values()), {}) for variant, seeds in found.items()}
     scores = [score for score in shown if any(score in row for row in rows.values())]

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from antipodes.data.augment.views import Plain
 from antipodes.data.captions import Captions
-from antipodes.data.columns import choices
+from antipodes.data.columns import draw_choices
 from antipodes.data.dataset import limited
 from antipodes.data.image_opening import opened_image
 from antipodes.encoders import create
@@ -60,7 +60,7 @@ class Injected:
     def drawn(self, draw: tuple[int, ...], rows: Tensor) -> Tensor:
         """One caption of each of these rows, by the numbers `draw` and the row alone, (b, 384)."""
         counts = np.array([len(self.captions[row]) for row in rows.tolist()])
-        which = choices(draw, rows.numpy(), counts)
+        which = draw_choices(draw, rows.numpy(), counts)
         return self.texts[[self.captions[row][k] for row, k in zip(rows.tolist(), which.tolist(), strict=True)]]
 
 

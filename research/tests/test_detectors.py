@@ -13,7 +13,7 @@ from antipodes import TableGuide
 from antipodes.data import Shapes
 from antipodes.negatives import FNC
 from antipodes.pairs import normalise
-from antipodes.studies.definition import load
+from antipodes.studies.definition import load_study
 from antipodes.studies.statistics import Line
 from research.ledger.reports import study_file
 from research.runners import detectors
@@ -73,7 +73,7 @@ def test_a_batch_is_judged_pair_by_pair(few: list[object]) -> None:
 
 def test_the_shipped_study_has_a_figure_of_both_datasets() -> None:
     pytest.importorskip("matplotlib")
-    study = load(study_file("detectors"))
+    study = load_study(study_file("detectors"))
     lines = [
         Line(variant, f"{score}, step {step}", (0,), 10.0 + step, None)
         for variant in study.variants

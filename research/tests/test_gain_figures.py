@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from antipodes.studies.definition import Study, load
+from antipodes.studies.definition import Study, load_study
 from antipodes.studies.statistics import Line, summarise
 from research.runners.gain_figures import gains_figure, surface_figure
 
@@ -44,7 +44,7 @@ def study(tmp_path: Path) -> Study:
         "variants": variants,
     }
     (tmp_path / "surface.yaml").write_text(yaml.safe_dump(content | {"seeds": [0, 1], "baseline": "simclr"}))
-    return load(str(tmp_path / "surface.yaml"))
+    return load_study(str(tmp_path / "surface.yaml"))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from statistics import stdev
 
 import pytest
 
-from antipodes.studies.definition import load
+from antipodes.studies.definition import load_study
 from antipodes.studies.statistics import critical_t, detectable
 from research.ledger import __main__ as command
 from research.ledger.claims import CANNOT, NOT_RUN, UNKNOWN, Tested, correct, ledger_page, ledger_rows, read_catalogue
@@ -178,7 +178,7 @@ def test_every_test_names_variants_that_its_study_has() -> None:
                 studies = [test["study"]] * 2 if isinstance(test["study"], str) else test["study"]
                 for study, side in zip(studies, test["order"].split(" < "), strict=True):
                     if (file := study_file(study)).is_file():
-                        assert set(side.split(" - ")) <= set(load(file).variants), test
+                        assert set(side.split(" - ")) <= set(load_study(file).variants), test
 
 
 def test_the_committed_page_is_up_to_date() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from antipodes.pairs import Pairs, normalise
-from antipodes.studies.definition import load
+from antipodes.studies.definition import load_study
 from antipodes.studies.runner import build
 from research.ledger.reports import study_file
 from research.runners import locked
@@ -182,7 +182,7 @@ def test_wrong_sizes_are_refused() -> None:
 
 
 def test_the_surface_sets_every_precision_for_every_treatment() -> None:
-    study = load(study_file("oracle-surface"))
+    study = load_study(study_file("oracle-surface"))
     grid = {
         (options.get("treatment", "eliminate"), options["negatives"]["precision"])
         for options in study.variants.values()

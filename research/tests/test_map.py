@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from antipodes.registry import PRESETS
-from antipodes.studies.definition import load
+from antipodes.studies.definition import load_study
 from antipodes.studies.reports import Places
 from research.ledger.map import CATALOGUE, Gain, map_figure, map_page, preset_sentences, read_gains, write_map
 from research.ledger.prose import CATALOGUE as TABLES
@@ -113,14 +113,14 @@ def test_the_catalogue_names_variants_that_its_studies_have() -> None:
         for study in regime["studies"]:
             if study_file(study).is_file():
                 wanted = {regime["baseline"], *(name for names in regime["policies"].values() for name in names)}
-                assert wanted <= set(load(study_file(study)).variants), regime["regime"]
+                assert wanted <= set(load_study(study_file(study)).variants), regime["regime"]
     tables = [row for table in yaml.safe_load(TABLES.read_text()).values() for row in table["rows"].values()]
     for row in (*tables, *(where for preset in content["presets"].values() for where in preset.values())):
         if "records" in row:
             runs = json.loads((TABLES.parents[1] / "results" / f"{row['records']}.json").read_text())["runs"]
             variants = {run["key"]["variant"] for run in runs}
         else:
-            variants = set(load(study_file(row["study"])).variants)
+            variants = set(load_study(study_file(row["study"])).variants)
         assert {row["baseline"], row["variant"]} <= variants
     assert set(content["presets"]) == set(PRESETS)
 

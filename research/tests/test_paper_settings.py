@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from antipodes.evaluation.protocol import make_protocols
-from antipodes.studies.definition import Study, load
+from antipodes.studies.definition import Study, load_study
 from antipodes.studies.resolving import complete
 from research.ledger.reports import studies, study_file
 
@@ -109,7 +109,7 @@ def test_every_study_with_the_papers_settings_has_a_row() -> None:
 
 @pytest.mark.parametrize("name", PAPER)
 def test_the_settings_are_those_that_the_paper_prints(name: str) -> None:
-    study, row = load(study_file(name), "paper"), ROWS[name]
+    study, row = load_study(study_file(name), "paper"), ROWS[name]
     configs = {trial.variant: complete(trial, study.runner) for trial in study.trials(Path("out"))}
     unused = {pattern for pattern in row.get("variants", {}) if not any(fnmatchcase(each, pattern) for each in configs)}
     shared = {"byol*", "swav", "simsiam", "moco v2", "i-mix", "byol", "simclr*", "fnc*", "glofnd", "cmc*", "*sane*"}
@@ -138,7 +138,7 @@ def test_encoders_are_judged_as_the_paper_says(name: str, tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     for file in ("1percent.txt", "10percent.txt"):  # SimCLR's lists of labelled images
         Path(file).write_text("0")
-    found = evaluated(load(study_file(name), "paper"))
+    found = evaluated(load_study(study_file(name), "paper"))
     for what, value in ROWS[name].get("evaluation", {}).items():
         if isinstance(value, dict):
             ours = {option: found[what][option] for option in value}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from antipodes.studies.definition import load
+from antipodes.studies.definition import load_study
 from research.ledger.papers import entries, page
 from research.ledger.quick import quick_page
 from research.ledger.reports import DOCS, PLACES, RESULTS, STUDIES, studies, study_file
@@ -65,7 +65,7 @@ def test_a_part_of_a_table_is_not_the_table(tmp_path: Path) -> None:
     results = {name: {"0": {"knn top-1": 40.0}} for name in ("vanilla mixup", "momentum mixup")}
     (tmp_path / "sane.json").write_text(json.dumps({"results": results}))
     assert "| [partly run, smaller](../research/pages/sane.md); weak views |" in page(tmp_path)
-    own = {name: {"0": {"knn top-1": 40.0}} for name in load(study_file("sane-table-6")).variants}
+    own = {name: {"0": {"knn top-1": 40.0}} for name in load_study(study_file("sane-table-6")).variants}
     (tmp_path / "sane-table-6.json").write_text(json.dumps({"results": own}))
     assert "| [run, smaller](../research/pages/sane-table-6.md) |" in page(tmp_path)
 
@@ -83,7 +83,7 @@ def test_a_quick_run_is_told_from_one_that_was_measured(tmp_path: Path) -> None:
 def test_what_an_item_is_seen_in_has_such_variants() -> None:
     for entry in entries():
         for study, variants in entry.get("seen in", {}).items():
-            assert set(variants) <= set(load(study_file(study)).variants), entry["item"]
+            assert set(variants) <= set(load_study(study_file(study)).variants), entry["item"]
 
 
 def test_every_study_of_a_paper_is_in_the_list() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from antipodes.functional.tensors import NotFinite
-from antipodes.studies.definition import load
+from antipodes.studies.definition import load_study
 from antipodes.studies.runner import build, configuration
 from research.ledger.reports import study_file
 from research.runners.label_recovery import LabelRecovery, network, output_weights
@@ -141,8 +141,8 @@ def test_options_are_completed_by_the_defaults() -> None:
 
 
 def test_the_shipped_bands_are_the_papers() -> None:
-    variants = load(study_file("mutual-information")).variants
+    variants = load_study(study_file("mutual-information")).variants
     balls = [options["low"] for name, options in variants.items() if name.startswith("CNCE")]
     assert balls == [0.1, 0.25, 0.5, 0.75, 0.9, 0.95]
-    assert len(load(study_file("mutual-information")).trials(Path("out"))) == 50
-    assert len(load(study_file("label-recovery")).trials(Path("out"))) == 35
+    assert len(load_study(study_file("mutual-information")).trials(Path("out"))) == 50
+    assert len(load_study(study_file("label-recovery")).trials(Path("out"))) == 35

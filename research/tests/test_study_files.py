@@ -10,7 +10,7 @@ import yaml
 from PIL import Image
 
 from antipodes.studies.definition import Study
-from antipodes.studies.definition import load as load_file
+from antipodes.studies.definition import load_study as load_file
 from antipodes.studies.resolving import complete
 from research.ledger.papers import entries
 from research.ledger.reports import studies, study_file

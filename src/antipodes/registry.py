@@ -431,7 +431,7 @@ def find(kind: Kind, name: str) -> Component:
         if not (isinstance(target, type) and issubclass(target, base)):
             raise ValueError(f"{name} cannot be the {kind}: it is not a subclass of {base.__module__}.{base.__name__}")
         return Component(target, run=getattr(target, "run", {}))
-    return Component(target, entry.preset, merged(getattr(target, "run", {}), entry.run))
+    return Component(target, entry.preset, merge_options(getattr(target, "run", {}), entry.run))
 
 
 def hub_layout(folder: Path) -> str | None:
@@ -481,7 +481,7 @@ def find_preset(name: str) -> Preset:
     return PRESETS[name]
 
 
-def merged(options: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+def merge_options(options: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
     """Return options overridden by others; nested components are merged in the same way.
 
     Example:

@@ -11,7 +11,7 @@ import yaml
 
 from antipodes.cli.train import parse
 from antipodes.registry import PRESETS
-from antipodes.studies.definition import load
+from antipodes.studies.definition import load_study
 from antipodes.studies.resolving import complete
 from tests.cases import every
 from tests.cli.command import here, refused
@@ -35,7 +35,7 @@ def test_a_preset_brings_its_method_policy_and_options() -> None:
 
 def test_locked_clip_is_what_was_measured(tmp_path: Path) -> None:
     """Apart from the data it is the variant of the study to which its page points."""
-    study = load(ROOT / "research" / "studies" / "image-text.yaml")
+    study = load_study(ROOT / "research" / "studies" / "image-text.yaml")
     (trial,) = [trial for trial in study.trials(tmp_path) if str(trial) == "clip .03, 10 epochs, seed 0"]
     measured, preset = complete(trial), json.loads(json.dumps(dict(asked("--preset", "locked-clip"))))
     for config in (measured, preset):
@@ -57,7 +57,7 @@ def test_locked_clip_is_what_was_measured(tmp_path: Path) -> None:
     ],
 )
 def test_a_preset_for_images_is_what_was_measured(name: str, study: str, variant: str, tmp_path: Path) -> None:
-    trials = load(ROOT / "research" / "studies" / f"{study}.yaml").trials(tmp_path)
+    trials = load_study(ROOT / "research" / "studies" / f"{study}.yaml").trials(tmp_path)
     (trial,) = [trial for trial in trials if str(trial) == f"{variant}, seed 0"]
     measured, preset = complete(trial), json.loads(json.dumps(dict(asked("--preset", name))))
     for config in (measured, preset):

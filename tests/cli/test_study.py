@@ -314,20 +314,20 @@ def test_another_study_takes_over_what_was_trained_alike(finished: Any, tmp_path
 
 
 def test_the_report_of_a_projects_own_grid_goes_to_the_project(tmp_path: Path) -> None:
-    from antipodes.studies.definition import load
+    from antipodes.studies.definition import load_study
     from antipodes.studies.reports import Places
     from antipodes.studies.run import places_of
 
     for name in ("studies", "results", "pages"):
         (tmp_path / name).mkdir()
     file, out = write(tmp_path / "studies" / "tiny.yaml", budgets={"quick": {"seeds": [0]}}), tmp_path / "out"
-    places = places_of(load(file), out)
+    places = places_of(load_study(file), out)
     assert (places.results, places.notes) == (tmp_path / "results", tmp_path / "notes")
     assert places.link("tiny.png") == "../figures/tiny.png"
-    for part in (load(file, seeds=[0]), load(file, "quick"), load(file, data={"name": "shapes"})):
+    for part in (load_study(file, seeds=[0]), load_study(file, "quick"), load_study(file, data={"name": "shapes"})):
         assert places_of(part, out) == Places.of(out)
-    assert places_of(load(file, "quick"), out, tmp_path) == places
-    assert places_of(load(write(tmp_path / "tiny.yaml")), out) == Places.of(out)
+    assert places_of(load_study(file, "quick"), out, tmp_path) == places
+    assert places_of(load_study(write(tmp_path / "tiny.yaml")), out) == Places.of(out)
 
 
 @pytest.mark.usefixtures("forked")

@@ -5,7 +5,7 @@ from PIL import Image
 
 from antipodes.data.augment import MultiCrop, Plain, RandomView, augmentation, multi_crop
 from antipodes.data.augment.base import IMAGENET_MEAN, IMAGENET_STD
-from antipodes.data.augment.colour import jitter, solarise
+from antipodes.data.augment.colour import invert_above, jitter
 from antipodes.data.augment.operations import OPERATIONS
 from antipodes.data.augment.resampling import crop
 from antipodes.registry import NAMES
@@ -93,7 +93,7 @@ def test_random_view_is_its_parts_one_after_the_other():
     drawn = view.parameters(64, seeded())
     parts = crop(images / 255, drawn["box"], drawn["flip"], 24, drawn["sigma"])
     parts = jitter(parts, *(drawn[name] for name in ("brightness", "contrast", "saturation", "hue")))
-    parts = torch.where(drawn["solarise"].view(-1, 1, 1, 1), solarise(parts, torch.full((64,), 128 / 255)), parts)
+    parts = torch.where(drawn["solarise"].view(-1, 1, 1, 1), invert_above(parts, torch.full((64,), 128 / 255)), parts)
     for row in range(64):
         for number, magnitude in zip(drawn["operation"][row].tolist(), drawn["magnitude"][row], strict=True):
             if number >= 0:

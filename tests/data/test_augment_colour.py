@@ -4,7 +4,7 @@ import math
 import torch
 from PIL import Image, ImageOps
 
-from antipodes.data.augment.colour import LUMA, YIQ, jitter, solarise
+from antipodes.data.augment.colour import LUMA, YIQ, invert_above, jitter
 
 
 def pictures(count: int, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
@@ -86,4 +86,4 @@ def test_solarise_matches_pillow():
     for threshold in (0, 1, 128, 200, 256):
         expected = torch.tensor(list(ImageOps.solarize(picture, threshold).tobytes())) / 255
         images = (levels / 255).view(1, 1, 16, 16).expand(1, 3, 16, 16)
-        torch.testing.assert_close(solarise(images, torch.tensor([threshold / 255]))[0, 2].flatten(), expected)
+        torch.testing.assert_close(invert_above(images, torch.tensor([threshold / 255]))[0, 2].flatten(), expected)

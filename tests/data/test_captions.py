@@ -12,7 +12,7 @@ from PIL import Image
 from antipodes.data import open_dataset, pictures
 from antipodes.data.caption_tables import find_tables
 from antipodes.data.captions import Captions
-from antipodes.data.columns import choices
+from antipodes.data.columns import draw_choices
 
 
 def picture(path, value=100, size=(12, 10)):
@@ -112,10 +112,10 @@ def test_captions_are_drawn_from_the_draw_and_the_row_alone(folder):
 def test_choices_are_uniform_and_independent():
     rows = np.arange(50_000)
     for count in (1, 3, 5):
-        drawn = choices((0, 1), rows, np.full(len(rows), count))
+        drawn = draw_choices((0, 1), rows, np.full(len(rows), count))
         share = np.bincount(drawn, minlength=count) / len(rows)
         assert np.allclose(share, 1 / count, atol=0.01)
-    first, second = (choices((0, epoch), rows, np.full(len(rows), 5)) for epoch in (1, 2))
+    first, second = (draw_choices((0, epoch), rows, np.full(len(rows), 5)) for epoch in (1, 2))
     assert abs((first == second).mean() - 0.2) < 0.01
     assert abs((first[1:] == first[:-1]).mean() - 0.2) < 0.01
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from antipodes.data import Shapes, TensorImages, Texts
-from antipodes.data.describe import statistics
+from antipodes.data.describe import pixel_statistics
 
 
 def test_equal_to_the_plain_formula():
@@ -20,7 +20,7 @@ def test_equal_to_the_plain_formula():
 def test_no_images_no_statistics(tmp_path):
     (tmp_path / "a.txt").write_text("one\ntwo")
     with pytest.raises(ValueError, match="has no images"):
-        statistics(Texts(str(tmp_path / "a.txt")))
+        pixel_statistics(Texts(str(tmp_path / "a.txt")))
 
 
 def test_some_classes_of_data_in_memory():

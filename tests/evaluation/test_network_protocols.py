@@ -24,7 +24,7 @@ from antipodes.evaluation.protocols.false_negatives import FalseNegatives, clust
 from antipodes.evaluation.protocols.fine_tune import FineTune, TransferFineTune
 from antipodes.evaluation.protocols.label_free import LabelFree
 from antipodes.evaluation.protocols.linear_sgd import LinearSGD, TransferLinearSGD, maps_before_pooling
-from antipodes.evaluation.protocols.retrieval import Retrieval
+from antipodes.evaluation.protocols.retrieval import RetrievalProtocol
 from antipodes.evaluation.protocols.transfer import Transfer
 from antipodes.evaluation.protocols.zero_shot import ZeroShot, class_vectors
 from antipodes.evaluation.subject import Subject
@@ -321,7 +321,7 @@ def test_retrieval_from_files_with_five_captions_an_image(tmp_path: Path) -> Non
 def test_images_without_a_text_are_no_queries() -> None:
     eye = torch.eye(3)
     pairs = PairedFeatures(eye, eye[:2], torch.tensor([0, 1]))
-    scores = run_protocols([Retrieval()], Subject(paired=pairs))
+    scores = run_protocols([RetrievalProtocol()], Subject(paired=pairs))
     assert set(scores.values()) == {100.0}
 
 
@@ -360,7 +360,7 @@ def test_every_caption_counts_whoever_has_the_data() -> None:
     captions = [["a dog", "a cat"], ["photo of a dog"]]
     rows = [{"image": one, "caption": texts} for one, texts in zip(pictures, captions, strict=True)]
     data = HuggingFaceCaptions(Pairs(rows), size=4)
-    scores = run_protocols([Retrieval(cutoffs=(1,))], zero_shot_subject(data=data))
+    scores = run_protocols([RetrievalProtocol(cutoffs=(1,))], zero_shot_subject(data=data))
     assert scores["image to text R@1"] == pytest.approx(100)  # the cat's first caption alone would give 0
     assert scores["text to image R@1"] == pytest.approx(100 * 2 / 3)
     assert caption_lines(data) > 0

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from antipodes import InfoNCE
 from antipodes.encoders.heads import Head
-from antipodes.methods import Batch, Inputs, MoCo, Tower, Towers
+from antipodes.methods import Batch, InputViews, MoCo, Tower, Towers
 from tests.methods.tiny import BATCH, DIM, Tiny, Training, batch, build, one
 
 pytestmark = pytest.mark.filterwarnings("ignore:some anchors have no negatives")
@@ -134,7 +134,7 @@ def test_batch_statistics_of_the_key_network_are_its_own() -> None:
     method = MoCo(Towers({"image": Tower(Tiny(), head)}), InfoNCE(0.2), DIM, queue_size=20).train()
     given = batch(0, method)
     first, second = given["image"].views
-    method.loss(method.network, Batch(given.ids, {"image": Inputs([first, 5 * second])}), 0.0)
+    method.loss(method.network, Batch(given.ids, {"image": InputViews([first, 5 * second])}), 0.0)
     method.after_step()
     ours, keys = (
         dict(network.named_buffers())["towers.image.head.1.running_mean"]

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from antipodes import Oracle
 from antipodes.cli.train import parse
-from antipodes.methods import Batch, Inputs, Method
-from antipodes.studies.definition import flatten
+from antipodes.methods import Batch, InputViews, Method
+from antipodes.studies.definition import flatten_options
 from tests.cases import every
 from tests.methods.calls import built
 from tests.methods.tiny import CASES, METHODS, N, Training, batch, build
@@ -110,7 +110,7 @@ def changed(given: Batch, change: Callable[[Tensor], Tensor] | None) -> Batch:
     if change is None:
         return given
     inputs = {
-        name: Inputs(
+        name: InputViews(
             *([change(view) for view in views] for views in (each.views, each.supports, each.crops)),
             None if each.plain is None else change(each.plain),
         )
@@ -154,11 +154,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @every("name", SETTINGS)
 def test_settings_come_with_a_name_and_give_way_to_the_callers(name: str) -> None:
-    found = flatten(parse(["--method", name])[0])
+    found = flatten_options(parse(["--method", name])[0])
     assert {key: list(v) if isinstance(v := found[key], tuple) else v for key in SETTINGS[name]} == SETTINGS[name]
     if name in ("iring", "moco-ring", "cmc-ring"):
         assert found["learning_rate"] * found["batch_size"] / 256 == pytest.approx(0.03)
-        without = flatten(parse(["--method", name, "--negatives", "none"])[0])
+        without = flatten_options(parse(["--method", name, "--negatives", "none"])[0])
         assert {key: value for key, value in found.items() if key.startswith("head.")}.items() <= without.items()
         assert parse(["--method", name, "--head.centred", "false"])[0]["head"]["centred"] is False
     told = parse(["--method", name, "--clip_gradient", "3", "--learning_rate", "0.5"])[0]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from antipodes import FNC, InfoNCE, Known
-from antipodes.methods import Batch, Inputs, Retrieval, Tower, TowerPlan, Towers
+from antipodes.methods import Batch, InputViews, Retrieval, Tower, TowerPlan, Towers
 from tests.ranks import Ranks
 
 B, WIDTH, DIM = 8, 6, 5
@@ -34,7 +34,7 @@ def given(rows: slice = slice(None)) -> Batch:
     draw = torch.Generator().manual_seed(1)
     inputs = {name: torch.randn(B, WIDTH, generator=draw, dtype=torch.float64) for name in MODALITIES}
     numbers = torch.arange(B)[rows]
-    return Batch(numbers, {name: Inputs([each[rows]]) for name, each in inputs.items()}, numbers)
+    return Batch(numbers, {name: InputViews([each[rows]]) for name, each in inputs.items()}, numbers)
 
 
 def dense(method: Retrieval, batch: Batch) -> Tensor:

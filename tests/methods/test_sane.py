@@ -15,7 +15,7 @@ from antipodes.encoders.heads import Head
 from antipodes.functional.tensors import NotFinite
 from antipodes.losses import SoftLabel
 from antipodes.losses.observation import Observation, RefinedLabels
-from antipodes.methods import SANE, Batch, Inputs, Tower, Towers
+from antipodes.methods import SANE, Batch, InputViews, Tower, Towers
 from antipodes.negatives.flags import same_class_mass
 from tests.cases import every
 from tests.methods.calls import built
@@ -65,7 +65,7 @@ def given(method: SANE, part: slice = slice(None)) -> Batch:
     """Two views and the smaller ones, in float64."""
     whole = batch(0, method, part, torch.float64)
     small = [F.interpolate(view, (size, size)) for view, size in zip(whole["image"].crops, method.crops, strict=True)]
-    return Batch(whole.ids, {"image": Inputs(whole["image"].views, crops=small)})
+    return Batch(whole.ids, {"image": InputViews(whole["image"].views, crops=small)})
 
 
 def views(method: SANE) -> list[Tensor]:
@@ -304,7 +304,7 @@ def test_embeddings_that_are_not_finite_are_refused(share: float) -> None:
     whole = batch(0, method)
     first, second = whole["image"].views
     with pytest.raises(NotFinite):
-        method.loss(method.network, Batch(whole.ids, {"image": Inputs([first * math.nan, second])}), 0.5)
+        method.loss(method.network, Batch(whole.ids, {"image": InputViews([first * math.nan, second])}), 0.5)
 
 
 def test_texts_and_vectors_cannot_be_mixed() -> None:

@@ -50,7 +50,7 @@ from antipodes.methods import (
     SANE,
     Batch,
     IMix,
-    Inputs,
+    InputViews,
     InstanceDiscrimination,
     Method,
     MoCo,
@@ -247,7 +247,7 @@ def batch(step: int, method: Method, part: slice = slice(None), dtype: torch.dty
         views = [(0.7 * whole + 0.3 * each)[part].to(dtype) for each in noise]
         plain = views.pop() if method.plain else None
         after = method.views + method.supports
-        inputs[name] = Inputs(views[: method.views], views[method.views : after], views[after:], plain)
+        inputs[name] = InputViews(views[: method.views], views[method.views : after], views[after:], plain)
     return Batch(ids[part], inputs)
 
 

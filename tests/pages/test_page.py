@@ -7,7 +7,7 @@ import pytest
 
 from antipodes.pages.page import Card, Curves, Facts, Gallery, Map, Page, Picture, Point, Table, render
 from antipodes.pages.picture_store import PictureStore, data_uri
-from antipodes.reporting.drawings import draw
+from antipodes.reporting.drawings import draw_lines
 from tests.auditing.scenes import scene
 from tests.pages.browser import opened
 
@@ -28,7 +28,7 @@ def sample_page() -> Page:
         "for the tests",
         [
             Facts("In numbers", [("samples", 12345), (EVIL, EVIL), ("nothing", None)], "A note."),
-            Curves("Curves", [draw("loss", lines, [EVIL, "b"])], [EVIL, "b"]),
+            Curves("Curves", [draw_lines("loss", lines, [EVIL, "b"])], [EVIL, "b"]),
             Table("Scores", ["run", "accuracy"], [["b", 9.5], [EVIL, 61.25], ["a10", 100.0], ["a2", None]]),
             Gallery("Pairs", cards),
             Map("Map", points, [EVIL, "cat"]),
@@ -54,8 +54,8 @@ def test_odd_bytes_of_a_name_are_shown(tmp_path: Path) -> None:
 
 def test_curves_without_a_point_are_refused() -> None:
     with pytest.raises(ValueError, match="nothing to draw"):
-        draw("loss", {"a": [(1.0, float("nan"))]}, ["a"])
-    assert "<circle" in draw("one point", {"a": [(1.0, 1.0)]}, ["a"])
+        draw_lines("loss", {"a": [(1.0, float("nan"))]}, ["a"])
+    assert "<circle" in draw_lines("one point", {"a": [(1.0, 1.0)]}, ["a"])
 
 
 def test_a_picture_store_holds_each_picture_once() -> None:

@@ -10,7 +10,7 @@ import yaml
 from PIL import Image
 
 from antipodes.cli.evaluate import _parser
-from antipodes.studies.definition import load, merge
+from antipodes.studies.definition import load_study, merge
 from antipodes.studies.grid import Grid
 
 
@@ -38,7 +38,7 @@ def write(tmp_path: Path) -> Any:
 
 
 def test_every_variant_runs_with_every_seed_but_where_it_names_fewer(write: Any, tmp_path: Path) -> None:
-    study = load(write())
+    study = load_study(write())
     trials = study.trials(Path("out"))
     assert [str(trial) for trial in trials] == ["plain, seed 0", "plain, seed 1", "fnc, seed 1", "plain, seed 2"]
     assert trials[2].folder == Path("out/fnc/seed-1")
@@ -51,24 +51,24 @@ def test_every_variant_runs_with_every_seed_but_where_it_names_fewer(write: Any,
         "seed": 1,
     }
     assert (study.label, study.question) == ("mine", "What is it worth?")
-    assert load(write(), seeds=[0]).seeds == {"plain": [0]}
+    assert load_study(write(), seeds=[0]).seeds == {"plain": [0]}
 
 
 def test_a_budget_replaces_what_it_names(write: Any) -> None:
-    study = load(write(), "quick")
+    study = load_study(write(), "quick")
     assert (study.label, study.test_limit, study.seeds) == ("mine-quick", 10, {"plain": [1], "fnc": [1]})
     assert study.variants["fnc"]["data"] == {"name": "shapes", "count": 32}
     assert study.variants["fnc"]["epochs"] == 2
-    assert load(write()).variants["plain"]["data"]["count"] == 64
+    assert load_study(write()).variants["plain"]["data"]["count"] == 64
     counted = {"by": f"{__name__}.Counted"}
     path = write(appendix=counted | {"word": "a"}, budgets={"paper": {"appendix": counted | {"word": "b"}}})
-    assert (load(path, "paper").appendix["word"], load(path).appendix["word"]) == ("b", "a")
+    assert (load_study(path, "paper").appendix["word"], load_study(path).appendix["word"]) == ("b", "a")
 
 
 def test_protocols_take_options(write: Any, tmp_path: Path) -> None:
     lists = {"fractions": [0.01, 0.1], "ids": ["1.txt", "10.txt"], "head_rate": [1.0, 0.1]}
     with_options = [{"linear-sgd": {"rates": [0.1, 1.0], "space": "pooled"}}, {"fine-tune": lists}]
-    study = load(write(protocols=["linear", *with_options], centre_crop=0.875))
+    study = load_study(write(protocols=["linear", *with_options], centre_crop=0.875))
     assert study.protocols == ["linear", "linear-sgd", "fine-tune"]
     grid = Grid(study, tmp_path, {trial: trial.options for trial in study.trials(tmp_path)})
     call = grid._commands(grid.trials[0])[1]
@@ -80,9 +80,9 @@ def test_protocols_take_options(write: Any, tmp_path: Path) -> None:
     assert {option: list(parsed.fine_tune[option]) for option in lists} == lists  # not a file called ["1.txt", ...
     for wrong in ("knn", [5], [{"knn": 5}]):
         with pytest.raises(ValueError, match="protocol"):
-            load(write(protocols=wrong))
+            load_study(write(protocols=wrong))
     with pytest.raises(ValueError, match="centre_crop"):
-        load(write(centre_crop=1.5))
+        load_study(write(centre_crop=1.5))
 
 
 def test_components_are_merged_by_name() -> None:
@@ -122,17 +122,17 @@ def test_components_are_merged_by_name() -> None:
 )
 def test_a_wrong_study_is_refused(write: Any, changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=r"^study .*mine\.yaml: ") as error:
-        load(write(**changes))
+        load_study(write(**changes))
     assert sentence in str(error.value)
 
 
 def test_an_unknown_study_or_budget_lists_what_exists(write: Any) -> None:
     with pytest.raises(ValueError, match=r"'none': give the path of a file that ends in \.yaml"):
-        load("none")
+        load_study("none")
     with pytest.raises(ValueError, match=r"none\.yaml does not exist"):
-        load("none.yaml")
+        load_study("none.yaml")
     with pytest.raises(ValueError, match="no budget 'slow': choose one of full, quick"):
-        load(write(), "slow")
+        load_study(write(), "slow")
 
 
 def test_a_short_file_is_a_study(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_short_file_is_a_study(tmp_path: Path) -> None:
         "  fnc: {negatives: {name: fnc, alpha: 0.1}}",
     ]
     (tmp_path / "mine.yaml").write_text("\n".join(lines))
-    study = load(tmp_path / "mine.yaml")
+    study = load_study(tmp_path / "mine.yaml")
     assert (study.title, study.question, study.baseline) == ("mine", "", "simclr")
     assert (len(study.trials(tmp_path)), study.protocols) == (6, ["linear", "knn"])
 
@@ -152,34 +152,34 @@ def test_a_study_with_a_runner_needs_no_protocols(write: Any) -> None:
     of_runner = {"runner": "my.module.Runner", "common": {"steps": 5}, "variants": {"plain": {"alpha": 0.5}}}
     quick = {"quick": {"seeds": [1], "common": {"steps": 2}}}
     path = write(**of_runner, protocols=..., budgets=quick)
-    study = load(path)
+    study = load_study(path)
     assert (study.runner, study.protocols, study.is_own) == ("my.module.Runner", [], True)
-    assert load(path, "quick").variants == {"plain": {"steps": 2, "alpha": 0.5}}
-    assert not load(path, "quick").is_own
-    assert not load(path, seeds=[0]).is_own
+    assert load_study(path, "quick").variants == {"plain": {"steps": 2, "alpha": 0.5}}
+    assert not load_study(path, "quick").is_own
+    assert not load_study(path, seeds=[0]).is_own
     with pytest.raises(ValueError, match="unknown key 'protocols'"):
-        load(write(**of_runner, budgets=quick))
+        load_study(write(**of_runner, budgets=quick))
     with pytest.raises(ValueError, match="budget quick has an unknown key 'test_limit'"):
-        load(write(**of_runner, protocols=...), "quick")
+        load_study(write(**of_runner, protocols=...), "quick")
 
 
 def test_a_budget_may_have_options_of_single_variants(write: Any) -> None:
     path = write(budgets={"paper": {"variants": {"fnc": {"negatives": {"alpha": 0.01}}}}})
-    assert load(path, "paper").variants["fnc"]["negatives"] == {"name": "fnc", "alpha": 0.01}
-    assert "negatives" not in load(path, "paper").variants["plain"]
+    assert load_study(path, "paper").variants["fnc"]["negatives"] == {"name": "fnc", "alpha": 0.01}
+    assert "negatives" not in load_study(path, "paper").variants["plain"]
     many = {"plain": {}, "many": {"data": {"count": 99}, "budgets": ["paper"]}}
     path = write(variants=many, budgets={"paper": {"scores": ["knn top-5"], "variants": {"many": {"epochs": 9}}}})
-    assert set(load(path).variants) == {"plain"}
-    assert load(path, "paper").variants["many"]["epochs"] == 9
-    assert load(path, "paper").scores == ["knn top-5"]
+    assert set(load_study(path).variants) == {"plain"}
+    assert load_study(path, "paper").variants["many"]["epochs"] == 9
+    assert load_study(path, "paper").scores == ["knn top-5"]
     with pytest.raises(ValueError, match="variant many names the budget 'papers'"):
-        load(write(variants={"plain": {}, "many": {"budgets": ["papers"]}}))
+        load_study(write(variants={"plain": {}, "many": {"budgets": ["papers"]}}))
     with pytest.raises(ValueError, match="'glo', which is not a variant"):
-        load(write(budgets={"paper": {"variants": {"glo": {}}}}), "paper")
+        load_study(write(budgets={"paper": {"variants": {"glo": {}}}}), "paper")
 
 
 def test_other_data_makes_it_another_grid(write: Any) -> None:
-    study = load(write(), data={"name": "cifar10", "limit": 5})
+    study = load_study(write(), data={"name": "cifar10", "limit": 5})
     assert {str(options["data"]) for options in study.variants.values()} == {str({"name": "cifar10", "limit": 5})}
     assert not study.is_own
 
@@ -188,10 +188,10 @@ def test_other_data_keeps_a_variants_classes_and_a_budgets_limit(write: Any) -> 
     few = {"plain": {"data": {"classes": 3}}, "fnc": {"negatives": "fnc"}}
     budgets = {"quick": {"common": {"data": {"limit": 9}}}, "paper": {"common": {"data": {"limit": None}}}}
     path, data = write(variants=few, budgets=budgets), {"name": "cifar100"}
-    assert load(path, data=data).variants["plain"]["data"]["classes"] == 3
-    assert "classes" not in load(path, data=data).variants["fnc"]["data"]
-    assert load(path, "quick", data=data).variants["plain"]["data"]["limit"] == 9
-    assert load(path, "paper", data=data).variants["fnc"]["data"]["limit"] is None
+    assert load_study(path, data=data).variants["plain"]["data"]["classes"] == 3
+    assert "classes" not in load_study(path, data=data).variants["fnc"]["data"]
+    assert load_study(path, "quick", data=data).variants["plain"]["data"]["limit"] == 9
+    assert load_study(path, "paper", data=data).variants["fnc"]["data"]["limit"] is None
 
 
 def test_other_data_keeps_the_options_of_the_studys_own_that_it_takes(write: Any, tmp_path: Path) -> None:
@@ -201,22 +201,22 @@ def test_other_data_keeps_the_options_of_the_studys_own_that_it_takes(write: Any
         Image.new("RGB", (8, 8)).save(images / name / "one.png")
     own = {"name": "flickr8k", "path": "elsewhere", "size": 64, "decode": 96, "rows": "caption"}
     path = write(common={"data": own, "epochs": 1})
-    found = load(path, data={"name": str(images)}).variants["plain"]["data"]
+    found = load_study(path, data={"name": str(images)}).variants["plain"]["data"]
     assert found == {"name": str(images), "size": 64, "decode": 96}  # a folder has no captions, and a path of its own
-    assert load(path, data={"name": str(images), "size": 32}).variants["plain"]["data"]["size"] == 32
-    assert load(path, data={"name": "cifar10"}).variants["plain"]["data"] == {"name": "cifar10", "size": 64}
+    assert load_study(path, data={"name": str(images), "size": 32}).variants["plain"]["data"]["size"] == 32
+    assert load_study(path, data={"name": "cifar10"}).variants["plain"]["data"] == {"name": "cifar10", "size": 64}
     sharp = write(common={"data": own, "epochs": 1}, variants={"plain": {}, "sharp": {"data": {"size": 128}}})
     sizes = {
         name: each["data"]["size"]
-        for name, each in load(sharp, data={"name": str(images), "size": 32}).variants.items()
+        for name, each in load_study(sharp, data={"name": str(images), "size": 32}).variants.items()
     }
     assert sizes == {"plain": 32, "sharp": 128}
 
 
 def test_an_appendix_writes_a_section_from_the_results(write: Any) -> None:
-    study = load(write(appendix={"by": f"{__name__}.Counted", "word": "runs"}))
+    study = load_study(write(appendix={"by": f"{__name__}.Counted", "word": "runs"}))
     assert study.appended({"plain": {0: {"a": 1.0}, 1: {"a": 2.0}}}) == "plain 2, fnc 0 runs"
-    assert load(write()).appended({"plain": {}}) == ""
+    assert load_study(write()).appended({"plain": {}}) == ""
     for wrong, words in (
         ({"word": "runs"}, "lacks 'by'"),
         ({"by": "no.such.Class"}, "unknown appendix"),
@@ -224,7 +224,7 @@ def test_an_appendix_writes_a_section_from_the_results(write: Any) -> None:
         ({"by": f"{__name__}.Counted", "word": ""}, "word is empty"),
     ):
         with pytest.raises(ValueError, match=words):
-            load(write(appendix=wrong))
+            load_study(write(appendix=wrong))
 
 
 class Counted:

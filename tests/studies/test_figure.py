@@ -16,7 +16,7 @@ from antipodes.studies.figure import (
     curves_figure,
     detection_curves,
     detection_figure,
-    draw,
+    draw_figures,
     mean_curves,
     scores_figure,
 )
@@ -93,7 +93,7 @@ def test_both_figures_are_written_and_the_oracle_leaves_room_for_the_others(
     saved: list[Any] = []
     save = figures.save
     monkeypatch.setattr(figures, "save", lambda figure, *rest: (saved.append(figure), save(figure, *rest)))
-    assert list(draw(REPORT, HISTORIES, tmp_path, "tiny").values()) == ["tiny.png", "tiny-detection.png"]
+    assert list(draw_figures(REPORT, HISTORIES, tmp_path, "tiny").values()) == ["tiny.png", "tiny-detection.png"]
     for name in ("tiny.png", "tiny-detection.png"):
         with Image.open(tmp_path / name) as image:
             assert image.width == 900
@@ -115,7 +115,7 @@ def test_too_many_curves_leave_the_single_seeds_out() -> None:
 
 
 def test_a_study_without_flags_has_one_figure(tmp_path: Path) -> None:
-    assert list(draw(REPORT, {"plain": HISTORIES["plain"]}, tmp_path, "tiny").values()) == ["tiny.png"]
+    assert list(draw_figures(REPORT, {"plain": HISTORIES["plain"]}, tmp_path, "tiny").values()) == ["tiny.png"]
 
 
 def test_logged_numbers_are_drawn_over_epochs(tmp_path: Path) -> None:
@@ -134,6 +134,6 @@ def test_logged_numbers_are_drawn_over_epochs(tmp_path: Path) -> None:
     assert (knn.get_title(), loss.get_title()) == ("knn", "loss")
     assert [list(line.get_ydata()) for line in knn.lines] == [[15.0, 14.0]]
     assert knn.lines[0].get_color() != loss.lines[0].get_color()  # a variant has one colour in all panels
-    written = draw(REPORT, histories, tmp_path, "tiny", ["knn", "nothing"])
+    written = draw_figures(REPORT, histories, tmp_path, "tiny", ["knn", "nothing"])
     assert written[OVER_EPOCHS] == "tiny-curves.png"
     assert (tmp_path / "tiny-curves.png").is_file()

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from antipodes.runs.yaml_files import read_options
-from antipodes.studies.definition import load
+from antipodes.studies.definition import load_study
 from tests.cli.command import refused
 
 STUDY: dict[str, Any] = {
@@ -85,7 +85,7 @@ VALUES += [{"plain": 5}, {"plain": [1]}, {"quick": 5}, {"quick": {"seeds": 5}}, 
 def test_odd_files_get_one_sentence(tmp_path: Path, name: str) -> None:
     file = tmp_path / "odd.yaml"
     file.write_bytes(FILES[name])
-    for read in (load, read_options):
+    for read in (load_study, read_options):
         with pytest.raises(ValueError, match=r"odd\.yaml") as caught:
             read(str(file))
         assert type(caught.value) is ValueError
@@ -100,7 +100,7 @@ def test_odd_values_get_one_sentence_or_are_a_study(tmp_path: Path, key: str) ->
     for value, budget in itertools.product(VALUES, ("full", "quick")):
         file.write_text(yaml.safe_dump({**STUDY, **OPTIONAL, key: value}))
         try:
-            json.dumps([trial.options for trial in load(str(file), budget).trials(tmp_path)])
+            json.dumps([trial.options for trial in load_study(str(file), budget).trials(tmp_path)])
         except ValueError as error:
             refusals += 1
             assert "odd.yaml" in str(error)  # noqa: PT017
@@ -129,10 +129,10 @@ def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
 
 LOAD = """
 import resource, sys
-from antipodes.studies.definition import load
+from antipodes.studies.definition import load_study
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
-    load(sys.argv[1])
+    load_study(sys.argv[1])
 except ValueError:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """

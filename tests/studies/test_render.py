@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from antipodes.studies.definition import Study, load
+from antipodes.studies.definition import Study, load_study
 from antipodes.studies.report import study_report
-from antipodes.studies.reports import Places, render
+from antipodes.studies.reports import Places, render_page
 from antipodes.studies.statistics import summarise
 from tests.studies.test_definition import Counted
 
@@ -30,7 +30,7 @@ def study(folder: Path, **changes: Any) -> Study:
         "protocols": ["knn"],
     }
     (folder / "tiny.yaml").write_text(yaml.safe_dump(content | changes, sort_keys=False))
-    return load(str(folder / "tiny.yaml"))
+    return load_study(str(folder / "tiny.yaml"))
 
 
 def written(folder: Path, of: Study) -> str:
@@ -39,7 +39,7 @@ def written(folder: Path, of: Study) -> str:
     configurations: dict[str, Any] = {name: {"negatives": name} for name in of.variants}
     report = study_report(of, configurations, {"data": "none"}, RESULTS, lines, {})
     (folder / "tiny.json").write_text(json.dumps(report))
-    return render(Places.of(folder), of).read_text()
+    return render_page(Places.of(folder), of).read_text()
 
 
 def test_what_papers_say_is_that_of_the_definition_today(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_what_papers_say_is_that_of_the_definition_today(tmp_path: Path) -> None
     assert "81.25 (1)" in page
     assert "(1) Table 7: photos" in page
     today = study(tmp_path, appendix={"by": f"{Counted.__module__}.Counted", "word": "runs"})
-    page = render(Places.of(tmp_path), today).read_text()
+    page = render_page(Places.of(tmp_path), today).read_text()
     assert "81.25" not in page
     assert "Table 7" not in page
     assert "\n\nplain 2, fnc 2, own 1 runs\n\n" in page
@@ -71,4 +71,4 @@ def test_a_variant_that_is_compared_with_itself_is_a_baseline(tmp_path: Path) ->
 
 def test_there_must_be_a_report(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not exist: run the study"):
-        render(Places.of(tmp_path), study(tmp_path))
+        render_page(Places.of(tmp_path), study(tmp_path))

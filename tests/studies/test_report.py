@@ -10,9 +10,9 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
-from antipodes.studies.definition import Paper, Study, load
+from antipodes.studies.definition import Paper, Study, load_study
 from antipodes.studies.report import differences, markdown, shown, study_report, tables
-from antipodes.studies.reports import Places, render
+from antipodes.studies.reports import Places, render_page
 from antipodes.studies.resolving import described
 from antipodes.studies.statistics import summarise
 from tests.studies.test_definition import content
@@ -29,7 +29,7 @@ PAPER = [
 
 def study(tmp_path: Path) -> Study:
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content()))
-    return load(str(tmp_path / "mine.yaml"))
+    return load_study(str(tmp_path / "mine.yaml"))
 
 
 def test_the_page_shows_every_number_beside_the_papers(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_page_is_written_anew_as_it_was(tmp_path: Path) -> None:
     lines = summarise(results, "plain", {"mine": "other", "other": "other"})
     report = study_report(study(tmp_path), {variant: {} for variant in results}, {}, results, lines, {}, "It pays.")
     (tmp_path / "mine.json").write_text(json.dumps(report))
-    written = render(Places.of(tmp_path), study(tmp_path)).read_text()
+    written = render_page(Places.of(tmp_path), study(tmp_path)).read_text()
     assert written == markdown(report, lines, [Paper(**entry) for entry in report["paper"]])
 
 

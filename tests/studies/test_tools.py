@@ -11,7 +11,7 @@ import pytest
 from antipodes.runs.folder import Run
 from antipodes.studies import reuse as code
 from antipodes.studies.definition import Trial
-from antipodes.studies.progress import State, StudyProgress, at_work, describe, read_state, write_state
+from antipodes.studies.progress import State, StudyProgress, at_work, describe_progress, read_state, write_state
 from antipodes.studies.reuse import find_twin, link_run
 
 CONFIG = {"epochs": 3, "seed": 0, "out": "a", "data": {"name": "shapes"}, "threads": None, "method": {"dims": [1, 2]}}
@@ -96,7 +96,7 @@ def test_the_status_tells_what_is_done_at_work_left_and_failed(tmp_path: Path) -
     write_state(tmp_path, State(["b, seed 0"], {"c, seed 0": "it diverged"}, began=100.0, before=0.5))
     state = read_state(tmp_path)
     shares = {"a, seed 0": 1.0, "b, seed 0": 0.5, "c, seed 0": 0.0}
-    lines = describe(state, True, shares, {"a, seed 0": "methods changed since"}, now=200.0)
+    lines = describe_progress(state, True, shares, {"a, seed 0": "methods changed since"}, now=200.0)
     assert lines == [
         "1 of 3 runs are finished, at work",
         "  b, seed 0: 50 %",
@@ -106,7 +106,7 @@ def test_the_status_tells_what_is_done_at_work_left_and_failed(tmp_path: Path) -
         "1 finished runs are of older code:",
         "  a, seed 0: methods changed since",
     ]
-    assert describe(state, False, shares, {})[0] == "1 of 3 runs are finished, not running"
+    assert describe_progress(state, False, shares, {})[0] == "1 of 3 runs are finished, not running"
     with (tmp_path / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert at_work(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 import antipodes
 from antipodes.runs.folder import Run
-from antipodes.studies.definition import load
+from antipodes.studies.definition import load_study
 from antipodes.studies.grid import refuse_change
 from antipodes.studies.run import Outcome, open_grid
 from antipodes.studies.statistics import summarise
@@ -56,7 +56,7 @@ def test_the_study_and_the_loop_end_in_the_same_table(tmp_path: Path) -> None:
 
     assert len(STUDY.splitlines()) <= 8
     (tmp_path / "mine.yaml").write_text(STUDY)
-    grid, configurations = open_grid(load(tmp_path / "mine.yaml"), tmp_path / "grid")
+    grid, configurations = open_grid(load_study(tmp_path / "mine.yaml"), tmp_path / "grid")
     asked = {(trial.variant, trial.seed): options for trial, options in configurations.items()}
     for method, seeds in found.groups.items():  # the study trains the same six runs, and scores them alike
         for seed, folder in seeds.items():

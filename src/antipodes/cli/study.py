@@ -9,7 +9,7 @@ from jsonargparse import Namespace
 from rich.console import Console
 
 from antipodes.parsing import ArgumentParser
-from antipodes.studies.definition import FULL, load
+from antipodes.studies.definition import FULL, load_study
 
 DESCRIPTION = """Run a study: a YAML file names variants and seeds; every variant is trained and evaluated with every
 seed in a folder of its own, several at a time, each on one thread. Stopped or killed, the same call goes on where it
@@ -134,11 +134,11 @@ def _status(call: Namespace) -> None:
 
 
 def _render(call: Namespace) -> None:
-    from antipodes.studies.reports import render
+    from antipodes.studies.reports import render_page
     from antipodes.studies.run import folder_of, places_of
 
-    found = load(call.file, call.budget, call.seeds)
-    print(render(places_of(found, folder_of(found, call.out, call.data), call.evidence), found))
+    found = load_study(call.file, call.budget, call.seeds)
+    print(render_page(places_of(found, folder_of(found, call.out, call.data), call.evidence), found))
 
 
 def _refuse_old_names(name: str) -> None:

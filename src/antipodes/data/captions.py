@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from antipodes.data.archives import is_archive, unpacked
 from antipodes.data.caption_tables import CaptionSplit, find_tables, read_captions
-from antipodes.data.folder import NamedFiles, list_images
+from antipodes.data.folder import FilesByName, list_images
 from antipodes.data.image_files import Decoding, ImageFiles, Rows
 from antipodes.data.image_opening import Source
 from antipodes.files import DataError
@@ -69,7 +69,7 @@ class Captions(ImageFiles):
             raise DataError(f"{path} has no {split} split, only {', '.join(sorted(self._splits))}")
 
         listing = list_images(root)
-        files = NamedFiles(listing.files, root)
+        files = FilesByName(listing.files, root)
         named = {(each.image, each.folder) for each in (*everything, *tables_say.unlisted)}
         file_of = {(name, folder): files.find(name, folder) for name, folder in named}
         texts: dict[str, list[str]] = {}  # by file, however a table spells its name

@@ -139,7 +139,7 @@ class CaptionColumn(Column):
         elif draw is None:
             which = [0] * len(images)
         else:
-            which = choices(draw, rows.numpy(), self._counts[rows.numpy()]).tolist()
+            which = draw_choices(draw, rows.numpy(), self._counts[rows.numpy()]).tolist()
         return [self._captions[image][number] for image, number in zip(images, which, strict=True)]
 
     def texts(self) -> list[str]:
@@ -182,7 +182,7 @@ class VectorColumn(Column):
         return vectors
 
 
-def choices(draw: tuple[int, ...], rows: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def draw_choices(draw: tuple[int, ...], rows: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Draw one of ``counts`` for each row, from the numbers ``draw`` and the row alone; all (b,), uniform.
 
     The row is mixed into a digest of ``draw`` by the finaliser of splitmix64, whose upper 32 bits are then scaled.

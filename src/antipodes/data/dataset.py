@@ -102,7 +102,7 @@ class Samples(Described, Dataset[tuple[int, Tensor, int]]):
         Raises:
             ValueError: if a row lies outside 0..n-1 or rows is not a vector of int64.
         """
-        check_rows(rows, len(self))
+        check_row_numbers(rows, len(self))
         return {name: column.take(rows, draw) for name, column in self.columns.items()}
 
     def inputs_without(
@@ -111,7 +111,7 @@ class Samples(Described, Dataset[tuple[int, Tensor, int]]):
         """Return the inputs of these rows but for some that are not used, which are not fetched."""
         if not names or not self.columns:
             return {name: raw for name, raw in self.inputs(rows, draw).items() if name not in names}
-        check_rows(rows, len(self))
+        check_row_numbers(rows, len(self))
         return {name: column.take(rows, draw) for name, column in self.columns.items() if name not in names}
 
     def fetch(self, ids: Tensor) -> Tensor:
@@ -268,7 +268,7 @@ class Subset(Samples):
     """Some rows of a dataset, renumbered 0..m-1; made by ``subset``. Its other splits are those of the whole."""
 
     def __init__(self, dataset: Samples, rows: Tensor) -> None:
-        check_rows(rows, len(dataset))
+        check_row_numbers(rows, len(dataset))
         self.dataset, self.rows = dataset, rows
         self.name, self.modalities, self.in_memory = dataset.name, dataset.modalities, dataset.in_memory
         self.image_size, self.metric = dataset.image_size, dataset.metric
@@ -299,7 +299,7 @@ class Subset(Samples):
         self, names: frozenset[str], rows: Tensor, draw: tuple[int, ...] | None = None
     ) -> dict[str, Raw]:
         """Return the inputs of these rows but for some, as the whole dataset has them."""
-        check_rows(rows, len(self))
+        check_row_numbers(rows, len(self))
         return self.dataset.inputs_without(names, self.rows[rows], draw)
 
     @property
@@ -423,7 +423,7 @@ def require_trainable(dataset: Samples, batch_size: int) -> None:
         )
 
 
-def check_rows(ids: Tensor, count: int) -> None:
+def check_row_numbers(ids: Tensor, count: int) -> None:
     """Refuse rows that are no vector of int64 in 0..count-1."""
     if ids.ndim != 1 or ids.dtype != torch.int64:
         raise ValueError(f"ids must be a vector of int64, got {tuple(ids.shape)} {ids.dtype}")

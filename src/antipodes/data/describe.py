@@ -80,8 +80,8 @@ class Described:
         return group_equal(_contents(cast("Samples", self)))
 
     def statistics(self) -> Statistics:
-        """Return the mean and standard deviation of the colours, as ``statistics`` does."""
-        return statistics(cast("Samples", self))
+        """Return the mean and standard deviation of the colours, as ``pixel_statistics`` does."""
+        return pixel_statistics(cast("Samples", self))
 
     def write_skipped(self, path: str | Path) -> None:
         """Write what was left out as a table of path and reason, ``skipped.csv``; it appears whole or not at all."""
@@ -173,7 +173,7 @@ def _contents(dataset: Samples) -> list[bytes]:
     return keys
 
 
-def statistics(dataset: Samples) -> Statistics:
+def pixel_statistics(dataset: Samples) -> Statistics:
     """Return the statistics of all pixels of all images (of 10,000 images where they have to be decoded).
 
     A channel that never changes gets a standard deviation of 1, as nothing else could divide it.

@@ -21,7 +21,7 @@ from antipodes.data.image_opening import Source
 from antipodes.plain_text import printable
 
 
-class Listing(NamedTuple):
+class FolderListing(NamedTuple):
     """What lies below a folder.
 
     ``files`` are the image files relative to it, in natural order, ``skipped`` the (path, reason) of what looks like
@@ -33,7 +33,7 @@ class Listing(NamedTuple):
     others: int
 
 
-def list_images(root: Path) -> Listing:
+def list_images(root: Path) -> FolderListing:
     """Return the image files below a folder; hidden ones are passed over."""
     files, skipped, others = [], [], 0
 
@@ -55,10 +55,10 @@ def list_images(root: Path) -> Listing:
                 skipped.append((prefix + name, problem))
             else:
                 files.append(prefix + name)
-    return Listing(sorted(files, key=natural), sorted(skipped), others)
+    return FolderListing(sorted(files, key=natural), sorted(skipped), others)
 
 
-class NamedFiles:
+class FilesByName:
     """Files below a folder, found by the names that tables give them.
 
     Args:

@@ -54,7 +54,7 @@ class Decoding:
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedImages:
     """The images of a split: their paths, their classes by number, the classes' names.
 
     Where an image may have several classes, its labels are one number for every class: 1, 0, or -1 for not counted.
@@ -115,7 +115,7 @@ class ImageFiles(Samples):
         self._fill({"image": FileColumn(pictures)})
         return pictures.readable
 
-    def _open_listed(self, listed: Listed, limit: int | None, classes: Classes, decoding: Decoding) -> None:
+    def _open_listed(self, listed: ListedImages, limit: int | None, classes: Classes, decoding: Decoding) -> None:
         """Choose classes and images of a list, and decode them."""
         files, labels, names = listed.files, torch.tensor(listed.labels), listed.classes
         if classes is not None:

@@ -8,8 +8,8 @@ from typing import Any
 from antipodes.data.archives import is_archive, unpacked
 from antipodes.data.caption_tables import IMAGE_COLUMNS
 from antipodes.data.dataset import Classes, DataError, Split, check_split
-from antipodes.data.folder import NamedFiles, list_images, natural
-from antipodes.data.image_files import Decoding, ImageFiles, Listed
+from antipodes.data.folder import FilesByName, list_images, natural
+from antipodes.data.image_files import Decoding, ImageFiles, ListedImages
 from antipodes.data.on_disk import LABEL_COLUMNS, LABEL_TABLES
 from antipodes.plain_text import printable
 from antipodes.tables import column_values, find_column, has_column, read_table, unused_columns
@@ -69,7 +69,7 @@ class LabelTable(ImageFiles):
         everything = [_names(value) for value in column_values(columns, label)]
         names = sorted({name for several in everything for name in several}, key=natural)
         number = {name: i for i, name in enumerate(names)}
-        files = NamedFiles(list_images(table.parent).files, table.parent)
+        files = FilesByName(list_images(table.parent).files, table.parent)
         missing: list[tuple[str, str]] = []
         chosen: list[tuple[Path, list[int]]] = []
         for wanted, several, its_split in zip(images, everything, splits, strict=True):
@@ -82,7 +82,7 @@ class LabelTable(ImageFiles):
         if not chosen:
             raise DataError(f"{table} names no image with a label in its {split} split that is below {table.parent}")
         several_each = any(len(several) > 1 for several in everything)
-        listed = Listed(
+        listed = ListedImages(
             [file for file, _ in chosen],
             [[int(n in numbers) for n in range(len(names))] for _, numbers in chosen]
             if several_each

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from antipodes.data import named_arrays as arrays
 from antipodes.data import named_files as files
 from antipodes.data.dataset import Classes, Split, TensorImages, check_split
-from antipodes.data.image_files import Decoding, ImageFiles, Listed
+from antipodes.data.image_files import Decoding, ImageFiles, ListedImages
 from antipodes.data.named_arrays import Place
 from antipodes.files import DataError
 
@@ -266,7 +266,7 @@ class NamedFiles(ImageFiles):
         self.name, self.split, self.metric = dataset, split, NAMED[dataset].metric
         self._options: dict[str, Any] = {"dataset": dataset, "root": root, "classes": classes, "verify": verify}
         try:
-            listed: Listed = NAMED[dataset].read(Place(dataset, NAMED[dataset].archives, root, verify), split)
+            listed: ListedImages = NAMED[dataset].read(Place(dataset, NAMED[dataset].archives, root, verify), split)
         except (OSError, KeyError, ValueError, IndexError, TypeError, AttributeError) as error:
             if isinstance(error, DataError):
                 raise

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antipodes.data.columns import Column, choices
+from antipodes.data.columns import Column, draw_choices
 from antipodes.data.dataset import DataError, Samples, Split, check_split, limited
 from antipodes.data.decode import decode_source
 from antipodes.data.download import cache_root
@@ -42,7 +42,7 @@ _GREY = 128
 _HEADERS_READ = 64  # images that say how large the others are
 
 
-class Listing:
+class StreamListing:
     """Where every image is: arrays in a folder, mapped into memory.
 
     Args:
@@ -99,7 +99,7 @@ def _text(blob: NDArray[np.uint8], ends: NDArray[np.int64], row: int) -> str:
     return blob[start : int(ends[row])].tobytes().decode(errors="surrogateescape")
 
 
-def open_listing(place: str, split: str, classes: bool) -> Listing:
+def open_listing(place: str, split: str, classes: bool) -> StreamListing:
     """Open the listing of a folder or of shards; make it if there is none, or if the images have changed.
 
     Args:
@@ -118,7 +118,7 @@ def open_listing(place: str, split: str, classes: bool) -> Listing:
     folder = cache_root() / "listings" / hashlib.blake2b(os.fsencode(identity), digest_size=10).hexdigest()
     state = _state(shards)
     try:
-        listing = Listing(folder)
+        listing = StreamListing(folder)
         known = listing.facts["state"]
         if listing.facts["version"] == _VERSION and (known == state if shards else known == _state(map(Path, known))):
             return listing
@@ -138,7 +138,7 @@ def open_listing(place: str, split: str, classes: bool) -> Listing:
         (folder / f"{name}.npy").unlink(missing_ok=True)  # a process that has mapped it keeps what it has
         np.save(folder / f"{name}.npy", array)
     (folder / "listing.json").write_text(json.dumps(facts))
-    return Listing(folder)
+    return StreamListing(folder)
 
 
 def _state(paths: Iterable[Path]) -> dict[str, list[int]]:
@@ -243,7 +243,7 @@ class _Texts(Column):
         if draw is None:
             return [texts[0] for texts in several]
         counts = np.array([len(texts) for texts in several])
-        drawn = choices(draw, rows.numpy(), counts).tolist()
+        drawn = draw_choices(draw, rows.numpy(), counts).tolist()
         return [texts[number] for texts, number in zip(several, drawn, strict=True)]
 
     def texts(self) -> list[str]:

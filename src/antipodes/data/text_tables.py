@@ -4,7 +4,7 @@
    judgements of a BEIR folder, or the splits of a dataset of Hugging Face.
 2. `TextColumns` says which columns hold what: the texts by input (`text`, or `query`, `document`, `negative_1`, ...),
    labels and groups.
-3. Each split becomes `TextRows`; a row with several documents becomes several rows.
+3. Each split becomes `SplitOfTexts`; a row with several documents becomes several rows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _TEXT = ("text", "sentence", "content", "document", "title")
 
 
 @dataclass(frozen=True)
-class TextRows:
+class SplitOfTexts:
     """The rows of one split.
 
     Args:
@@ -89,7 +89,7 @@ class TextColumns:
     texts: Sequence[str] | str | None = None
     label: str | None = None
 
-    def rows(self, table: Columns, source: str, numbers: Sequence[int] | None = None) -> TextRows:
+    def rows(self, table: Columns, source: str, numbers: Sequence[int] | None = None) -> SplitOfTexts:
         """Return the texts of some rows of a table.
 
         Args:
@@ -119,7 +119,7 @@ class TextColumns:
             texts[f"{NEGATIVE_INPUT}{place + 1}"] = [
                 negatives[row][place] if place < len(negatives[row]) else "" for row, _ in whole
             ]
-        return TextRows(
+        return SplitOfTexts(
             source,
             texts,
             [row + 1 for row, _ in whole],
@@ -152,7 +152,7 @@ class TextColumns:
         return next((name for name in table if name.lower() in LABEL_COLUMNS and name not in inputs.values()), None)
 
 
-Splits = dict[CaptionSplit, Callable[[], TextRows]]
+Splits = dict[CaptionSplit, Callable[[], SplitOfTexts]]
 """A function for each split that reads its rows."""
 
 
@@ -218,7 +218,7 @@ def _by_column(table: Columns, source: str, columns: TextColumns) -> Splits:
     return {split: partial(columns.rows, table, source, some) for split, some in numbers.items()}
 
 
-def _of_beir(folder: Path, judgements: Path) -> TextRows:
+def _of_beir(folder: Path, judgements: Path) -> SplitOfTexts:
     """Return the relevant pairs of a file of judgements; a title goes in front of its document's text."""
     corpus, queries = (_named_texts(folder / name) for name in ("corpus.jsonl", "queries.jsonl"))
     table = read_table(judgements)
@@ -240,7 +240,7 @@ def _of_beir(folder: Path, judgements: Path) -> TextRows:
         "query": [queries.get(name, "") for name, _ in pairs],
         "document": [corpus.get(name, "") for _, name in pairs],
     }
-    return TextRows(str(judgements), texts, numbers, names=pairs, gains=gains, corpus=corpus)
+    return SplitOfTexts(str(judgements), texts, numbers, names=pairs, gains=gains, corpus=corpus)
 
 
 def _named_texts(file: Path) -> dict[str, str]:

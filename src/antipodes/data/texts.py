@@ -13,12 +13,12 @@ from torch import Tensor
 
 from antipodes.data.caption_tables import CaptionSplit
 from antipodes.data.columns import Modality, Raw
-from antipodes.data.dataset import Classes, Samples, check_rows, choose_classes, limited
+from antipodes.data.dataset import Classes, Samples, check_row_numbers, choose_classes, limited
 from antipodes.data.describe import group_equal
 from antipodes.data.folder import natural
 from antipodes.data.judgements import Judgements
 from antipodes.data.pictures import row_keys
-from antipodes.data.text_tables import TextColumns, TextRows, text_splits
+from antipodes.data.text_tables import SplitOfTexts, TextColumns, text_splits
 from antipodes.files import DataError
 from antipodes.identity import NEGATIVE_INPUT, content_ids
 from antipodes.plain_text import printable
@@ -111,7 +111,7 @@ class Texts(Samples):
         self._beir = rows if rows.corpus is not None else None
         self._names = None if rows.names is None else [rows.names[i] for i in keep]
 
-    def _usable(self, rows: TextRows, inputs: dict[str, list[str]], longest: int) -> list[int]:
+    def _usable(self, rows: SplitOfTexts, inputs: dict[str, list[str]], longest: int) -> list[int]:
         """Return the rows whose texts can be used, and list the others in `skipped`."""
         whole = [name for name in inputs if not name.startswith(NEGATIVE_INPUT)]
         keep, skipped = [], []
@@ -133,7 +133,7 @@ class Texts(Samples):
 
     def inputs(self, rows: Tensor, draw: tuple[int, ...] | None = None) -> dict[str, Raw]:
         """Return the texts of these rows by input, a list of b strings each."""
-        check_rows(rows, len(self))
+        check_row_numbers(rows, len(self))
         return {name: [column[i] for i in rows.tolist()] for name, column in self._texts.items()}
 
     @cached_property

@@ -78,12 +78,12 @@ def _some_snapshots(run: Run) -> list[Snapshot]:
     return [snapshots[place] for place in places]
 
 
-def _columns(chosen: Sequence[Snapshot], seed: int) -> tuple[list[Column], str]:
+def _columns(chosen: Sequence[Snapshot], seed: int) -> tuple[list[MapColumn], str]:
     """Return a map of every snapshot, each starting from the previous one, and how they were computed."""
     columns, last, how = [], None, ""
     for snapshot in chosen:
         points, how = planar(snapshot.features.float(), seed, last)
-        columns.append(Column(f"epoch {snapshot.epoch}" if snapshot.epoch else "before training", points))
+        columns.append(MapColumn(f"epoch {snapshot.epoch}" if snapshot.epoch else "before training", points))
         last = points if snapshot.epoch else None  # the map of an untrained encoder is no useful start
     return columns, how
 
@@ -98,7 +98,7 @@ def compared_maps_figure(
     for (name, method), done in zip(methods, progress, strict=True):
         features = normalise(tower_features(method, some))
         points, how = planar(features, seed)
-        columns.append(Column(name, points))
+        columns.append(MapColumn(name, points))
         below.append(pseudo_panel(pseudo_labels(method, ids, done), features))
     rows = [[true_panel(data, ids)] * len(columns)]
     if any(bool((panel.classes >= 0).any()) for panel in below):
@@ -184,7 +184,7 @@ THUMBNAILS = 16  # thumbnails along a side of a map without labels
 FEW = 0.01  # share of points on each side that may lie outside the map's frame
 
 
-class Column(NamedTuple):
+class MapColumn(NamedTuple):
     """One of several maps: its points (n, 2) and its title."""
 
     title: str
@@ -230,7 +230,7 @@ def coloured_map_figure(points: Tensor, title: str, panels: Sequence[Panel], ima
     return figure
 
 
-def maps_figure(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Panel]]) -> Figure:
+def maps_figure(title: str, columns: Sequence[MapColumn], rows: Sequence[Sequence[Panel]]) -> Figure:
     """Draw several maps in columns and their colourings in rows, with one legend of at most MOST_CLASSES names."""
     figure = new_figure(1.2 + 2.4 * len(rows), title)
     grid: Any = figure.subplots(len(rows), len(columns), squeeze=False)
@@ -250,7 +250,7 @@ def maps_figure(title: str, columns: Sequence[Column], rows: Sequence[Sequence[P
     return figure
 
 
-def rows_figure(title: str, rows: Mapping[str, Sequence[Column]], panel: Panel) -> Figure:
+def rows_figure(title: str, rows: Mapping[str, Sequence[MapColumn]], panel: Panel) -> Figure:
     """Draw maps over time with a row for each name, all with the same colouring and one legend."""
     figure = new_figure(1.2 + 2.2 * len(rows), title)
     most = max(len(columns) for columns in rows.values())

@@ -27,7 +27,7 @@ PROTOCOLS: dict[str, str] = {
     "linear-sgd": f"{_HOME}.linear_sgd.LinearSGD",
     "transfer-linear-sgd": f"{_HOME}.linear_sgd.TransferLinearSGD",
     "label-free": f"{_HOME}.label_free.LabelFree",
-    "retrieval": f"{_HOME}.retrieval.Retrieval",
+    "retrieval": f"{_HOME}.retrieval.RetrievalProtocol",
     "zero-shot": f"{_HOME}.zero_shot.ZeroShot",
 }
 

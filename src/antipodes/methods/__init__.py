@@ -1,6 +1,6 @@
 """Methods (SimCLR, MoCo, SANE, HNSSL, CMC, CLIP, BYOL, PCL, ...): from a batch through towers to a loss."""
 
-from antipodes.methods.batch import Batch, Inputs
+from antipodes.methods.batch import Batch, InputViews
 from antipodes.methods.byol import BYOL
 from antipodes.methods.clip import CLIP
 from antipodes.methods.cmc import CMC
@@ -26,7 +26,7 @@ __all__ = [
     "SANE",
     "Batch",
     "IMix",
-    "Inputs",
+    "InputViews",
     "InstanceDiscrimination",
     "Method",
     "MoCo",

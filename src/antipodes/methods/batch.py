@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Inputs:
+class InputViews:
     """One input of a batch's samples (image, text or vector), with all the views that a method needs.
 
     Attributes:
@@ -36,13 +36,13 @@ class Batch:
     """
 
     ids: Tensor
-    inputs: Mapping[str, Inputs]
+    inputs: Mapping[str, InputViews]
     rows: Tensor = field(default=None)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if self.rows is None:
             object.__setattr__(self, "rows", self.ids)
 
-    def __getitem__(self, name: str) -> Inputs:
+    def __getitem__(self, name: str) -> InputViews:
         """The input of that name."""
         return self.inputs[name]

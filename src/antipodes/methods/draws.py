@@ -86,7 +86,7 @@ def drawn_sums(
                 ranked = similarities if space == "own" else by_guide
                 assert ranked is not None
                 inside &= within(ranked, place[rows])
-            columns, kept[number, rows] = draw(inside, numbers[number, rows])
+            columns, kept[number, rows] = draw_columns(inside, numbers[number, rows])
             collected.add(number, rows, *_weights(similarities, columns, temperature))
     log_sum = collected.log_sum()
     if any(rule.pulls for rule in rules):
@@ -147,7 +147,7 @@ def uniform_numbers(
     return numbers[..., rank * count : (rank + 1) * count, :].to(device)
 
 
-def draw(inside: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+def draw_columns(inside: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
     """Choose by numbers (A, m) in [0, 1) among the columns inside (A, C).
 
     Returns:

@@ -11,7 +11,7 @@ from torch.nn.functional import interpolate
 
 from antipodes.distributed import gather, rank
 from antipodes.losses import InfoNCE, SoftLabel
-from antipodes.methods.batch import Batch, Inputs
+from antipodes.methods.batch import Batch, InputViews
 from antipodes.methods.moco import MoCo
 from antipodes.methods.towers import Network, TowerPlan, Towers
 from antipodes.pairs import Pairs, normalise
@@ -161,7 +161,7 @@ class SANE(MoCo):
         theta = gammas[0] / gammas.sum(0)  # of Beta(kappa, kappa)
         return partners.to(like.device), theta.to(like)
 
-    def _mix(self, inputs: Inputs, partners: Tensor, theta: Tensor) -> list[Tensor]:
+    def _mix(self, inputs: InputViews, partners: Tensor, theta: Tensor) -> list[Tensor]:
         """Return the mixed queries x', one tensor for each crop size."""
         views = inputs.views
         sources = list(inputs.crops) or views[:1]

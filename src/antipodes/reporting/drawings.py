@@ -113,7 +113,7 @@ def draw_bars(title: str, bars: Sequence[Bar]) -> str:
     return Markup("".join([*parts, "</svg>"]))
 
 
-def draw(title: str, lines: Mapping[str, Sequence[tuple[float, float]]], order: Sequence[str]) -> str:
+def draw_lines(title: str, lines: Mapping[str, Sequence[tuple[float, float]]], order: Sequence[str]) -> str:
     """Draw a line for each name, coloured by the name's place in `order`; the title is a caption above.
 
     Returns:

@@ -12,7 +12,7 @@ from antipodes.files import is_marked, refuse_foreign
 from antipodes.pages.page import Cell, Curves, Page, Section, Table, path_ends, require_jinja
 from antipodes.pages.picture_store import PictureStore
 from antipodes.progress import progress_bar
-from antipodes.reporting.drawings import Thinned, draw, importance, title_of
+from antipodes.reporting.drawings import Thinned, draw_lines, importance, title_of
 from antipodes.reporting.flagged import examine_run
 from antipodes.reporting.run_scores import measured_of, score_sections
 from antipodes.runs.folder import Run
@@ -185,7 +185,7 @@ def _curves(found: Mapping[str, Mapping[str, Thinned]], runs: Sequence[str]) -> 
     for number in sorted(found, key=importance):
         lines_of = {run: line.points() for run, line in found[number].items()}
         if any(value for points in lines_of.values() for _, value in points):  # what is always zero does not apply
-            drawings.append(draw(title_of(number), lines_of, runs))
+            drawings.append(draw_lines(title_of(number), lines_of, runs))
     first, rest = drawings[:MOST_CURVES], drawings[MOST_CURVES:]
     sections: list[Section] = [Curves("Curves", first, runs, "Over epochs.")] if first else []
     return [*sections, *([Curves("More curves", rest, runs, "Over epochs.", True)] if rest else [])]

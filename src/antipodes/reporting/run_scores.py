@@ -20,7 +20,7 @@ TRAINING = "kNN while training"
 
 
 @dataclass(frozen=True)
-class Measured:
+class RunScores:
     """The scores of one run.
 
     Args:
@@ -36,20 +36,20 @@ class Measured:
     in_training: float | None = None
 
 
-def measured_of(run: Run, in_training: float | None) -> Measured:
+def measured_of(run: Run, in_training: float | None) -> RunScores:
     """Read the scores of a run.
 
     Raises:
         ValueError: if its file of scores is damaged.
     """
     if not (run.folder / FILE).is_file():
-        return Measured({}, in_training=in_training)
+        return RunScores({}, in_training=in_training)
     scores = read_scores(run.folder)
-    return Measured(scores, str(read_measured(run.folder).get("data", "")), are_outdated(run), in_training)
+    return RunScores(scores, str(read_measured(run.folder).get("data", "")), are_outdated(run), in_training)
 
 
 def score_sections(
-    runs: Mapping[str, Run], configs: Mapping[str, Mapping[str, Any]], measured: Mapping[str, Measured]
+    runs: Mapping[str, Run], configs: Mapping[str, Mapping[str, Any]], measured: Mapping[str, RunScores]
 ) -> tuple[Section, list[Section]]:
     """Return the section of scores, and the folded tables that explain it.
 
@@ -79,7 +79,7 @@ def score_sections(
 
 
 def _groups(
-    runs: Mapping[str, Run], configs: Mapping[str, Mapping[str, Any]], measured: Mapping[str, Measured]
+    runs: Mapping[str, Run], configs: Mapping[str, Mapping[str, Any]], measured: Mapping[str, RunScores]
 ) -> dict[str, list[str]]:
     """Return runs that differ only in their seed by what they are called; runs of old scores stay alone."""
     found: dict[str, list[str]] = {}
@@ -96,7 +96,7 @@ def _groups(
     return named
 
 
-def _row(one: Measured, shown: Sequence[str]) -> dict[str, float]:
+def _row(one: RunScores, shown: Sequence[str]) -> dict[str, float]:
     """Return the scores of a run that a table shows, with the one of training."""
     row = {name: one.scores[name] for name in shown if name in one.scores}
     return row if one.in_training is None else {**row, TRAINING: one.in_training}
@@ -108,7 +108,7 @@ def _cell(values: Sequence[float]) -> Cell:
     return values[0] if len(values) == 1 else Spread(statistics.mean(values), statistics.stdev(values))
 
 
-def _note(measured: Mapping[str, Measured], groups: Mapping[str, Sequence[str]]) -> str:
+def _note(measured: Mapping[str, RunScores], groups: Mapping[str, Sequence[str]]) -> str:
     """Say what the numbers are, what is missing, and what is not comparable."""
     note = "In percent unless the name says otherwise"
     several = any(len(members) > 1 for members in groups.values())
@@ -124,7 +124,7 @@ def _note(measured: Mapping[str, Measured], groups: Mapping[str, Sequence[str]])
 
 
 def _every_run(
-    names: Sequence[str], groups: Mapping[str, Sequence[str]], measured: Mapping[str, Measured]
+    names: Sequence[str], groups: Mapping[str, Sequence[str]], measured: Mapping[str, RunScores]
 ) -> list[Section]:
     """Return the tables below: every number of every run, and the extremes over seeds."""
     if not names:

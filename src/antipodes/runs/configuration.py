@@ -19,7 +19,7 @@ import jsonargparse
 
 from antipodes.encoders.heads import Head
 from antipodes.parsing import ArgumentParser
-from antipodes.registry import ELSE, NAMES, Kind, choices, find, find_preset, hub_layout, merged
+from antipodes.registry import ELSE, NAMES, Kind, choices, find, find_preset, hub_layout, merge_options
 from antipodes.runs.build import GIVEN, Learned, policy_names
 from antipodes.runs.folder import Run, absolute
 from antipodes.runs.settings import Settings
@@ -126,7 +126,7 @@ class Options:
         preset = preset or given.get("preset")
         chosen: Mapping[str, Any] = {} if preset is None else find_preset(preset).run
         method = _names(given, names or {}, chosen)["method"]
-        run = merged(find("method", method).run, chosen)
+        run = merge_options(find("method", method).run, chosen)
         self.names = _names(given, names or {}, run)
         own = {tower: spec["name"] for tower, spec in (given.get("encoders") or {}).items()}
         self.towers: dict[str, str] = {**run.get("encoders", {}), **own, **(towers or {})}

@@ -240,7 +240,7 @@ def write_formats(
         towers = open_towers(str(run), checkpoint)
     done: dict[str, Exported] = {}
     if wanted or hub is not None:
-        loaded = open_encoder(str(run), tower, checkpoint, embeddings)
+        loaded = open_run_encoder(str(run), tower, checkpoint, embeddings)
         if "detectron2" in wanted:
             to_detectron2(*single(loaded, "--detectron2"))
         if hub is not None:
@@ -261,7 +261,9 @@ def write_formats(
     return done
 
 
-def open_encoder(run: str, tower: str | None, checkpoint: Checkpoint | None, embeddings: bool = False) -> LoadedEncoder:
+def open_run_encoder(
+    run: str, tower: str | None, checkpoint: Checkpoint | None, embeddings: bool = False
+) -> LoadedEncoder:
     """Return the encoder that a run exported at its end, or a checkpoint's: if asked for, or if it has not ended."""
     folder = Path(run)
     if not (folder / "config.yaml").is_file() or (checkpoint is None and any(folder.glob("encoder*.safetensors"))):

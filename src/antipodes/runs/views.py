@@ -12,7 +12,7 @@ from torch import Tensor
 
 from antipodes.data import Raw, Samples
 from antipodes.data.augment import Augmentation, multi_crop
-from antipodes.methods import Batch, Inputs, Method
+from antipodes.methods import Batch, InputViews, Method
 from antipodes.registry import find
 from antipodes.seeding import generator
 
@@ -111,13 +111,13 @@ class BatchMaker:
         """Return the inputs that need not be read, because their features are known by row."""
         return frozenset(name for name, known in self.locked.items() if known.by_row)
 
-    def _see(self, name: str, rows: Tensor, raw: Raw | None, seeds: tuple[int, ...]) -> Inputs:
+    def _see(self, name: str, rows: Tensor, raw: Raw | None, seeds: tuple[int, ...]) -> InputViews:
         count, supports = self.method.views, self.method.supports
         raw = raw.to(self.device) if isinstance(raw, Tensor) else raw
         if name in self.locked or self.data.modalities[name] != "image":
             seen = self.locked[name](rows, raw) if name in self.locked else self.plain[name](raw)  # type: ignore[arg-type]
             seen = seen.to(self.device)
-            return Inputs([seen] * count, [seen] * supports, plain=seen if self.method.plain else None)
+            return InputViews([seen] * count, [seen] * supports, plain=seen if self.method.plain else None)
         assert isinstance(raw, Tensor)
         assert self._recipe is not None
         assert self._second is not None
@@ -128,7 +128,7 @@ class BatchMaker:
             recipe(raw, generator("views", *seeds, number), rank=self.rank, world_size=self.world_size)
             for number, recipe in enumerate(recipes)
         ]
-        return Inputs(
+        return InputViews(
             views[:count],
             views[count : count + supports],
             views[count + supports :],

@@ -56,7 +56,7 @@ def read_name(value: Any, what: str) -> str:
     return value
 
 
-def read_names(value: Any, what: str) -> list[str]:
+def list_of_names(value: Any, what: str) -> list[str]:
     """Return a list of names.
 
     Raises:

@@ -21,7 +21,7 @@ from antipodes.evaluation.protocol import is_setting
 from antipodes.evaluation.scores import are_outdated, read_measured, read_scores
 from antipodes.runs.configuration import MAY_CHANGE
 from antipodes.runs.folder import Run
-from antipodes.studies.definition import Options, flatten
+from antipodes.studies.definition import Options, flatten_options
 from antipodes.studies.report import differences, text_table
 from antipodes.studies.statistics import Line, summarise
 from antipodes.tables import require_out, write_table
@@ -36,7 +36,7 @@ FORMATS = (".csv", ".parquet", ".json")
 
 
 @dataclass
-class Group:
+class SeedGroup:
     """Runs that differ only in their seed: seed -> run."""
 
     options: Options
@@ -148,10 +148,10 @@ def _only(lines: Sequence[Line], scores: Sequence[str]) -> list[Line]:
     return [line for score in scores for line in lines if line.score == score]
 
 
-def _conditions_apart(groups: Mapping[str, Group]) -> dict[str, dict[str, Any]]:
+def _conditions_apart(groups: Mapping[str, SeedGroup]) -> dict[str, dict[str, Any]]:
     """Option -> group -> its value, of the conditions in which groups or their scores differ."""
     trained = {
-        name: flatten({key: value for key, value in group.options.items() if key in CONDITIONS})
+        name: flatten_options({key: value for key, value in group.options.items() if key in CONDITIONS})
         for name, group in groups.items()
     }
     apart: dict[str, dict[str, Any]] = {}
@@ -169,14 +169,14 @@ def _conditions_apart(groups: Mapping[str, Group]) -> dict[str, dict[str, Any]]:
     return apart
 
 
-def _measured_with(group: Group, key: str) -> list[str]:
+def _measured_with(group: SeedGroup, key: str) -> list[str]:
     """What the scores of a group were measured with, of those where it is known; the best epoch is each run's own."""
     measured = [read_measured(run.folder) for run in group.runs.values()]
     known = (one for one in measured if key in one and (key != "epochs" or one.get("checkpoint") != "best"))
     return sorted({str(one[key]) for one in known})
 
 
-def _outdated(group: Group) -> str:
+def _outdated(group: SeedGroup) -> str:
     """The runs of a group that were trained on since they were scored."""
     return ", ".join(str(run.folder) for run in group.runs.values() if are_outdated(run))
 
@@ -196,15 +196,15 @@ def _in_words(apart: Mapping[str, Mapping[str, Any]]) -> str:
     )
 
 
-def _group(runs: list[Run]) -> list[Group]:
-    groups: list[Group] = []
+def _group(runs: list[Run]) -> list[SeedGroup]:
+    groups: list[SeedGroup] = []
     for run in runs:
         config = run.config
         seed = config["seed"]
         options = {key: value for key, value in config.items() if key not in ("seed", "out", *MAY_CHANGE)}
         group = next((group for group in groups if group.options == options), None)
         if group is None:
-            groups.append(group := Group(options))
+            groups.append(group := SeedGroup(options))
         if seed in group.runs:
             raise ValueError(
                 f"{group.runs[seed].folder} and {run.folder} have the same settings and the same seed {seed}: "
@@ -214,9 +214,9 @@ def _group(runs: list[Run]) -> list[Group]:
     return groups
 
 
-def _label(groups: list[Group]) -> dict[str, Group]:
+def _label(groups: list[SeedGroup]) -> dict[str, SeedGroup]:
     """Groups by what they trained; groups of one name are distinguished by the options in which they differ."""
-    labels: dict[str, Group] = {}
+    labels: dict[str, SeedGroup] = {}
     names = [next(iter(group.runs.values())).title() for group in groups]
     for name in dict.fromkeys(names):
         alike = [group for group, other in zip(groups, names, strict=True) if other == name]

@@ -71,17 +71,17 @@ from antipodes.studies.checks import (
     Options,
     Paper,
     check_keys,
+    list_of_names,
     read_limit,
     read_mapping,
     read_name,
-    read_names,
     read_options_of,
     read_papers,
     read_seeds,
     read_share,
 )
 
-__all__ = ["FULL", "Options", "Paper", "Study", "Trial", "flatten", "load", "merge"]
+__all__ = ["FULL", "Options", "Paper", "Study", "Trial", "flatten_options", "load_study", "merge"]
 
 FULL = "full"
 REQUIRED = ("variants",)
@@ -191,7 +191,9 @@ class Study:
         ]
 
 
-def load(path: str | Path, budget: str = FULL, seeds: list[int] | None = None, data: Options | None = None) -> Study:
+def load_study(
+    path: str | Path, budget: str = FULL, seeds: list[int] | None = None, data: Options | None = None
+) -> Study:
     """Read a study.
 
     Args:
@@ -249,7 +251,7 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
         its_options = read_options_of({} if given is None else given, f"variant {variant}")
         every = read_seeds(content.get("seeds", list(SEEDS)) if chosen is None else chosen, "seeds")
         few = read_seeds(its_options.pop("seeds", every), f"seeds of variant {variant}")
-        only = read_names(its_options.pop("budgets", [budget]), f"budgets of variant {variant}")
+        only = list_of_names(its_options.pop("budgets", [budget]), f"budgets of variant {variant}")
         if unknown := set(only) - set(budgets):
             raise ValueError(f"variant {variant} names the budget {unknown.pop()!r}: there are {', '.join(budgets)}")
         seeds[variant] = [seed for seed in every if seed in few and budget in only]
@@ -263,7 +265,7 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
             options[variant] = options[variant] | {"data": _on(data, options[variant].get("data"), own)}
     if not seeds[baseline]:
         raise ValueError(f"the baseline {baseline!r} runs with none of the seeds")
-    transfer = read_names(content.get("transfer", []), "transfer")
+    transfer = list_of_names(content.get("transfer", []), "transfer")
     scored_by = {} if "runner" in content else _read_protocols(content.get("protocols", list(PROTOCOLS)))
     protocols = list(scored_by)
     if not transfer and (named := [name for name in protocols if name.startswith("transfer")]):
@@ -285,9 +287,9 @@ def _study(path: Path, content: Any, budget: str, chosen: list[int] | None, data
         transfer=transfer,
         transfer_limit=read_limit(content.get("transfer_limit"), "transfer_limit"),
         transfer_normalise=str(content.get("transfer_normalise", "run")),
-        scores=read_names(content["scores"], "scores") if "scores" in content else None,
-        records=read_names(content.get("records", []), "records"),
-        curves=read_names(content.get("curves", []), "curves"),
+        scores=list_of_names(content["scores"], "scores") if "scores" in content else None,
+        records=list_of_names(content.get("records", []), "records"),
+        curves=list_of_names(content.get("curves", []), "curves"),
         paper=read_papers(content.get("paper", []), variants),
         appendix=_appendix(content.get("appendix"), variants),
         runner=read_name(content["runner"], "runner") if "runner" in content else None,
@@ -353,7 +355,7 @@ def merge(below: Options, above: Options) -> Options:
     return merged
 
 
-def flatten(config: Options, prefix: str = "") -> dict[str, Any]:
+def flatten_options(config: Options, prefix: str = "") -> dict[str, Any]:
     """Nested options by their dotted names.
 
     Example:
@@ -362,7 +364,7 @@ def flatten(config: Options, prefix: str = "") -> dict[str, Any]:
     """
     flat: dict[str, Any] = {}
     for key, value in config.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        flat |= flatten_options(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
 
 

@@ -27,7 +27,7 @@ MOST_ROWS = 24  # likewise
 LONGEST = 30  # characters of a variant's name
 
 
-def draw(
+def draw_figures(
     report: Mapping[str, Any], histories: Histories | None, folder: Path, name: str, curves: Sequence[str] = ()
 ) -> dict[str, str]:
     """Write the figures of a study into a folder.

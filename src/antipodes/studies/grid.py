@@ -25,7 +25,7 @@ from antipodes.files import replacing
 from antipodes.processes import end_with_parent
 from antipodes.runs.folder import Run
 from antipodes.runs.records import read_epochs
-from antipodes.studies.definition import Options, Study, Trial, flatten
+from antipodes.studies.definition import Options, Study, Trial, flatten_options
 from antipodes.studies.reuse import MEASURING, changed, find_twin, link_run, run_digests
 from antipodes.studies.statistics import Histories
 from antipodes.studies.submitted import SubmittedJob
@@ -133,7 +133,7 @@ class Grid:
 
         Args:
             parallel: Processes side by side.
-            lock: From `locked`; the processes inherit it.
+            lock: From `lock_study`; the processes inherit it.
             finished: Called with every trial that comes to its end, and why it failed if it did.
             working: Called several times a second with the trials at work.
         """
@@ -232,8 +232,8 @@ def refuse_change(trial: Trial, saved: Options, asked: Options) -> None:
     Raises:
         ValueError: for the first that both have and that differs.
     """
-    before = flatten(saved)
-    for name, value in flatten(asked).items():
+    before = flatten_options(saved)
+    for name, value in flatten_options(asked).items():
         if name != "out" and name in before and before[name] != value:
             raise ValueError(
                 f"{trial.folder} was started with {name} {before[name]}, the study now says {value}: "
@@ -290,7 +290,7 @@ class _Job:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[int]:
+def lock_study(folder: Path) -> Iterator[int]:
     """Hold the lock on a study's folder; it lives on in the processes of a study that was killed alone.
 
     Raises:

@@ -67,7 +67,7 @@ def at_work(out: Path) -> bool:
         return False
 
 
-def describe(
+def describe_progress(
     state: State | None, running: bool, shares: Mapping[str, float], stale: Mapping[str, str], now: float | None = None
 ) -> list[str]:
     """The status in lines.

@@ -10,7 +10,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from antipodes.studies.definition import Options, Paper, Study, flatten
+from antipodes.studies.definition import Options, Paper, Study, flatten_options
 from antipodes.studies.statistics import Line, Results
 
 Cells = tuple[list[str], list[list[str]]]
@@ -175,7 +175,7 @@ def study_report(
 
 def differences(configurations: Mapping[str, Options]) -> tuple[Options, dict[str, Options]]:
     """Options by their dotted names: those that all configurations share, and for each the others."""
-    flat = {name: flatten(configuration) for name, configuration in configurations.items()}
+    flat = {name: flatten_options(configuration) for name, configuration in configurations.items()}
     first = next(iter(flat.values()))
     common = {key: value for key, value in first.items() if all(key in f and f[key] == value for f in flat.values())}
     return common, {name: {key: v for key, v in f.items() if key not in common} for name, f in flat.items()}

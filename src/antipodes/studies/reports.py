@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from antipodes.files import replacing
-from antipodes.studies.definition import Options, Study, Trial, flatten
+from antipodes.studies.definition import Options, Study, Trial, flatten_options
 from antipodes.studies.figure import drawn_over_epochs, scores_figure
 from antipodes.studies.grid import Grid
 from antipodes.studies.report import markdown
@@ -122,14 +122,14 @@ def _is_same(before: Mapping[str, Any], asked: Options, exactly: bool) -> bool:
     Those of training runs are complete, so that one which only one of both knows came with another version of
     antipodes and is let pass, unless it names another tower; a runner's are compared exactly.
     """
-    now = json.loads(json.dumps(flatten(asked), default=str))
+    now = json.loads(json.dumps(flatten_options(asked), default=str))
     if exactly:
         return bool(before == now)
     towers = [{name for name in options if name.startswith("encoders.")} for options in (before, now)]
     return towers[0] == towers[1] and all(before[name] == value for name, value in now.items() if name in before)
 
 
-def render(places: Places, study: Study) -> Path:
+def render_page(places: Places, study: Study) -> Path:
     """Write the page LABEL.md of a report LABEL.json, with its notes and figures.
 
     Args:

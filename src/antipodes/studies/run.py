@@ -14,9 +14,9 @@ from typing import Any
 
 from antipodes.evaluation.protocol import is_setting
 from antipodes.files import replacing
-from antipodes.studies.definition import FULL, Options, Study, Trial, load
-from antipodes.studies.grid import Grid, locked
-from antipodes.studies.progress import StudyProgress, at_work, describe, read_state
+from antipodes.studies.definition import FULL, Options, Study, Trial, load_study
+from antipodes.studies.grid import Grid, lock_study
+from antipodes.studies.progress import StudyProgress, at_work, describe_progress, read_state
 from antipodes.studies.report import markdown, shown, study_report, text_table
 from antipodes.studies.reports import Places, keep_reported, project_of, read_report
 from antipodes.studies.resolving import check_protocols, complete, described, runner_facts, training_facts
@@ -112,7 +112,7 @@ def study(
         training_facts(found, configurations, parallel, data) if trains else runner_facts(found, configurations, data)
     )
 
-    with locked(folder) as lock, _stoppable():
+    with lock_study(folder) as lock, _stoppable():
         if earlier is not None:
             _keep(grid, configurations, earlier, known)
         for trial, source in grid.reuse(configurations).items():
@@ -159,7 +159,7 @@ def read_study(
     if data is None and data_size is not None:
         raise ValueError("data_size belongs to data: give both")
     other = None if data is None else {"name": data, **({} if data_size is None else {"size": data_size})}
-    return load(path, budget, seeds, other)
+    return load_study(path, budget, seeds, other)
 
 
 def status(found: Study, folder: Path) -> tuple[list[str], list[Line]]:
@@ -169,7 +169,7 @@ def status(found: Study, folder: Path) -> tuple[list[str], list[Line]]:
         str(trial): 1.0 if grid.scores(trial) is not None else grid.fraction_done(trial, configuration)
         for trial, configuration in configurations.items()
     }
-    sentences = describe(read_state(folder), at_work(folder), shares, grid.stale())
+    sentences = describe_progress(read_state(folder), at_work(folder), shares, grid.stale())
     results = results_of(grid)
     if not results[found.baseline]:
         return sentences, []
@@ -247,10 +247,10 @@ def _draw(
         ValueError: if matplotlib is missing.
     """
     from antipodes.evaluation.figures import save
-    from antipodes.studies.figure import draw
+    from antipodes.studies.figure import draw_figures
 
     if found.runner is None:
-        return draw(report, histories, folder, found.label, found.curves)
+        return draw_figures(report, histories, folder, found.label, found.curves)
     from antipodes.studies.runner import find_runner
 
     save(find_runner(found.runner).figure(found, lines), folder / f"{found.label}.png", "png")

@@ -54,6 +54,6 @@ def jitter(images: Tensor, brightness: Tensor, contrast: Tensor, saturation: Ten
     return torch.bmm(matrix, images.flatten(2)).add_(offset).clamp_(0, 1).view_as(images)
 
 
-def solarise(images: Tensor, threshold: Tensor) -> Tensor:
+def invert_above(images: Tensor, threshold: Tensor) -> Tensor:
     """Return the images (B, 3, H, W) in [0, 1] with every value at or above its image's `threshold` (B,) inverted."""
     return torch.where(images < threshold.view(-1, 1, 1, 1), images, 1 - images)

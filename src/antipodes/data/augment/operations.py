@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from antipodes.data.augment.colour import LUMA
-from antipodes.data.augment.colour import solarise as invert_above
+from antipodes.data.augment.colour import LUMA, invert_above
 
 SHEAR = 0.3
 SHIFT = 0.3

@@ -17,7 +17,7 @@ from antipodes.data.augment.base import (
     check_range,
     uniform,
 )
-from antipodes.data.augment.colour import jitter, solarise
+from antipodes.data.augment.colour import invert_above, jitter
 from antipodes.data.augment.operations import OPERATIONS
 from antipodes.data.augment.resampling import crop, draw_boxes
 
@@ -198,7 +198,7 @@ class RandomView(Augmentation):
             views = jitter(views, *colours)
         if self.solarise:
             # A threshold above 1 inverts nothing.
-            views = solarise(views, torch.where(parameters["solarise"], 128 / 255, 2.0))
+            views = invert_above(views, torch.where(parameters["solarise"], 128 / 255, 2.0))
         for draw in range(self.strong):
             drawn, magnitude = parameters["operation"][:, draw], parameters["magnitude"][:, draw]
             for number, operation in enumerate(OPERATIONS):

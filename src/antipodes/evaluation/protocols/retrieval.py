@@ -13,7 +13,7 @@ from antipodes.runs.towers import PairedFeatures, paired_features, text_pairs
 
 
 @dataclass(frozen=True)
-class Retrieval(Protocol):
+class RetrievalProtocol(Protocol):
     """How well images and texts find each other, or queries their documents.
 
     - Images and texts: recall at several ranks in both directions; of an image's texts, any counts.
