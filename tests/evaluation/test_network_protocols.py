@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 
 from antipodes.cli.train import parse
-from antipodes.data import HuggingFaceCaptions, TensorImages
+from antipodes.data import HuggingFaceCaptions, Samples, TensorImages
 from antipodes.evaluation.compared import compared_embeddings, judge_frozen
 from antipodes.evaluation.labelled import custom_metric, other_splits
 from antipodes.evaluation.pictures import caption_lines, tile
@@ -23,7 +23,7 @@ from antipodes.evaluation.protocols import fine_tune, linear_sgd
 from antipodes.evaluation.protocols.false_negatives import FalseNegatives, cluster_rates, flag_scores
 from antipodes.evaluation.protocols.fine_tune import FineTune, TransferFineTune
 from antipodes.evaluation.protocols.label_free import LabelFree
-from antipodes.evaluation.protocols.linear_sgd import LinearSGD, TransferLinearSGD, maps_before_pooling
+from antipodes.evaluation.protocols.linear_sgd import LinearSGD, TransferLinearSGD, frozen_network
 from antipodes.evaluation.protocols.retrieval import RetrievalProtocol
 from antipodes.evaluation.protocols.transfer import Transfer
 from antipodes.evaluation.protocols.zero_shot import ZeroShot, class_vectors
@@ -34,6 +34,7 @@ from antipodes.negatives import FNC, IFND, GloFND
 from antipodes.negatives.flags import FlagCounts, count_flags
 from antipodes.pairs import normalise
 from antipodes.runs.build import build_method
+from antipodes.runs.embedding import embed_dataset
 from antipodes.runs.towers import PairedFeatures, tower_features, tower_network
 from tests.cli.command import here, refused
 from tests.methods.tiny import SIZE, build
@@ -229,11 +230,19 @@ def test_fine_tuning_chooses_its_rate_without_the_test_set(monkeypatch: pytest.M
     assert seen[0] == seen[1] < seen[2]
 
 
+def maps_before_pooling(subject: Subject, data: Samples, side: int | None = None) -> Tensor:
+    """The feature maps before the last pooling of every encoder, flattened, (n, sum of C h w)."""
+    assert subject.method is not None
+    network = frozen_network(subject, "map", side)
+    shown = subject.plain_view(subject.method.pixels)
+    return embed_dataset(network, data, preprocess=shown, device=subject.device, workers=subject.workers)
+
+
 def test_a_linear_layer_by_sgd_on_maps_before_pooling() -> None:
     data = images(60)
     method = build_method(parse(["--encoder", "resnet8-slim", "--head.hidden", "7"])[0], data)
     subject = Subject(method, data)
-    maps = maps_before_pooling(subject, data).float()
+    maps = maps_before_pooling(subject, data)
     pooled = tower_features(method, data)
     channels = pooled.shape[1]
     torch.testing.assert_close(maps.view(60, channels, -1).mean(2), pooled, atol=2e-3, rtol=2e-3)

@@ -23,12 +23,11 @@ from antipodes.evaluation.protocols.linear_sgd import (
     LinearSGD,
     TransferLinearSGD,
     frozen_network,
-    maps_before_pooling,
 )
 from antipodes.evaluation.subject import Subject
 from antipodes.runs.build import build_method
 from antipodes.runs.towers import tower_features, tower_network
-from tests.evaluation.test_network_protocols import images
+from tests.evaluation.test_network_protocols import images, maps_before_pooling
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +66,7 @@ def test_every_protocol_asks_both_encoders_of_cmc() -> None:
             "features of linear, kNN, semi and transfer": subject.embed(data),
             "features of the network that is fine-tuned": tower_network(method, "image").eval()(view),
             "pooled features of linear-sgd": frozen_network(subject, "pooled").eval()(view),
-            "maps of linear-sgd": maps_before_pooling(subject, data).float(),
+            "maps of linear-sgd": maps_before_pooling(subject, data),
             "features of pictures": tower_features(method, data),
         }
     for what, features in found.items():

@@ -266,12 +266,6 @@ class Rule:
         by_band = self.bounds.ignores or bool(self.ranks) or (self.guide is not None and self.guide.ignores)
         return by_band or any(group.same == "only" for group in self.groups)
 
-    @property
-    def ranks_alone(self) -> bool:
-        """Whether one band of ranks of the embeddings' own similarities is all that this rule says."""
-        bounds = (*self.bounds.named, *(() if self.guide is None else self.guide.named))
-        return len(self.ranks) == 1 and self.ranks[0].space == "own" and not (bounds or self.groups or self.lists)
-
     @cached_property
     def ceiling_alone(self) -> bool:
         """Whether this rule says no more than that pairs above a ceiling are dropped, if that."""

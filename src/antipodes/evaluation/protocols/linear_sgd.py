@@ -209,23 +209,6 @@ def frozen_network(subject: Subject, space: Space, side: int | None = None) -> n
     return (encoder if space == "pooled" else MapsBeforePooling(encoders, side)).to(subject.device)
 
 
-def maps_before_pooling(
-    subject: Subject, data: Samples, side: int | None = None, view: Callable[[Raw], Tensor] | None = None
-) -> Tensor:
-    """Return the feature maps before the last pooling of every encoder, flattened to (n, sum of C h w), in float16.
-
-    Args:
-        subject: The subject with the encoders.
-        data: The images.
-        side: Pool larger maps to this height and width; None keeps their size.
-        view: Prepares the images; by default as those of the run.
-    """
-    assert subject.method is not None
-    network = frozen_network(subject, "map", side)
-    shown = view or subject.plain_view(subject.method.pixels)
-    return embed_dataset(network, data, preprocess=shown, device=subject.device, workers=subject.workers).half()
-
-
 class MapsBeforePooling(nn.Module):
     """Runs encoders up to their last pooling and returns their flattened maps, next to each other.
 
