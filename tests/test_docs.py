@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import runpy
@@ -53,6 +54,21 @@ def is_broken(page: Path, link: str) -> bool:
     target, _, anchor = link.partition("#")
     file = (page.parent / target).resolve() if target else page
     return not file.exists() or bool(anchor and anchor not in anchors(file))
+
+
+def test_what_code_on_the_pages_imports_is_there() -> None:
+    """Adapters are left out: their modules ask for the other library when they are imported."""
+    missing, found = [], 0
+    for page in PAGES:
+        for language, code in FENCE.findall(page.read_text()):
+            for node in ast.walk(ast.parse(code)) if language == "python" else ():
+                module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+                if module.split(".")[0] == "antipodes" and not module.startswith("antipodes.integrations"):
+                    names = [alias.name for alias in node.names]  # type: ignore[attr-defined]
+                    found += len(names)
+                    missing += [f"{page.name}: {name}" for name in names if not hasattr(import_module(module), name)]
+    assert not missing
+    assert found > 50
 
 
 def test_every_link_leads_somewhere() -> None:
