@@ -14,7 +14,7 @@ from PIL import Image
 
 from antipodes.cli.train import parse
 from tests.cases import every
-from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, here, refused
+from tests.cli.command import COMMAND, ENVIRONMENT, antipodes, here, launched, refused
 
 SMALL = ["--encoder", "resnet8-slim", "--head.hidden", 16, "--batch_size", 16, "--epochs", 1]
 
@@ -31,7 +31,7 @@ def test_help_does_not_wait_for_torch() -> None:
     times = []
     for _ in range(3):
         started = time.perf_counter()
-        result = antipodes("--help")
+        result = launched("--help")
         times.append(time.perf_counter() - started)
         assert result.returncode == 0
         assert "train" in result.stdout
@@ -117,7 +117,7 @@ def test_a_wrong_call_gets_one_sentence(arguments: list[object], sentence: str, 
 
 
 def test_a_wrong_path_in_a_process_of_its_own() -> None:
-    result = antipodes("train", "--data", "/nonexistent")
+    result = launched("train", "--data", "/nonexistent")
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1
     assert "Traceback" not in result.stderr
