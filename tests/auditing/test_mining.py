@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from antipodes import mine, neighbour_search
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.mined_files import Format
+from antipodes.encoders.loading import LoadedEncoder
+from antipodes.encoders.text import BagOfWords
 from antipodes.tables import read_table, records
 from tests.cases import every
 from tests.cli.command import antipodes
@@ -150,6 +152,18 @@ def test_equal_texts_are_no_negatives() -> None:
     assert sorted(mined.indices[0].tolist()) == [-1, 0, 3, 4]  # not 1, the query's own text, nor 2, its positive
     again = mine([TEXTS[0]], [*TEXTS[1:], "pay the bill", "close my account"], [2], encoder=letters, k=5, margin=-2.0)
     assert sorted(again.indices[0].tolist()) == [-1, -1, 0, 3, 4]  # copies of the positive and of a negative
+
+
+@pytest.mark.filterwarnings("ignore:.* queries have fewer than")
+def test_queries_that_are_documents_too_are_embedded_once() -> None:
+    encoder, lengths = LoadedEncoder([BagOfWords(vocabulary_size=500, width=16)], [None], "bag"), []
+    encoder.encoders[0].register_forward_hook(lambda _, inputs, __: lengths.append(len(inputs[0])))
+    texts = [*TEXTS, TEXTS[0]]
+    mined = mine(texts, texts, [[1]] * len(texts), encoder=encoder, k=2, margin=-2.0, relative=False)
+    assert sum(lengths) == len(set(TEXTS))
+    vectors = encoder(texts).numpy()
+    again = mine(vectors, vectors, [[1]] * len(texts), k=2, margin=-2.0, relative=False)
+    assert mined.indices.tolist() == again.indices.tolist()
 
 
 @pytest.mark.filterwarnings("ignore:.* queries have fewer than")

@@ -6,7 +6,10 @@ import torch
 from torch import nn
 
 from antipodes.encoders import byte_pairs, create
+from antipodes.encoders.loading import LoadedEncoder
 from antipodes.encoders.packages import find_packaged
+from antipodes.encoders.text import encode_by_length
+from antipodes.methods.towers import Tower
 
 CAPTIONS = [
     "A black dog runs through the grass.",
@@ -222,3 +225,41 @@ def test_a_hugging_face_folder_becomes_an_encoder(tmp_path):
         torch.testing.assert_close(first(first.tokenize(texts)), hidden[:, 0], rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="transformers could not load the text model"):
         create(f"hf:{tmp_path / 'nothing'}")
+
+
+MIXED = [text for short, long in zip(["a dog", "a man"] * 6, CAPTIONS, strict=False) for text in (short, long * 3)]
+
+
+def test_pieces_of_similar_length_give_the_same_features_with_less_padding(encoder):
+    tokens, seen = encoder.double().tokenize(MIXED), []
+    encoder.register_forward_hook(lambda _, inputs, __: seen.append(tuple(inputs[0].shape)))
+    whole = encoder(tokens)
+    expected = torch.autograd.grad(whole.square().sum(), list(encoder.parameters()))
+    seen.clear()
+    features = encode_by_length(encoder, tokens, piece=4)
+    torch.testing.assert_close(features, whole)
+    found = torch.autograd.grad(features.square().sum(), list(encoder.parameters()))
+    torch.testing.assert_close(found, expected)
+    assert [rows for rows, _ in seen] == [4] * 6
+    assert sum(rows * length for rows, length in seen) < 0.7 * tokens.numel()
+
+
+def test_a_tower_embeds_texts_by_length(encoder):
+    tokens, seen = encoder.tokenize(MIXED), []
+    encoder.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape[1]))
+    Tower(encoder, nn.Identity())(tokens)
+    assert len(seen) == 3
+    assert seen[0] < seen[-1] == tokens.shape[1]
+
+
+def test_a_list_of_texts_is_embedded_by_length(encoder):
+    loaded, calls = LoadedEncoder([encoder.eval()], [None], "texts"), []
+    features = loaded.embed(MIXED, batch_size=4, progress=lambda *numbers: calls.append(numbers))
+    alone = torch.stack([loaded(text) for text in MIXED])
+    torch.testing.assert_close(features, alone, rtol=1e-4, atol=1e-6)
+    assert calls[-1] == (len(MIXED), len(MIXED))
+    seen = []
+    encoder.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape[1]))
+    loaded.embed(MIXED, batch_size=4)
+    assert seen == sorted(seen)
+    assert seen[0] < seen[-1]

@@ -64,13 +64,17 @@ class Opener:
     def __init__(self, encoder: Any, progress: bool) -> None:
         self.given, self.progress = encoder, progress
         self._opened: Any = None
+        self._vectors: dict[str, NDArray[np.float32]] = {}  # queries that are documents, too, are embedded once
 
     def texts(self, texts: list[str]) -> NDArray[np.float32]:
         """Vectors (n, F) of texts."""
         if self._opened is None:
             self._opened = self.given if callable(self.given) else load(str(self.given or TEXT_ENCODER), self._tower())
         if isinstance(self._opened, LoadedEncoder):
-            return embed(self._opened, texts, progress=self.progress).embeddings
+            new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
+            if new:
+                self._vectors |= zip(new, embed(self._opened, new, progress=self.progress).embeddings, strict=True)
+            return np.stack([self._vectors[text] for text in texts])
         vectors = self._opened(texts)
         return checked(vectors.detach().cpu().numpy() if isinstance(vectors, Tensor) else vectors, "the encoder")
 

@@ -144,12 +144,17 @@ class LoadedEncoder(nn.Module):
             return self.embed([inputs], batch_size, progress)[0]
         if not hasattr(inputs, "__len__"):
             raise ValueError(f"inputs must be a list, a path, a text or an image, got {type(inputs).__name__}")
-        parts = [torch.empty(0, self.num_features)]
+        order, texts = list(range(len(inputs))), self.modality == "text"
+        if texts:  # those of similar length share a batch, which is padded to its longest
+            order.sort(key=lambda place: len(str(inputs[place])))
+        features = torch.empty(len(inputs), self.num_features)
         for start in range(0, len(inputs), batch_size):
-            parts.append(self.features(self.prepare(inputs[start : start + batch_size])).float().cpu())
+            places = order[start : start + batch_size]
+            batch = [inputs[place] for place in places] if texts else inputs[start : start + batch_size]
+            features[places] = self.features(self.prepare(batch)).float().cpu()
             if progress is not None:
                 progress(min(start + batch_size, len(inputs)), len(inputs))
-        return torch.cat(parts)
+        return features
 
     def prepare(self, inputs: Sequence[Any] | Tensor) -> Tensor:
         """Turn a list of B inputs into one tensor.

@@ -85,6 +85,26 @@ class TextEncoder(Encoder):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
+def encode_by_length(encoder: TextEncoder, tokens: Tensor, piece: int = 8) -> Tensor:
+    """Return the features (B, F) of tokens (B, L), computed on a CPU in pieces of texts of similar length.
+
+    Padding costs as much as words do: of 64 customer questions of Banking77 at random the longest has 53 tokens and the
+    mean 16. Other devices take the batch in one piece.
+
+    Args:
+        encoder: Of texts; each text's features depend on its own tokens alone.
+        tokens: Padded with 0 to the longest text.
+        piece: Texts in a piece.
+    """
+    if tokens.device.type != "cpu" or len(tokens) <= piece:
+        return encoder(tokens)  # type: ignore[no-any-return]
+    # up to the last that is not 0: in CLIP's vocabulary 0 is also a word
+    lengths = ((tokens != 0) * torch.arange(1, tokens.shape[1] + 1)).amax(1)
+    order = lengths.argsort(stable=True)
+    parts = [encoder(tokens[rows, : max(1, int(lengths[rows[-1]]))]) for rows in order.split(piece)]
+    return torch.cat(parts)[order.argsort()]
+
+
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 HASHED = b"hashed"
 """The content of the vocabulary buffer when words are hashed and no list of words is needed."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from antipodes.encoders.chunks import embed_pieces
+from antipodes.encoders.text import TextEncoder, encode_by_length
 
 Module = TypeVar("Module", bound=nn.Module)
 Network = Callable[[Mapping[str, "Tensor | Sequence[Tensor]"]], dict[str, Tensor]]
@@ -74,7 +75,12 @@ class Tower(nn.Module):
         """Embed a batch, or several batches in one call, as data-parallel training needs; results are concatenated."""
         if not isinstance(inputs, Tensor):
             return torch.cat([self(batch) for batch in inputs])
-        features = inputs if self.cached else self.encoder(inputs)
+        if self.cached:
+            features = inputs
+        elif isinstance(self.encoder, TextEncoder):
+            features = encode_by_length(self.encoder, inputs)
+        else:
+            features = self.encoder(inputs)
         out: Tensor = self.head(features)
         return out
 
