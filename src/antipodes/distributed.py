@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+_AVAILABLE = dist.is_available()
 _ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 _UNEQUAL: ContextVar[bool] = ContextVar("unequal", default=False)
 
@@ -31,7 +32,7 @@ def alone() -> Iterator[None]:
 
 def world_size() -> int:
     """The number of ranks, 1 when torch.distributed is not initialised."""
-    initialised = dist.is_available() and dist.is_initialized() and not _ALONE.get()
+    initialised = _AVAILABLE and dist.is_initialized() and not _ALONE.get()
     return dist.get_world_size() if initialised else 1
 
 
@@ -47,7 +48,7 @@ def expect_unequal(unequal: bool) -> None:
 
 def expects_unequal() -> bool:
     """Return True if the ranks' batches differ in length."""
-    return world_size() > 1 and _UNEQUAL.get()
+    return _UNEQUAL.get() and world_size() > 1
 
 
 class _Gather(torch.autograd.Function):

@@ -104,7 +104,8 @@ class SampleTable(nn.Module):
     def read_checked(self, ids: Tensor) -> Tensor:
         """Return what `read` returns without checking ids, which would read them back from the device."""
         if not self.sharded:
-            return self.rows[ids.to(self.rows.device)].to(ids.device)
+            rows = self.rows
+            return rows[ids.to(rows.device)].to(ids.device)
         order, asked = self._by_owner(ids)
         wanted, wanted_by = exchange(ids[order], asked)
         found, _ = exchange(self.rows[(wanted - self.first).to(self.rows.device)].to(ids.device), wanted_by, asked)
@@ -163,7 +164,8 @@ class SampleTable(nn.Module):
         if not distinct:
             last = _last_of_each(ids)
             ids, values = ids[last], values[last]
-        self.rows[(ids - self.first).to(self.rows.device)] = values.to(self.rows)
+        ids, rows = ids - self.first if self.first else ids, self.rows
+        rows[ids.to(rows.device)] = values.to(rows)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """Save the whole table; of a sharded one all ranks call it."""

@@ -112,7 +112,7 @@ def make_block(batch: PairedBatch, block: Block = "query_to_document", in_batch:
         parts += [collect(of_given)] if with_given and of_given is not None else []
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    given_count = 0 if given is None else len(given)
+    given_count = 0 if given is None else given.shape[0]
     nothing = batch.document_ids.new_full((given_count,), -1) if with_given else None
     keys, ids = joined(others, given), joined(batch.document_ids, batch.given_ids)
     query_ids = None if batch.query_ids is None else joined(batch.query_ids, nothing)
@@ -129,7 +129,7 @@ def make_block(batch: PairedBatch, block: Block = "query_to_document", in_batch:
         vectors = joined(of_documents if to_documents else of_queries, batch.given_guide)
         guide = Guide(seen, (of_queries * of_documents).sum(1), vectors, positive)
     product = None
-    if batch.views is not None and few_pairs(len(anchors), len(keys)):
+    if batch.views is not None and few_pairs(anchors.shape[0], keys.shape[0]):
         product = torch.mm(anchors, keys.T)
     return Pairs(
         anchors,
@@ -196,7 +196,7 @@ def _related(
     only = owners if not in_batch else None
     if spaces or only is not None:
         return Excluded(batch.document_ids, ids, spaces, only)
-    known = batch.distinct and batch.alone and batch.document_ids.shape == ids.shape and len(ids) > 1
+    known = batch.distinct and batch.document_ids.shape == ids.shape and ids.shape[0] > 1 and batch.alone
     return SameSample(batch.document_ids, ids, views=1 if known else 0)
 
 

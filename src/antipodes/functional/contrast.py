@@ -91,7 +91,8 @@ class _Kernel(torch.autograd.Function):
         ctx: Any, anchors: Tensor, candidates: Tensor, temperature: Tensor, added: Tensor | None, plan: Plan
     ) -> tuple[Tensor, ...]:
         path = dense if plan.dense else stream
-        outputs, saved = path.forward(plan, anchors, candidates, temperature, added)
+        found, saved = path.forward(plan, anchors, candidates, temperature, added)
+        outputs = _complete(plan, found, anchors)
         ctx.plan, ctx.saved = plan, saved._replace(tiles=[])
         ctx.mark_non_differentiable(*outputs[1::4], *outputs[3::4])
         ctx.save_for_backward(anchors, candidates, temperature, added, *saved.tiles)  # freed when backward is done
@@ -106,6 +107,18 @@ class _Kernel(torch.autograd.Function):
         saved = ctx.saved._replace(tiles=tiles)
         found = path.backward(ctx.plan, saved, anchors, candidates, temperature, added, grads, ctx.needs_input_grad)
         return *found, None
+
+
+def _complete(plan: Plan, outputs: Sequence[Tensor | None], like: Tensor) -> list[Tensor]:
+    """Return the sums of a kernel with what it leaves out as None: counts of all other samples, and zeros."""
+    complete = []
+    for place, each in enumerate(outputs):
+        direction = plan.directions[place // 4]
+        if each is None:
+            every = direction.same_sample.available if place % 4 == 1 else like.new_zeros(direction.anchors)
+            each = every.expand(len(direction.masks), -1).clone()
+        complete.append(each)
+    return complete
 
 
 @eager_full_precision
@@ -230,7 +243,6 @@ def contrast_both(
     return one, other
 
 
-@torch.no_grad()
 def count_above(
     anchors: Tensor,
     candidates: Tensor | None,
@@ -270,10 +282,10 @@ def count_above(
     """
     if thresholds.shape != anchors.shape[:1]:
         raise ValueError(f"thresholds must be one per anchor, ({len(anchors)},), got {tuple(thresholds.shape)}")
-    bounds = binding(thresholds).to(torch.promote_types(anchors.dtype, torch.float32))
+    bounds = as_dtype(binding(thresholds.detach()), torch.float64 if anchors.dtype is torch.float64 else torch.float32)
     if product is not None:  # of few pairs: a comparison costs less than a plan
         same = same_sample or SameSample(anchor_ids, candidate_ids)
-        above = torch.gt(product, bounds[:, None], out=torch.empty_like(product))
+        above = torch.gt(product.detach(), bounds[:, None], out=torch.empty_like(product, requires_grad=False))
         return same.blank(above).sum(1)
     # what is above a threshold is what a band keeps whose lower end is the next number
     rule = Rule(low=bounds.nextafter(torch.full_like(bounds, torch.inf)))
@@ -281,7 +293,7 @@ def count_above(
         anchors.detach(), None if candidates is None else candidates.detach(), anchor_ids, candidate_ids, 1.0, rule,
         same_sample=same_sample, extent=extent, trusted=True,
     )  # fmt: skip
-    with full_precision():
+    with full_precision(), torch.no_grad():
         return run(inputs, "none", kernel, block)[0].kept[0].to(bounds.dtype)
 
 

@@ -23,12 +23,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from antipodes.functional.masks import Block, Buffers, Mask, keep_mask, pull_mask, whole
+from antipodes.functional.masks import Block, Mask, Matrices, keep_mask, pull_mask, whole
 from antipodes.functional.plan import Direction, PairFunction, Plan
 
 
 def pair_values(
-    function: PairFunction, logits: Tensor, added: Tensor | None, pulls: bool, out: Tensor, buffers: Buffers
+    function: PairFunction, logits: Tensor, added: Tensor | None, pulls: bool, out: Tensor, buffers: Matrices
 ) -> tuple[Tensor | None, Tensor]:
     """Return what is summed over kept pairs, or None for nothing, and over pulled pairs, (h, w) each.
 
@@ -44,10 +44,10 @@ def pair_values(
     """
     if function == "none":
         return None, logits
-    shape = (logits.shape[0], logits.shape[1])
     z = logits if added is None else torch.add(logits, added, out=out)
     if function == "softmax":
         return torch.exp(z, out=out), logits
+    shape = (logits.shape[0], logits.shape[1])
     # softplus(z) = max(z, 0) + log(1 + e^-|z|), and softplus(-z) has the same second term: nothing overflows
     rest = torch.abs(z, out=buffers("rest", shape)).neg_().exp_().log1p_()
     opposite = logits
@@ -57,7 +57,7 @@ def pair_values(
 
 
 def pair_slopes(
-    function: PairFunction, logits: Tensor, added: Tensor | None, pulls: bool, out: Tensor, buffers: Buffers
+    function: PairFunction, logits: Tensor, added: Tensor | None, pulls: bool, out: Tensor, buffers: Matrices
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the derivatives of both values by the logit, (h, w) each; None stands for 1. Arguments: `pair_values`."""
     if function == "none":
@@ -103,12 +103,12 @@ class RuleState(NamedTuple):
 
     Attributes:
         weights: (A, C) the kept pairs: W e^{z - peak} of a softmax, otherwise W, or W - Y of the sigmoid.
-        total: (A,) the sum of the weights of a softmax, otherwise the sum of the pairs' values.
+        total: (A,) the sum of the weights of a softmax, otherwise None.
         pull: (A, C) Y, or None.
     """
 
     weights: Tensor
-    total: Tensor
+    total: Tensor | None
     pull: Tensor | None
 
 
@@ -131,8 +131,10 @@ class Saved(NamedTuple):
 
 def forward(
     plan: Plan, anchors: Tensor, candidates: Tensor, temperature: Tensor, added: Tensor | None
-) -> tuple[list[Tensor], Saved]:
+) -> tuple[list[Tensor | None], Saved]:
     """Return for each direction values of kept pairs, their number, values of pulled pairs and their number, (R, A).
+
+    A number of kept pairs is None if all of other samples are kept, any other sum if there is nothing to sum.
 
     Args:
         plan: of the call.
@@ -143,14 +145,14 @@ def forward(
     """
     similarities = torch.mm(anchors, candidates.T) if plan.product is None else plan.product
     guide = None if plan.guide is None else torch.mm(plan.guide[0], plan.guide[1].T)
-    outputs: list[Tensor] = []
+    outputs: list[Tensor | None] = []
     directions = []
     for direction in plan.directions:
         turn = direction.mirror
         own = similarities.T if turn else similarities
         seen = guide.T if turn and guide is not None else guide
         sums, states = _sum_direction(plan, direction, own, seen, temperature, added)
-        outputs += [each[0][None] if len(each) == 1 else torch.stack(each) for each in sums]
+        outputs += [_of_rules(each) for each in sums]
         directions.append(states)
     return outputs, Saved(directions, [similarities])
 
@@ -164,6 +166,7 @@ def backward(
     added: Tensor | None,
     grads: tuple[Tensor | None, ...],
     wanted: tuple[bool, ...],
+    on_positives: Tensor | None = None,
 ) -> Gradients:
     """Return the gradients of what `forward` was given.
 
@@ -176,6 +179,7 @@ def backward(
         added: the offsets, the bias or nothing.
         grads: of the outputs of `forward`; None where nothing depends on one.
         wanted: whether anchors, candidates, temperature and bias want a gradient.
+        on_positives: the gradient of the logits of the positives, where `positive_diagonal` has them; None for none.
     """
     if all(each is None for each in grads):
         return None, None, None, None
@@ -183,6 +187,7 @@ def backward(
     if plan.shift == "peak":  # where logits are far apart, gradients may be so small that they underflow
         top = largest(grads)
         grads = tuple(None if each is None else each / top for each in grads)
+        on_positives = None if on_positives is None else on_positives / top
     of_kept: Tensor | None = None  # the parts of G
     of_pulled: Tensor | None = None
     for place, (direction, states) in enumerate(zip(plan.directions, saved.directions, strict=True)):
@@ -194,7 +199,7 @@ def backward(
                 share = on_value[number] * inverse
                 if top is not None:
                     share = torch.where(on_value[number].abs() > FAINT, share, 0.0)
-                if plan.function == "softmax":  # where nothing is kept all weights are 0
+                if state.total is not None:  # where nothing is kept all weights are 0
                     share = share / state.total.clamp(min=NOTHING[share.dtype])
                 kept = _add(kept, state.weights, share)
             if on_pulled is not None and state.pull is not None and plan.function != "soft sigmoid":
@@ -210,6 +215,8 @@ def backward(
     on_temperature: Tensor | None = None
     if "sigmoid" in plan.function:  # here the pulled part depends on the temperature as well
         of_kept, of_pulled = _join(of_kept, of_pulled, turned=False), None
+    if on_positives is not None and of_kept is not None:
+        positive_diagonal(plan, of_kept).add_(on_positives * inverse)
     if wanted[2] and of_kept is not None:
         shares = (of_kept * saved.similarities).sum(1).mul_(inverse).neg_()
         on_temperature = shares if temperature.ndim else shares.sum()
@@ -231,6 +238,11 @@ def backward(
     return first, second, third, fourth
 
 
+def positive_diagonal(plan: Plan, matrix: Tensor) -> Tensor:
+    """Return what a matrix (A, C) holds for the positives: pairs (i, i), or of two views of b samples (i, b + i)."""
+    return matrix.diagonal(matrix.shape[0] // 2 if plan.shared else 0)
+
+
 def _sum_direction(
     plan: Plan,
     direction: Direction,
@@ -238,7 +250,7 @@ def _sum_direction(
     guide: Tensor | None,
     temperature: Tensor,
     added: Tensor | None,
-) -> tuple[list[list[Tensor]], list[RuleState]]:
+) -> tuple[list[list[Tensor | None]], list[RuleState]]:
     """Return the four sums of every rule, (A,) each, and what the rules leave for the backward pass.
 
     Args:
@@ -252,29 +264,29 @@ def _sum_direction(
     inverse = temperature.reciprocal()
     logits = similarities * (inverse if inverse.ndim == 0 else inverse[:, None])
     relative = plan.function == "softmax" and plan.shift == "peak"
-    pulls = any(mask.pulls for mask in direction.masks)
-    values, of_pulled = None, similarities
+    values, of_pulled, pulls = None, similarities, direction.pulls
     if relative:
         logits = logits if added is None else logits.add_(added)
     else:
         values, opposite = pair_values(plan.function, logits, added, pulls, logits, _fresh(logits))
         of_pulled = opposite if plan.function == "sigmoid" else similarities
-    if values is not None:
-        values = direction.same_sample.blank(values)
-    sums: list[list[Tensor]] = [[], [], [], []]
+    sums: list[list[Tensor | None]] = [[], [], [], []]
     states = []
+    nothing = similarities.new_zeros(similarities.shape[0]) if pulls else None
     for number, mask in enumerate(direction.masks):
         keep, kept, pull = _judge(direction, mask, similarities, guide)
         if pull is not None and plan.teacher is not None:
             everything = (slice(None), slice(None))
             pull.mul_(plan.teacher.weights(number, *everything, torch.empty_like(pull)))
-        nothing = torch.zeros_like(similarities[:, 0])
-        value, pulled, pulled_value = nothing, nothing, nothing
-        weights, total = similarities, nothing
+        value: Tensor | None = None
+        total: Tensor | None = None
+        weights, pulled, pulled_value = similarities, nothing, nothing
         if pull is not None:
             pulled = pull.sum(1)
             if plan.function != "soft sigmoid":
                 pulled_value = (pull * of_pulled).sum(1)
+        if keep is None and values is not None:
+            values = direction.same_sample.blank(values)
         if relative:
             everyone = direction.same_sample.different if keep is None else keep
             weights, total, value = _relative(logits, everyone)
@@ -293,13 +305,23 @@ def _sum_direction(
     return sums, states
 
 
+def _of_rules(numbers: list[Tensor | None]) -> Tensor | None:
+    """Return numbers (A,) of every rule as (R, A); None where there are none."""
+    if numbers[0] is None:
+        return None
+    return numbers[0][None] if len(numbers) == 1 else torch.stack(numbers)  # type: ignore[arg-type]
+
+
 def _judge(
     direction: Direction, mask: Mask, similarities: Tensor, guide: Tensor | None
-) -> tuple[Tensor | None, Tensor, Tensor | None]:
-    """Return W (A, C) of a rule, or None where all other samples are kept; the number kept (A,); Y (A, C) or None."""
-    same, buffers = direction.same_sample, _fresh(similarities)
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return W (A, C) of a rule and the number kept (A,), or None where all other samples are; Y (A, C) or None."""
+    same = direction.same_sample
+    if direction.plain:
+        return None, None, None
     if mask.keeps_all and not mask.pulls:
         return None, same.available, None
+    buffers = _fresh(similarities)
     block = Block(whole(similarities.shape[0], similarities.shape[1]), similarities, guide)
     keep = same.blank(keep_mask(mask, block, False, buffers))
     return keep, keep.sum(1), pull_mask(mask, block, False, keep, buffers) if mask.pulls else None
@@ -315,9 +337,9 @@ def _relative(logits: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return weights, total, total.log().add_(peak)
 
 
-def _fresh(like: Tensor) -> Buffers:
-    """Return buffers for one matrix each."""
-    return Buffers(like.numel(), like)
+def _fresh(like: Tensor) -> Matrices:
+    """Return what makes a new matrix each time."""
+    return lambda _, shape: like.new_empty(shape)
 
 
 def _add(total: Tensor | None, weights: Tensor, share: Tensor) -> Tensor:

@@ -133,6 +133,10 @@ class Buffers:
         return view
 
 
+Matrices = Callable[[str, tuple[int, int]], Tensor]
+"""What gives a matrix for a name and a shape: `Buffers`, or new memory each time."""
+
+
 class Factor(NamedTuple):
     """One comparison that a pair has to pass.
 
@@ -245,7 +249,7 @@ def compile_rule(
     return Mask(tuple(keep), tuple(free), dropped, pulled, mutual, None, left, rule.only_pulled)
 
 
-def keep_mask(mask: Mask, block: Block, mirror: bool, buffers: Buffers) -> Tensor:
+def keep_mask(mask: Mask, block: Block, mirror: bool, buffers: Matrices) -> Tensor:
     """Return ones where a pair of the block stays in the denominator and zeros elsewhere, in the buffer "keep".
 
     With `mirror` the tile's columns are judged as anchors and its rows as candidates.
@@ -257,7 +261,7 @@ def keep_mask(mask: Mask, block: Block, mirror: bool, buffers: Buffers) -> Tenso
     return keep.copy_(pull_mask(mask, block, mirror, keep, buffers)) if mask.only_pulled else keep
 
 
-def pull_mask(mask: Mask, block: Block, mirror: bool, keep: Tensor, buffers: Buffers) -> Tensor:
+def pull_mask(mask: Mask, block: Block, mirror: bool, keep: Tensor, buffers: Matrices) -> Tensor:
     """Return how much each pair of the block is pulled, among those of the mask `keep`, in the buffer "pull"."""
     free = _passes(mask.free, block, mirror, "pull", buffers)
     listed, left = mask.pulled.get(block.tile.number), mask.left.get(block.tile.number)
@@ -311,7 +315,7 @@ def _listed(rule: Rule, act: str, tiles: Sequence[Tile], mirror: bool, dtype: to
     return positions, {number: left[places[1]] for number, places in found.items()}
 
 
-def _passes(factors: tuple[Factor, ...], block: Block, mirror: bool, name: str, buffers: Buffers) -> Tensor:
+def _passes(factors: tuple[Factor, ...], block: Block, mirror: bool, name: str, buffers: Matrices) -> Tensor:
     """Return the product of the factors on a block, in the named buffer."""
     tile = block.tile
     out = buffers(name, tile.shape)

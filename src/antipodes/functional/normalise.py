@@ -53,8 +53,7 @@ def measure(embeddings: Tensor) -> Measured:
     length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
     if not on_host(length) or not length.shape[0]:
         return Measured(*_scaled(rows), None)
-    lengths = length.numpy()
-    shortest, longest = float(lengths.min()), float(lengths.max())
+    shortest, longest = (float(each.numpy()) for each in length.aminmax())  # NaN is both
     lowest, highest = _ORDINARY[length.dtype]
     if lowest < shortest and longest < highest:  # squares have neither overflowed nor vanished
         return Measured(rows / length, length, length, (shortest, longest))

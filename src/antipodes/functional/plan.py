@@ -39,7 +39,7 @@ from antipodes.functional.masks import (
     edges,
     whole,
 )
-from antipodes.functional.rule import Rule
+from antipodes.functional.rule import EVERY_PAIR, Rule
 from antipodes.functional.same_sample import SameSample, few_pairs
 from antipodes.functional.select import bounded
 from antipodes.functional.tensors import on_host
@@ -135,26 +135,27 @@ class Inputs(NamedTuple):
     trusted: bool = False
 
 
-@dataclass(frozen=True)
-class Direction:
+class Direction(NamedTuple):
     """Anchors that are compared with candidates, with a mask per rule.
 
     Attributes:
         masks: one per rule.
         mirror: whether the anchors are the columns of the matrix of pairs.
-        count: the number of anchors.
+        anchors: how many there are.
         same_sample: which candidates are of the anchors' own samples.
+        plain: whether it is known that every rule keeps all pairs of different samples and pulls none.
     """
 
     masks: tuple[Mask, ...]
     mirror: bool
-    count: int
+    anchors: int
     same_sample: SameSample
+    plain: bool = False
 
     @property
     def pulls(self) -> bool:
         """Whether any rule pulls."""
-        return any(mask.pulls for mask in self.masks)
+        return not self.plain and any(mask.pulls for mask in self.masks)
 
 
 class Plan(NamedTuple):
@@ -164,7 +165,7 @@ class Plan(NamedTuple):
         function: what is summed over pairs.
         dense: whether all pairs are one matrix; otherwise tiles are visited one after the other.
         shift: what exponentials are relative to.
-        tiles: the blocks of pairs; the dense kernel has one, and judges each direction in its own orientation.
+        tiles: the blocks of pairs of the streaming kernel; the dense kernel judges each direction as a whole.
         directions: one, or two that share the similarities.
         shared: whether the candidates are the anchors and share their gradient.
         halved: whether tiles below the diagonal are left out, because those above stand for them as well.
@@ -182,13 +183,13 @@ class Plan(NamedTuple):
     tiles: tuple[Tile, ...]
     directions: tuple[Direction, ...]
     shared: bool
-    halved: bool
-    guide: tuple[Tensor, Tensor] | None
-    offsets: Tensor | None
-    teacher: Teacher | None
-    rows_need_grad: bool
-    columns_need_grad: bool
-    product: Tensor | None
+    halved: bool = False
+    guide: tuple[Tensor, Tensor] | None = None
+    offsets: Tensor | None = None
+    teacher: Teacher | None = None
+    rows_need_grad: bool = True
+    columns_need_grad: bool = True
+    product: Tensor | None = None
 
     @property
     def pulls(self) -> bool:
@@ -216,6 +217,10 @@ def make_plan(
         Anchors (A, D) and candidates (C, D) in the dtype of the sums, without empty slots, the temperature, () or (A,),
         and the plan.
     """
+    if function == "softmax" and kernel == "auto" and block is None:
+        found = _plan_known(inputs)
+        if found is not None:
+            return found
     anchors, keys, ids = inputs.anchors, *_candidates(inputs)
     questions = Questions()
     rules = [as_rules(each) for each in (inputs.rules, inputs.mirror_rules) if each is not None]
@@ -250,8 +255,8 @@ def make_plan(
     keys = anchors if shared else as_dtype(keys, dtype)
     tau = as_dtype(tau, dtype)
     if dense:
-        tiles: tuple[Tile, ...] = (whole(*sizes),)
-        directions = _dense_directions(rules, ids, same, dtype)
+        tiles: tuple[Tile, ...] = ()
+        directions = _dense_directions(rules, same, dtype)
     else:
         tiles, directions = _tiled(rules, anchors, keys, ids, same, tau.detach(), block, symmetric, empty)
     with_grad = torch.is_grad_enabled()
@@ -275,6 +280,42 @@ def make_plan(
             product=inputs.product,
         ),
     )
+
+
+def _plan_known(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Plan] | None:
+    """Plan the sums of few pairs about which everything is known, whose rules are ceilings at most; None for others.
+
+    A small batch pays by the step. There is nothing to check: whoever computed the similarities has read the rest.
+    """
+    product, same, extent, temperature = inputs.product, inputs.same_sample, inputs.extent, inputs.temperature
+    if product is None or same is None or extent is None or inputs.offsets is not None:
+        return None
+    rules = [as_rules(each) for each in (inputs.rules, inputs.mirror_rules) if each is not None]
+    for each in rules:
+        for rule in each:
+            if not rule.ceiling_alone:
+                return None
+    coldest = temperature if isinstance(temperature, float) else float(temperature.detach().min())
+    reach = extent.longest * extent.farthest / coldest if coldest > 0 else torch.inf
+    if not reach <= 1e-3 / torch.finfo(product.dtype).eps:
+        return None  # to be refused
+    anchors = inputs.anchors
+    tau = temperature.to(anchors) if isinstance(temperature, Tensor) else anchors.new_tensor(temperature)
+    shared, with_grad = inputs.candidates is None, torch.is_grad_enabled()
+    keys = anchors if inputs.candidates is None else inputs.candidates
+    plan = Plan(
+        function="softmax",
+        dense=True,
+        shift="none" if reach <= UNSHIFTED_REACH[product.dtype] else "peak",
+        tiles=(),
+        directions=_dense_directions(rules, same, product.dtype),
+        shared=shared,
+        teacher=inputs.teacher,
+        rows_need_grad=with_grad and (anchors.requires_grad or tau.requires_grad),
+        columns_need_grad=with_grad and keys.requires_grad,
+        product=product,
+    )
+    return anchors, keys, tau, plan
 
 
 def as_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -355,18 +396,27 @@ def _without_ranks(
     return found
 
 
-def _dense_directions(
-    rules: Sequence[tuple[Rule, ...]], ids: tuple[Tensor, Tensor], same: SameSample, dtype: torch.dtype
-) -> tuple[Direction, ...]:
+def _dense_directions(rules: Sequence[tuple[Rule, ...]], same: SameSample, dtype: torch.dtype) -> tuple[Direction, ...]:
     """Compile rules for one matrix of similarities per direction, whose rows are the direction's anchors."""
     directions = []
     for place, each in enumerate(rules):
-        mirror = place == 1
-        own = SameSample(*ids[::-1]) if mirror else same
-        count, others = len(own.anchor_ids), len(own.candidate_ids)
-        masks = tuple(compile_rule(rule, lambda bound: bound, (whole(count, others),), dtype) for rule in each)
+        own, mirror = (same, False) if place == 0 else (same.turned(), True)
+        count, others = own.anchor_ids.shape[0], own.candidate_ids.shape[0]
+        if each is EVERY_PAIR:
+            directions.append(Direction(_EVERY_PAIR, mirror, count, own, plain=True))
+            continue
+        tile = whole(count, others)
+        masks = tuple([compile_rule(rule, _as_it_is, (tile,), dtype) for rule in each])
         directions.append(Direction(masks, mirror, count, own))
     return tuple(directions)
+
+
+_EVERY_PAIR = (compile_rule(EVERY_PAIR[0], lambda bound: bound, (), torch.float32),)
+
+
+def _as_it_is(bound: Tensor) -> Tensor:
+    """Return a bound of similarities that are compared as they are."""
+    return bound
 
 
 def _tiled(

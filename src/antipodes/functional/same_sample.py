@@ -72,6 +72,15 @@ class SameSample:
             return self.different.sum(1).long()
         return self.filled.sum() - self.count
 
+    def turned(self) -> SameSample:
+        """Return the relation of the candidates to the anchors."""
+        return self if self.candidate_ids is self.anchor_ids else SameSample(self.candidate_ids, self.anchor_ids)
+
+    @property
+    def leaves_some(self) -> bool:
+        """Whether it is known that every anchor has a candidate of another sample."""
+        return 0 < self.views < self.anchor_ids.shape[0]
+
     def exclude(self, similarities: Tensor, rows: slice) -> Tensor:
         """Set the similarities (b, C) of the pairs that never count, of the anchors in these rows, to -inf, in place.
 

@@ -13,7 +13,6 @@ five. docs/performance.md has the share of a training step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,11 +20,9 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from antipodes.functional import dense, stream
-from antipodes.functional.masks import compile_rule, whole
+from antipodes.functional.dense import positive_diagonal
 from antipodes.functional.normalise import Measured, link, unlinked
-from antipodes.functional.plan import UNSHIFTED_REACH, Direction, Inputs, Plan, make_plan
-from antipodes.functional.rule import Rule
-from antipodes.functional.same_sample import SameSample
+from antipodes.functional.plan import Inputs, Plan, make_plan
 from antipodes.functional.tensors import first_order
 
 
@@ -60,10 +57,15 @@ class Views(NamedTuple):
 
 
 class SoftmaxLosses(NamedTuple):
-    """The losses of one direction and how many pairs they were made of, (R, A) each."""
+    """The losses of one direction.
+
+    Attributes:
+        losses: (R, A).
+        kept: (R, A) how many pairs they were made of; None for all pairs of different samples.
+    """
 
     losses: Tensor
-    kept: Tensor
+    kept: Tensor | None
 
 
 def softmax_losses(views: Views, inputs: Inputs) -> list[SoftmaxLosses]:
@@ -82,130 +84,73 @@ def softmax_losses(views: Views, inputs: Inputs) -> list[SoftmaxLosses]:
         >>> softmax_losses(views, Inputs(views.measured.unit, None, ids, None, 1.0, Rule()))[0].losses
         tensor([[0.5514, 0.5514, 0.5514, 0.5514]])
     """
-    unit, _, divisor, _ = views.measured
-    temperature = inputs.temperature
-    tau = temperature.to(unit) if isinstance(temperature, Tensor) else unit.new_tensor(temperature)
-    plan = _plan(views, inputs)
-    found = _SoftmaxLosses.apply(views.first, views.second, tau, unit, divisor, plan)  # type: ignore[no-untyped-call]
-    return [SoftmaxLosses(*found[place : place + 2]) for place in range(0, len(found), 2)]
-
-
-def _plan(views: Views, inputs: Inputs) -> Plan:
-    """Plan the sums: in few steps where there are few pairs and rules are ceilings at most."""
-    product, same, tau = inputs.product, inputs.same_sample, inputs.temperature
-    coldest = float(tau.detach()) if isinstance(tau, Tensor) else tau
-    rules = [(each,) if isinstance(each, Rule) else each for each in (inputs.rules, inputs.mirror_rules) if each]
-    if product is not None and same is not None and all(rule.ceiling_alone for each in rules for rule in each):
-        usual = 1e-3 * coldest >= torch.finfo(product.dtype).eps  # other temperatures are refused below
-        if usual:
-            return _plan_few(product, same, coldest, rules, inputs.candidates is None)
-    by_temperature = isinstance(tau, Tensor) and tau.requires_grad
-    first, second = views.first.requires_grad, views.second.requires_grad
-    if inputs.candidates is None:
-        first = second = first or second
-    return make_plan(inputs)[-1]._replace(rows_need_grad=first or by_temperature, columns_need_grad=second)
-
-
-def _plan_few(
-    product: Tensor, same_sample: SameSample, temperature: float, rules: Sequence[Sequence[Rule]], shared: bool
-) -> Plan:
-    """Plan the sums over few pairs of embeddings of length 1, whose other arguments were checked before.
-
-    Args:
-        product: (A, C) the similarities.
-        same_sample: which pairs are of one sample, in both directions if there are two.
-        temperature: a positive number.
-        rules: of each direction, ceilings at most.
-        shared: whether the candidates are the anchors.
-    """
-    count, others = product.shape
-    tiles = (whole(count, others),)
-    directions = []
-    for place, each in enumerate(rules):
-        masks = tuple([compile_rule(rule, lambda bound: bound, tiles, product.dtype) for rule in each])
-        directions.append(Direction(masks, place == 1, (count, others)[place], same_sample))
-    return Plan(
-        function="softmax",
-        dense=True,
-        shift="none" if 1.0 / temperature <= UNSHIFTED_REACH[product.dtype] else "peak",
-        tiles=tiles,
-        directions=tuple(directions),
-        shared=shared,
-        halved=False,
-        guide=None,
-        offsets=None,
-        teacher=None,
-        rows_need_grad=True,
-        columns_need_grad=not shared,
-        product=product,
-    )
+    _, _, tau, plan = make_plan(inputs)
+    if not plan.dense:  # which asks for what it need not do
+        first, second = views.first.requires_grad, views.second.requires_grad
+        if plan.shared:
+            first = second = first or second
+        plan = plan._replace(rows_need_grad=first or tau.requires_grad, columns_need_grad=second)
+    found = _SoftmaxLosses.apply(views.first, views.second, tau, views.measured, plan)  # type: ignore[no-untyped-call]
+    count = len(plan.directions)
+    return [SoftmaxLosses(found[place], found[count + place]) for place in range(count)]
 
 
 class _SoftmaxLosses(torch.autograd.Function):
-    """The losses (R, A) and numbers kept (R, A) of every direction."""
+    """The losses (R, A) of every direction, and then its numbers of kept pairs, (R, A) or None."""
 
     @staticmethod
     def forward(
-        ctx: Any, first: Tensor, second: Tensor, temperature: Tensor, unit: Tensor, divisor: Tensor, plan: Plan
-    ) -> tuple[Tensor, ...]:
-        path, half = dense if plan.dense else stream, first.shape[0]
+        ctx: Any, first: Tensor, second: Tensor, temperature: Tensor, measured: Measured, plan: Plan
+    ) -> tuple[Tensor | None, ...]:
+        unit, half = measured.unit, first.shape[0]
         anchors, candidates = (unit, unit) if plan.shared else (unit[:half], unit[half:])
-        outputs, saved = path.forward(plan, anchors, candidates, temperature, None)
+        outputs, saved = (dense if plan.dense else stream).forward(plan, anchors, candidates, temperature, None)
         if plan.product is None:
             positive = torch.linalg.vecdot(unit[:half], unit[half:])
         else:
-            positive = plan.product.diagonal(half if plan.shared else 0)
+            positive = positive_diagonal(plan, plan.product)[:half]
         logits = positive / temperature
         logits = torch.cat((logits, logits)) if plan.shared else logits
         margins = [log_sum - logits for log_sum in outputs[::4]]
-        found: list[Tensor] = []
-        for margin, kept in zip(margins, outputs[1::4], strict=True):
-            found += [softplus(margin), kept]
-        ctx.plan, ctx.saved = plan, saved._replace(tiles=[])
-        ctx.save_for_backward(unit, divisor, temperature, positive, *margins, *saved.tiles)
+        counts = outputs[1::4]
+        ctx.plan, ctx.saved = plan, saved.directions
+        ctx.save_for_backward(unit, measured.divisor, temperature, *margins, *saved.tiles)
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*found[1::2])
-        return tuple(found)
+        ctx.mark_non_differentiable(*[each for each in counts if each is not None])
+        return *[softplus(margin) for margin in margins], *counts
 
     @staticmethod
     @first_order
     def backward(ctx: Any, *on_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-        on_losses = on_outputs[::2]
+        plan, count = ctx.plan, len(ctx.plan.directions)
+        on_losses = on_outputs[:count]
         if all(each is None for each in on_losses):
-            return (None,) * 6
-        plan, count = ctx.plan, len(on_losses)
-        path = dense if plan.dense else stream
-        unit, divisor, temperature, positive, *rest = ctx.saved_tensors
+            return (None,) * 5
+        unit, divisor, temperature, *rest = ctx.saved_tensors
         half = unit.shape[0] // 2
         # of each loss by its log sum, and the opposite by its positive
-        pushed = [
-            None if on is None else torch.sigmoid(margin).mul_(on)
-            for margin, on in zip(rest[:count], on_losses, strict=True)
-        ]
-        grads = tuple(part for each in pushed for part in (each, None, None, None))
+        grads: list[Tensor | None] = []
+        on_positives: Tensor | None = None
+        for margin, on in zip(rest[:count], on_losses, strict=True):
+            pushed = None if on is None else torch.sigmoid(margin).mul_(on)
+            grads += [pushed, None, None, None]
+            if pushed is not None:
+                by_positive = pushed[0] if pushed.shape[0] == 1 else pushed.sum(0)
+                on_positives = -by_positive if on_positives is None else on_positives - by_positive
+        assert on_positives is not None  # of the losses at least one has a gradient
+        if plan.shared:  # each view is the other's positive
+            on_positives = on_positives[:half] + on_positives[half:]
         wanted = (True, ctx.needs_input_grad[1] and not plan.shared, ctx.needs_input_grad[2], False)
         anchors, candidates = (unit, unit) if plan.shared else (unit[:half], unit[half:])
-        saved = ctx.saved._replace(tiles=rest[count:])
+        path, saved = (dense, dense.Saved) if plan.dense else (stream, stream.Saved)
         on_first, on_second, on_temperature, _ = path.backward(
-            plan, saved, anchors, candidates, temperature, None, grads, wanted
-        )
+            plan, saved(ctx.saved, rest[count:]), anchors, candidates, temperature, None, tuple(grads), wanted,
+            on_positives,
+        )  # fmt: skip
         assert on_first is not None  # it is wanted
-        of_directions = [each[0] if each.shape[0] == 1 else each.sum(0) for each in pushed if each is not None]
-        by_positive = of_directions[0] if len(of_directions) == 1 else of_directions[0] + of_directions[1]
         if plan.shared:
-            by_positive = by_positive[:half] + by_positive[half:]
-            on_both = on_first if on_second is None else on_first.add_(on_second)
-            on_first, on_second = on_both[:half], on_both[half:]
-        pull = by_positive / temperature  # each is the other's positive
-        for gradient, other in ((on_first, unit[half:]), (on_second, unit[:half])):
-            if gradient is not None:
-                gradient.addcmul_(pull[:, None], other, value=-1)
-        if plan.shared:
-            raw = unlinked(on_both, unit, divisor)
-            on_first, on_second = raw[:half], raw[half:]
-        else:
-            on_first = unlinked(on_first, unit[:half], divisor[:half])
-            on_second = None if on_second is None else unlinked(on_second, unit[half:], divisor[half:])
-        if on_temperature is not None:
-            on_temperature = on_temperature + (pull * positive).sum() / temperature
-        return on_first, on_second, on_temperature, None, None, None
+            raw = unlinked(on_first if on_second is None else on_first.add_(on_second), unit, divisor)
+            return raw[:half], raw[half:], on_temperature, None, None
+        on_first = unlinked(on_first, anchors, divisor[:half])
+        on_second = None if on_second is None else unlinked(on_second, candidates, divisor[half:])
+        return on_first, on_second, on_temperature, None, None

@@ -211,7 +211,7 @@ class Totals:
     """
 
     def __init__(self, direction: Direction, like: Tensor, peaked: bool, drawn: bool, pulled_drawn: bool) -> None:
-        shape = (len(direction.masks), direction.count)
+        shape = (len(direction.masks), direction.anchors)
         self.value, self.kept, self.pulled_value, self.pulled = (like.new_zeros(shape) for _ in range(4))
         self.peak = like.new_full(shape, LOWEST) if peaked else like.new_zeros(shape)
         self.drawn = like.new_zeros(*shape, like.shape[1]) if drawn else None
@@ -316,6 +316,7 @@ def backward(
     added: Tensor | None,
     grads: tuple[Tensor | None, ...],
     wanted: tuple[bool, ...],
+    on_positives: Tensor | None = None,
 ) -> Gradients:
     """Return what the dense kernel returns; the arguments are the same."""
     if all(each is None for each in grads):
@@ -341,11 +342,26 @@ def backward(
     on_anchors *= top
     if on_candidates is not None:
         on_candidates *= top
+    if on_positives is not None:
+        _add_positives(plan, on_positives / temperature, anchors, candidates, on_anchors, on_candidates)
     on_temperature: Tensor | None = None
     if wanted[2]:  # where a tile stands for its mirror image, a pair's share appears at both of its ends
         share = (anchors * on_anchors).sum(1) * (0.5 if plan.halved else 1.0)
         on_temperature = (pulled_part - _like_temperature(share, temperature)) / temperature
     return on_anchors, on_candidates, on_temperature, None if on_bias is None else on_bias * temperature * top
+
+
+def _add_positives(
+    plan: Plan, pull: Tensor, anchors: Tensor, candidates: Tensor, on_anchors: Tensor, on_candidates: Tensor | None
+) -> None:
+    """Add the gradients of the positive pairs, (i, i) or of two views of b samples (i, b + i), by their similarity."""
+    count, pull = pull.shape[0], pull[:, None]
+    others, on_others = candidates, on_anchors if plan.halved else on_candidates
+    if plan.shared:
+        others, on_others = others[count:], None if on_others is None else on_others[count:]
+    on_anchors[:count].addcmul_(pull, others)
+    if on_others is not None:
+        on_others.addcmul_(pull, anchors[:count])
 
 
 class Shares(NamedTuple):

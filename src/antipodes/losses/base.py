@@ -80,7 +80,7 @@ class LossModule(nn.Module):
         record.lazy = []
         tensors = {name: value for name, value in record.numbers.items() if isinstance(value, Tensor)}
         if tensors:
-            values = torch.stack([value.detach().double() for value in tensors.values()]).tolist()
+            values = torch.stack([value.detach().double().mean() for value in tensors.values()]).tolist()
             record.numbers |= dict(zip(tensors, values, strict=True))
         return dict(record.numbers)  # type: ignore[arg-type]
 

@@ -100,7 +100,7 @@ class InfoNCE(Loss):
 
     def direct(self, steps: Sequence[Step], views: Views) -> list[SoftmaxLosses] | None:
         """The losses of one or two directions as one operation; None if a rule pulls, which changes the formula."""
-        if any(rule.pulls for step in steps for rule in step.rules):
+        if any(not rule.ceiling_alone and rule.pulls for step in steps for rule in step.rules):
             return None
         pairs, guide, facts = steps[0].pairs, steps[0].pairs.guide, steps[0].pairs.facts
         inputs = Inputs(
@@ -115,8 +115,8 @@ class InfoNCE(Loss):
         """Turn what `direct` returned for this step into the loss, as `finish` does with the kernel's sums."""
         losses, kept = found
         self.take_down(step, kept)
-        seen = losses.detach()
-        self._report_later(lambda: _above_chance(seen, kept))
+        seen, pairs = losses.detach(), step.pairs  # pairs without gradient: nothing holds on to a graph
+        self._report_later(lambda: _above_chance(seen, pairs.available() if kept is None else kept))
         return self._conclude(step, losses, weights)
 
     def sums(self, step: Step, contrast: Contrast = Pairs.contrast) -> Sums:

@@ -202,19 +202,21 @@ def examine_views(measured: Sequence[Measured], ids: Tensor, rows: Tensor | None
     Raises:
         ValueError: for an id below 0, or embeddings that are not finite (`NotFinite`).
     """
-    numbers = [ids] if rows is None else [rows, ids]
     lengths = [each.span for each in measured if each.span is not None]
     if lengths and on_host(ids):
-        of_ids = [span_on_host(each) for each in numbers]
+        of_ids = span_on_host(ids)
+        of_rows = of_ids if rows is None else span_on_host(rows)
     else:  # on a device, where it is worth reading everything at once
-        found = spans(*(each.length for each in measured), *numbers)
-        lengths, of_ids = [each[:2] for each in found[: len(measured)]], found[len(measured) :]
-    (lowest, highest, _), (lowest_id, _, distinct) = of_ids[0], of_ids[-1]
-    if lowest_id < 0:
-        raise ValueError(f"ids must be at least 0, got {lowest_id:.0f}: they are dataset indices")
-    if not all(math.isfinite(longest) for _, longest in lengths):
-        raise NotFinite(NOT_FINITE)
-    return ViewFacts(min(lengths)[0], lowest_id, (int(lowest), int(highest)), distinct)
+        *found, of_rows, of_ids = spans(*[each.length for each in measured], ids if rows is None else rows, ids)
+        lengths = [each[:2] for each in found]
+    if of_ids.lowest < 0:
+        raise ValueError(f"ids must be at least 0, got {of_ids.lowest:.0f}: they are dataset indices")
+    shortest = math.inf
+    for least, longest in lengths:
+        if not longest < math.inf:
+            raise NotFinite(NOT_FINITE)
+        shortest = min(shortest, least)
+    return ViewFacts(shortest, of_ids.lowest, (int(of_rows.lowest), int(of_rows.highest)), of_ids.distinct)
 
 
 FULL = (torch.float32, torch.float64)
@@ -278,7 +280,7 @@ def read_ids(given: Ids, like: Tensor, name: str = "ids") -> Tensor:
         raise ValueError(f"{name} of queries and of documents are two spaces: they go to OneWay or TwoWay")
     if isinstance(given, tuple) and len(given) == 2 and all(isinstance(each, Tensor) and each.dim() for each in given):
         raise ValueError(f"{name} of queries and of documents are two spaces: they go to OneWay or TwoWay")
-    if not is_text(given):
+    if isinstance(given, Tensor) or not is_text(given):
         return whole_numbers(given, like, name)
     try:
         return content_ids(list(given)).to(like.device)  # type: ignore[arg-type]
@@ -338,14 +340,16 @@ def check_embeddings(**given: Any) -> None:
     Raises:
         ValueError: also if some are in double precision and others are not, which would be compared across types.
     """
-    tensors = {name: each for name, each in given.items() if each is not None or name != "candidates"}
-    for name, each in tensors.items():
-        fits = isinstance(each, Tensor) and each.layout is torch.strided and not each.is_complex() and each.dim()
-        if not fits:
+    doubles = []
+    for name, each in given.items():
+        if each is None and name == "candidates":
+            continue
+        if not (isinstance(each, Tensor) and each.layout is torch.strided and not each.is_complex() and each.dim()):
             what = describe(each) if isinstance(each, Tensor) else f"a {type(each).__name__}"
             raise ValueError(f"{name} must be a tensor of embeddings, got {what}: torch.stack makes one of a list")
-    if len({each.dtype == torch.float64 for each in tensors.values()}) > 1:
-        types = ", ".join(f"{name} {each.dtype}" for name, each in tensors.items())
+        doubles.append(each.dtype is torch.float64)
+    if any(doubles) and not all(doubles):
+        types = ", ".join(f"{name} {each.dtype}" for name, each in given.items() if each is not None)
         raise ValueError(f"embeddings must share a precision, got {types}: convert them with .float() or .double()")
 
 

@@ -308,30 +308,31 @@ class Loss(LossModule, ABC):
             pairs = pairs.with_guide(self.ask_guide(pairs, learn=learn))
         rules: Sequence[Rule] = EVERY_PAIR
         of_blocks: list[Sequence[Rule]] = [rules] * len(blocks)
-        if self.negatives is not None:
-            self._check_needs(pairs, blocks)
+        policy = self.negatives
+        if policy is not None:
+            self._check_needs(policy, pairs, blocks)
             with torch.no_grad():
                 rules = self.judge(pairs, progress, learn)
                 of_blocks = [self.judge(block, progress, learn=False) for block in blocks]
             self._observe(lambda: FlaggedPairs(pairs.detached(), rules))
-            self._warn_of_collapse(pairs, rules)
+            if policy.needs.order:
+                self._warn_of_collapse(pairs, rules)
         if temperature is None:
             temperature = self.temperature  # type: ignore[assignment]
             if isinstance(temperature, Temperature):
                 temperature = temperature(pairs.rows()[0], progress)
-        treated = self.treat(pairs, rules)
-        extra = [*self.inside(treated), *self.extra_rules(pairs, progress, learn)]
-        if len(extra) > len(self.inside(treated)) and blocks:
-            raise ValueError(f"{type(self).__name__} compares two sets of candidates: it has no further blocks")
-        parts = []
-        several = max(len(each) for each in (treated, *of_blocks))
-        treated = _repeated(treated, several)
-        for block, judged in zip(blocks, of_blocks, strict=True):
-            of_block = _repeated(self.treat(block, judged), several)
-            parts.append(Part(block, [*of_block, *self.inside(of_block)]))
-        if several > len(rules):
-            extra = list(self.inside(treated))
-        again = any(block.block == "document_to_query" for block in blocks)
+        treated, further = self.treat(pairs, rules), self.extra_rules(pairs, progress, learn)
+        parts, again = [], False
+        if blocks:
+            if further:
+                raise ValueError(f"{type(self).__name__} compares two sets of candidates: it has no further blocks")
+            several = max(len(each) for each in (treated, *of_blocks))
+            treated = _repeated(treated, several)
+            for block, judged in zip(blocks, of_blocks, strict=True):
+                of_block = _repeated(self.treat(block, judged), several)
+                parts.append(Part(block, [*of_block, *self.inside(of_block)]))
+                again = again or block.block == "document_to_query"
+        extra = (*self.inside(treated), *further)
         step = Step(pairs, progress, learn, temperature, treated, extra, tuple(parts), positive_again=again)  # type: ignore[arg-type]
         return step if self.similarity == "cosine" else shrink(step)
 
@@ -340,7 +341,8 @@ class Loss(LossModule, ABC):
         if self.treatment == "attract_inside":
             return [rule.eliminate() for rule in pairs.bounded(rules)]
         treated = rules if self.treatment == "eliminate" else [rule.attract() for rule in rules]
-        if self.treatment == "refine" or (self.negatives is not None and self.negatives.needs.reweighs):
+        policy = self.negatives
+        if self.treatment == "refine" or (policy is not None and policy.needs.reweighs):
             treated = pairs.bounded(treated)
         return treated
 
@@ -370,17 +372,17 @@ class Loss(LossModule, ABC):
 
     def take_down(self, step: Step, kept: Tensor | None, pulled: Tensor | None = None) -> None:
         """Keep what a log shows of this step, and warn of what is odd about it; numbers as in `statistics`."""
-        blocks = [part.pairs for part in step.parts]
+        blocks = [part.pairs for part in step.parts] if step.parts else ()
         self._report({}, statistics(step.pairs, step.rules, kept, pulled, blocks, step.scale**2))
         if self._record.ignored is not None:
             self._record.numbers["given_ignored"] = self._record.ignored
             self._record.ignored = None
-        if self.negatives is not None:
-            self._record.numbers |= self.negatives.statistics()
+        policy = self.negatives
+        if policy is not None:
+            self._record.numbers |= policy.statistics()
         if isinstance(step.temperature, Tensor):
             self._record.numbers["temperature"] = step.temperature.detach().mean()
-        if kept is not None:
-            self._warn_of_none_left(step.pairs, kept)
+        self._warn_of_none_left(step.pairs, kept)
 
     def _conclude(self, step: Step, losses: Tensor, weights: Tensor | None) -> Tensor:
         """Count the step, and reduce the losses of anchors (A,), or of rules and anchors (R, A)."""
@@ -396,7 +398,8 @@ class Loss(LossModule, ABC):
 
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """The rules of the policy."""
-        return EVERY_PAIR if self.negatives is None else self.negatives.rules(pairs, progress, learn)
+        policy = self.negatives
+        return EVERY_PAIR if policy is None else policy.rules(pairs, progress, learn)
 
     def extra_rules(self, pairs: Pairs, progress: float, learn: bool) -> Sequence[Rule]:
         """Rules whose sums the loss needs in addition to those of the policy; they come last."""
@@ -405,8 +408,10 @@ class Loss(LossModule, ABC):
     @property
     def uses_progress(self) -> bool:
         """Whether the loss depends on the share of training done."""
-        by_policy = any(policy.uses_progress for policy in self.policies())
-        return by_policy or (isinstance(self.temperature, Temperature) and self.temperature.uses_progress)
+        temperature, policy = self.temperature, self.negatives
+        if isinstance(temperature, Temperature) and temperature.uses_progress:
+            return True
+        return policy is not None and policy.uses_progress
 
     @property
     def needs_rows(self) -> bool:
@@ -432,10 +437,9 @@ class Loss(LossModule, ABC):
             return sums.pulled_sum / torch.where(sums.pulled > 0, sums.pulled, 1.0)
         return (step.pairs.positives + sums.pulled_sum) / (1 + sums.pulled)
 
-    def _check_needs(self, pairs: Pairs, blocks: Sequence[Pairs]) -> None:
+    def _check_needs(self, policy: Policy, pairs: Pairs, blocks: Sequence[Pairs]) -> None:
         """Refuse pairs that lack what the policy compares with."""
-        assert self.negatives is not None
-        needs, name = self.negatives.needs, type(self.negatives).__name__
+        needs, name = policy.needs, type(policy).__name__
         if needs.positive and not pairs.has_positive:
             raise ValueError(f"{name} compares with the anchor's own positive: give z2, the other views")
         if needs.identities and pairs.identities is None:
@@ -475,7 +479,7 @@ class Loss(LossModule, ABC):
 
     def _warn_of_collapse(self, pairs: Pairs, rules: Sequence[Rule]) -> None:
         """Warn where a policy goes by the order of nearly equal similarities; checked in calls 1, 2, 4, 8, ..."""
-        ranked = self.negatives is not None and self.negatives.needs.order and any(rule.ranks for rule in rules)
+        ranked = any(rule.ranks for rule in rules)
         if not ranked or self.similarity != "cosine" or COLLAPSED in self._record.warned:
             return
         record = self._record
@@ -483,12 +487,21 @@ class Loss(LossModule, ABC):
         if record.rankings & (record.rankings - 1) == 0 and negative_similarity(pairs).item() > NARROW:
             self.warn_once(COLLAPSED)
 
-    def _warn_of_none_left(self, pairs: Pairs, kept: Tensor) -> None:
-        """Warn where an anchor has no negatives left; checked where reading is free, and in calls 1, 2, 4, 8, ..."""
+    def _warn_of_none_left(self, pairs: Pairs, kept: Tensor | None) -> None:
+        """Warn where an anchor has no negatives left; checked where reading is free, and in calls 1, 2, 4, 8, ...
+
+        Args:
+            pairs: What was compared.
+            kept: (R, A) how many candidates were kept; None for all of other samples.
+        """
         record = self._record
         record.calls += 1
+        same_sample = pairs.facts.same_sample
+        if _NONE_LEFT in record.warned or (kept is None and same_sample is not None and same_sample.leaves_some):
+            return
+        kept = pairs.available() if kept is None else kept
         due = on_host(kept) or record.calls & (record.calls - 1) == 0
-        if due and _NONE_LEFT not in record.warned and has_zero(kept.detach()):
+        if due and has_zero(kept.detach()):
             ids = pairs.candidate_ids
             if ids is None or bool((ids >= 0).any()):  # else it is the first step of a queue
                 self.warn_once(_NONE_LEFT)

@@ -61,12 +61,13 @@ def check_pairs(
         raise ValueError(f"{names[0]} and {names[1]} must both be (B, D), got {shapes}")
     if not isinstance(gather, bool):
         raise ValueError(f"gather must be True or False, got {describe(gather)}")
-    count = len(queries)
+    count = queries.shape[0]
+    gathers = gather and world_size() > 1
     given = _check_given(queries, hard_negatives, hard_negative_ids, hard_negative_log_q)
-    query_ids, document_ids = _read_pair_ids(loss, ids, queries, gather)
+    query_ids, document_ids = _read_pair_ids(loss, ids, queries)
     places = None if rows is None else whole_numbers(rows, queries, "rows")
     check_length("rows", places, count)
-    if places is None and loss.needs_rows and (query_ids is not None or is_text(ids)):
+    if places is None and (query_ids is not None or is_text(ids)) and loss.needs_rows:
         raise ValueError(
             "rows are missing: a policy or the loss looks samples up by table row, and ids are texts or in two spaces: "
             "give rows (B,)"
@@ -75,7 +76,7 @@ def check_pairs(
     check_weights("weights", weights, count, least=0)
     check_weights("log_q", log_q, count)
     vectors, given_guide = _read_guide(guide, count, given)
-    if gather and world_size() > 1:
+    if gathers:
         given_count = 0 if given is None else len(given)
         check_shares(queries, documents, document_ids, given=given_count, learning=loss.learning)
 
@@ -87,10 +88,8 @@ def check_pairs(
         checked += to_check
         negatives = in_place(rest, of_rest, unit)
     seen = loss.check_views(checked, document_ids, places)
-    if query_ids is not None and on_host(query_ids) and int(query_ids.min()) < 0:
-        raise ValueError(f"ids must be at least 0, got {int(query_ids.min())}: -1 marks padding of hard_negative_ids")
     views = Views(queries, documents, both)
-    direct = direct and unit and given is None and log_q is None and (world_size() == 1 or not gather)
+    direct = direct and unit and given is None and log_q is None and not gathers
     if unit:
         first, second = views.units() if direct else views.linked()
     else:
@@ -109,7 +108,7 @@ def check_pairs(
         given_guide,
         None if log_q is None else -log_q.detach(),
         None if hard_negative_log_q is None else -hard_negative_log_q.detach().reshape(-1),
-        gather,
+        gathers,
         seen.rows,
         unit,
         seen.distinct,
@@ -147,9 +146,9 @@ def _check_given(queries: Tensor, negatives: Any, ids: Any, log_q: Any) -> Tenso
     return given
 
 
-def _read_pair_ids(loss: Loss, ids: PairIds | None, queries: Tensor, gather: bool) -> tuple[Tensor | None, Tensor]:
+def _read_pair_ids(loss: Loss, ids: PairIds | None, queries: Tensor) -> tuple[Tensor | None, Tensor]:
     """Identities of the queries, where they are another space, and of the documents or pairs, (B,) each."""
-    count = len(queries)
+    count = queries.shape[0]
     if ids is None:
         loss.own_ids(queries)  # it may refuse
         numbers = own_numbers(count, queries)
@@ -159,7 +158,11 @@ def _read_pair_ids(loss: Loss, ids: PairIds | None, queries: Tensor, gather: boo
     found = [read_ids(each, queries, name) for each, name in zip(spaces, names, strict=True)]
     for name, numbers in zip(names, found, strict=True):
         check_length(name, numbers, count)
-    return (found[0], found[1]) if len(found) == 2 else (None, found[0])
+    if len(found) == 1:
+        return None, found[0]
+    if on_host(found[0]) and int(found[0].min()) < 0:
+        raise ValueError(f"ids must be at least 0, got {int(found[0].min())}: -1 marks padding of hard_negative_ids")
+    return found[0], found[1]
 
 
 def _in_two_spaces(ids: Any) -> bool:

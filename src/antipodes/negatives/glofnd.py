@@ -11,6 +11,7 @@ from torch import Tensor
 
 from antipodes.distributed import gather
 from antipodes.functional.select import top_share
+from antipodes.functional.tensors import has_zero
 from antipodes.negatives.policy import Alpha, Needs, Numbers, Policy, check_shares
 from antipodes.pairs import Pairs, Rule
 from antipodes.state import ByRow, SampleTable, check_span, sample_count
@@ -121,11 +122,11 @@ class GloFND(Policy):
         rows = self._places(pairs.rows()[0])
         moves = learn and self.training
         thresholds = self._move(pairs, rows, progress) if moves else self._table.read_checked(rows)[:, 0]
-        self._log["threshold"] = thresholds.mean()
+        self._log["threshold"] = thresholds
         return [Rule(ceiling=thresholds.to(pairs.anchors.dtype))]
 
     def statistics(self) -> Numbers:
-        """The mean threshold of the last step's samples."""
+        """The thresholds of the last step's samples, of which a log shows the mean."""
         return self._log
 
     def _entries(self, num_samples: int) -> int:
@@ -153,15 +154,16 @@ class GloFND(Policy):
             (A,) the thresholds of our anchors, moved.
         """
         visits = self._visits(pairs, places)
-        state = self._table.read_checked(visits.samples)
+        table = self._table
+        state = table.read_checked(visits.samples)
         if self.initial == "quantile":
             state = self._first_quantile(pairs, visits, state)
-        above = pairs.count_above(visits.spread(state[:, 0]))
-        above, total = visits.total(torch.stack((above, pairs.available().to(above.dtype)), dim=1)).unbind(1)
-        gradient = self._of(visits.samples) - above / total.clamp(min=1)
+        share, counted = visits.share(pairs, pairs.count_above(visits.spread(state[:, 0])))
         rate = self.lr * (1 - 0.9 * self._done(progress) if self.decay else 1.0)
-        after = torch.where(total[:, None] > 0, self._step(state, gradient, rate).to(state.dtype), state)
-        self._table.write_gathered(visits.samples, after, distinct=True)
+        after = self._step(state, (self._of(visits.samples) - share).to(state.dtype), rate)
+        if counted is not None:
+            after = torch.where(counted[:, None], after, state)
+        table.write_gathered(visits.samples, after, distinct=True)
         return visits.spread(after[:, 0])
 
     def _step(self, state: Tensor, gradient: Tensor, rate: float) -> Tensor:
@@ -179,9 +181,9 @@ class GloFND(Policy):
 
         The mean is over the anchors of all ranks: where samples share a threshold, every rank may hold some of them.
         """
-        fresh = state[:, 3] == 0
-        if not bool(fresh.any()):  # the same on every rank: so is the state
+        if not has_zero(state[:, 3]):  # the same on every rank: so is the state
             return state
+        fresh = state[:, 3] == 0
         keys, key_ids = pairs.keys()
         alpha = self._of(pairs.rows()[0])
         anchors = pairs.anchors.detach()
@@ -219,7 +221,7 @@ class _Visits:
     def spread(self, values: Tensor) -> Tensor:
         """Return what this rank's anchors (A,) get of values by sample (S,)."""
         if self._views:
-            return values.repeat(self._views)
+            return torch.cat((values,) * self._views)
         mine: Tensor = values[self._ours]
         return mine
 
@@ -229,6 +231,21 @@ class _Visits:
             return values.view(self._views, -1, *values.shape[1:]).sum(0)
         every = gather(values)
         return torch.zeros_like(every[: len(self.samples)]).index_add_(0, self._owner, every)
+
+    def share(self, pairs: Pairs, above: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the share of all candidates of every sample's anchors that is above its threshold, (S,).
+
+        Args:
+            pairs: Of this rank.
+            above: (A,) how many of the candidates of every anchor are.
+
+        Returns:
+            The shares, and which samples (S,) have candidates; None for all.
+        """
+        if self._views and pairs.same_sample.leaves_some:
+            return self.total(above) / (self._views * (above.shape[0] - self._views)), None
+        above, total = self.total(torch.stack((above, pairs.available().to(above.dtype)), dim=1)).unbind(1)
+        return above / total.clamp(min=1), total > 0
 
     def mean(self, values: Tensor) -> Tensor:
         """Return the mean over every sample's anchors, (S,), of numbers by this rank's anchors (A,)."""
@@ -259,8 +276,8 @@ def adam_step(
         tensor([0.4000])
     """
     steps = moments.steps + 1
-    first = moments.first + (1 - betas[0]) * (gradient - moments.first)
-    second = moments.second + (1 - betas[1]) * (gradient * gradient - moments.second)
-    mean = first / (1 - betas[0] ** steps)
-    scale = (second / (1 - betas[1] ** steps)).sqrt() + 1e-8
-    return (thresholds - rate * (mean / scale)).clamp(-1, 1), Moments(first, second, steps)
+    first = torch.lerp(moments.first, gradient, 1 - betas[0])
+    second = torch.lerp(moments.second, gradient * gradient, 1 - betas[1])
+    mean = first / torch.pow(betas[0], steps).neg_().add_(1)
+    scale = (second / torch.pow(betas[1], steps).neg_().add_(1)).sqrt_().add_(1e-8)
+    return torch.addcdiv(thresholds, mean, scale, value=-rate).clamp_(-1, 1), Moments(first, second, steps)

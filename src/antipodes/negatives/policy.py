@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 else:
     Alpha = float  # the command line makes options of annotations, and a tensor is none
 Numbers = dict[str, float | Tensor]
-"""Numbers for a log by name; a tensor is read when the number is asked for."""
+"""Numbers for a log by name; of a tensor the mean is read when the number is asked for."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Policy(nn.Module, ABC):
         """Receive a validation score, the same on every rank, where more is better, if the policy needs it."""
 
     def statistics(self) -> Numbers:
-        """Numbers about the policy's state for the log."""
+        """Numbers about the policy's state for the log; of a tensor its mean is logged."""
         return {}
 
     def warn_once(self, sentence: str) -> None:
