@@ -154,6 +154,16 @@ def test_equal_texts_are_no_negatives() -> None:
     assert sorted(again.indices[0].tolist()) == [-1, -1, 0, 3, 4]  # copies of the positive and of a negative
 
 
+def test_a_margin_that_many_positives_make_impossible_is_explained() -> None:
+    draw = np.random.default_rng(0)
+    corpus = draw.standard_normal((40, 6))
+    positives = [[each for each in range(20) if each != row] for row in range(20)]
+    with pytest.warns(UserWarning, match="20 of 20 queries .* 19 a query.* give margin=-2 and relative=False"):
+        mine(corpus[:20], corpus, positives, k=4)
+    mined = mine(corpus[:20], corpus, positives, k=4, margin=-2, relative=False)
+    assert (mined.indices >= 20).all()  # all that no one lists
+
+
 @pytest.mark.filterwarnings("ignore:.* queries have fewer than")
 def test_queries_that_are_documents_too_are_embedded_once() -> None:
     encoder, lengths = LoadedEncoder([BagOfWords(vocabulary_size=500, width=16)], [None], "bag"), []

@@ -251,13 +251,22 @@ class _Mining:
             progress(min(start + QUERIES, len(asked)), len(asked))
         short = int(((indices < 0).any(1) & have).sum())
         if short:
-            warnings.warn(
-                f"{short} of {count} queries have fewer than {self.k} negatives in the rank range", stacklevel=3
-            )
+            warnings.warn(self._shortage(short, suspected, leading), stacklevel=3)
         table = {name: np.concatenate([part[name] for part in passed]) for name in passed[0]}
         rate = suspected / leading if leading else math.nan
         return Mined(
             indices.numpy(), scores.numpy(), table, rate, self.search.method, self.queries, self.corpus, self.positives
+        )
+
+    def _shortage(self, short: int, suspected: int, leading: int) -> str:
+        """Say that some queries have too few negatives; and why, where the margin is asked of many positives."""
+        sentence = f"{short} of {len(self.queries)} queries have fewer than {self.k} negatives in the rank range"
+        several = len(self.pair_queries) / max(len(self.pair_queries.unique()), 1)
+        if 2 * suspected < leading or several < 2:
+            return sentence
+        return (
+            f"{sentence}: the margin goes by a query's least similar positive, and there are {several:.0f} a query. "
+            "If every relevant document is listed, no margin is needed: give margin=-2 and relative=False"
         )
 
     def _judged(self, rows: Tensor) -> Iterator[tuple[Tensor, _Judged]]:
