@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -45,32 +45,39 @@ def suspected_table(file: Path) -> Path:
 def write_mined(mined: Mined, path: str | Path, format: Format, force: bool) -> None:
     """Write negatives and suspected candidates, each file whole or not at all."""
     file = check_outputs(path, format, force)
-    rows = list(_rows(mined, format))
-    if not rows:
+    columns = _columns(mined, format)
+    if not any(columns.values()):
         raise ValueError(f"--out {file}: there are no negatives to write: use a smaller margin, or another rank range")
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
     _write(suspected_table(file), _suspected(mined))
     _write(file, columns)
 
 
-def _rows(mined: Mined, format: Format) -> Iterator[dict[str, Any]]:
-    """What a file of negatives holds, row by row."""
+def _columns(mined: Mined, format: Format) -> dict[str, list[Any]]:
+    """What a file of negatives holds, by column: a triplet of a query with 130 positives has 1,040 rows."""
+    names = [*_COLUMNS[format]]
+    if format == "n-tuple":
+        names[2:] = [f"negative_{number}" for number in range(1, mined.indices.shape[1] + 1)]
+    columns: dict[str, list[Any]] = {name: [] for name in names}
     positives: dict[int, list[int]] = {}
     for query, document in mined.positives.tolist():
         positives.setdefault(query, []).append(document)
     for query, row in enumerate(mined.indices.tolist()):
         anchor, negatives = mined.queries.shown(query), [mined.corpus.shown(each) for each in row if each >= 0]
         texts = [mined.corpus.shown(each) for each in positives.get(query, ())]
+        parts: list[list[Any]] = []
         if format == "list" and negatives:
-            yield {"query": anchor, "pos": texts, "neg": negatives}
+            parts = [[anchor], [texts], [negatives]]
         elif format == "triplet":
-            for positive in texts:
-                for negative in negatives:
-                    yield {"anchor": anchor, "positive": positive, "negative": negative}
+            parts = [
+                [anchor] * len(texts) * len(negatives),
+                [positive for positive in texts for _ in negatives],
+                negatives * len(texts),
+            ]
         elif format == "n-tuple" and len(negatives) == len(row):
-            numbered = {f"negative_{number}": negative for number, negative in enumerate(negatives, start=1)}
-            for positive in texts:
-                yield {"anchor": anchor, "positive": positive, **numbered}
+            parts = [[anchor] * len(texts), texts, *([negative] * len(texts) for negative in negatives)]
+        for column, part in zip(columns.values(), parts, strict=False):
+            column += part
+    return columns
 
 
 def _suspected(mined: Mined) -> dict[str, list[Any]]:
