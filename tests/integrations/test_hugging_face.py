@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from antipodes import GloFND, InfoNCE
 
 try:
-    import accelerate  # noqa: F401
+    import accelerate
     from transformers import Trainer, TrainerCallback, TrainingArguments
 except (ImportError, RuntimeError) as error:
     pytest.skip(f"transformers' trainer cannot be imported: {error}", allow_module_level=True)
@@ -34,6 +34,22 @@ class Model(nn.Module):
     def forward(self, labels: Tensor) -> dict[str, Tensor]:
         z1, z2 = self.encoder(DATA[labels]), self.encoder(DATA[labels] + 0.1)
         return {"loss": self.get_loss()(z1, z2, labels)}
+
+
+def test_an_accelerate_loop_saves_the_tables_of_a_registered_loss(tmp_path: Path) -> None:
+    accelerator = accelerate.Accelerator(cpu=True)
+    model, loss_fn = accelerator.prepare(nn.Linear(6, 4)), InfoNCE(0.1, GloFND(N, alpha=0.1))
+    accelerator.register_for_checkpointing(loss_fn)
+    ids = torch.arange(B)
+    accelerator.backward(loss_fn(model(DATA[:B]), model(DATA[:B] + 0.1), ids))
+    accelerator.save_state(str(tmp_path))
+    policy = loss_fn.negatives
+    assert isinstance(policy, GloFND)
+    learned = policy.threshold.clone()
+    loss_fn(model(DATA[:B]), model(DATA[:B] + 0.1), ids)
+    assert not torch.equal(policy.threshold, learned)
+    accelerator.load_state(str(tmp_path))
+    assert torch.equal(policy.threshold, learned)
 
 
 class Reporter(TrainerCallback):
