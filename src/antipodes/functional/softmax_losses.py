@@ -79,6 +79,7 @@ def softmax_losses(views: Views, inputs: Inputs) -> list[SoftmaxLosses]:
 
     Example:
         >>> from antipodes.functional.normalise import measure
+        >>> from antipodes.functional.rule import Rule
         >>> first, ids = torch.eye(2), torch.arange(2).repeat(2)
         >>> views = Views(first, first, measure(first.repeat(2, 1)))
         >>> softmax_losses(views, Inputs(views.measured.unit, None, ids, None, 1.0, Rule()))[0].losses
