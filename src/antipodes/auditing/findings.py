@@ -33,6 +33,7 @@ KINDS = (EXACT, NEAR, FALSE_NEGATIVE)
 DUPLICATES = frozenset((EXACT, NEAR, "same by review"))
 """The kinds of pairs that are the same thing."""
 _FEW = 50  # samples whose neighbours' pixels are all looked at: so few say little about what is close
+_ROWS = 1024  # pairs whose vectors are in memory at a time
 _ROBUST = 1.4826  # the median absolute deviation of a normal distribution, times this, is its standard deviation
 
 Verify = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.bool_]]
@@ -230,7 +231,9 @@ def _with_proposals(edges: _Edges, proposed: Tensor, vectors: Tensor) -> _Edges:
     wanted = torch.unique(proposed.amin(1) * n + proposed.amax(1))
     new = wanted[~torch.isin(wanted, known)]
     a, b = new // n, new % n
-    similarity = torch.cosine_similarity(vectors[a], vectors[b]).clamp(-1, 1)
+    similarity = torch.empty(len(new))
+    for part, one, other in zip(similarity.split(_ROWS), a.split(_ROWS), b.split(_ROWS), strict=True):
+        torch.clamp(torch.cosine_similarity(vectors[one], vectors[other]), -1, 1, out=part)
     neither = torch.zeros(len(new), dtype=torch.bool)
     return _Edges(
         torch.cat((edges.a, a)),
