@@ -191,7 +191,7 @@ def _match(first: Keypoints, second: Keypoints, mirror: bool) -> Map:
     other = mirrored(second.descriptors) if mirror else second.descriptors
     similarity = first.descriptors @ other.transpose(1, 2)  # (p, K, K)
     best, partner = similarity.max(2)
-    mutual = similarity.argmax(1).gather(1, partner) == torch.arange(similarity.shape[1])
+    mutual = best == similarity.amax(1).gather(1, partner)
     kept, chosen = torch.where(mutual & (best > _SIMILAR), best, 0.0).topk(_KEPT, 1)
     known, partner = kept > 0, partner.gather(1, chosen)
 

@@ -78,7 +78,7 @@ class AuditedPhotos(AuditedData):
     @cached_property
     def _index(self) -> Tensor:
         """Vectors of the photos by their keypoints, (n, D)."""
-        return signatures(self.scan.keypoints)
+        return signatures(self.scan.keypoints, workers=self.workers)
 
     @cached_property
     def _chance(self) -> float:
@@ -152,7 +152,8 @@ def audited_photos(photos: Photos, encoder: tuple[str, Encode], workers: int, sh
         shown: whether progress is shown.
     """
     name, encode = encoder
-    image_vectors = ImageVectors(encode, photos)
+    with one_thread():
+        image_vectors = ImageVectors(encode, photos)
     with progress_bar("photos", shown=shown) as progress:
         side, identity = image_vectors.side, image_vectors.identity
         scan = scan_photos(photos, image_vectors, side=side, identity=identity, workers=workers, progress=progress)

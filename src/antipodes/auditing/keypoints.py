@@ -12,6 +12,7 @@ In plain terms, following Lowe's SIFT (2004) and VLAD by Jégou and others (2010
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from torch.nn.functional import grid_sample, interpolate, normalize, pad
 
 from antipodes.clustering import spherical_kmeans
 from antipodes.seeding import generator
+from antipodes.threads import one_thread
 
 SIDE = 128
 """Pixels of the longer side of a photo in which keypoints are looked for."""
@@ -103,8 +105,9 @@ def mirrored(descriptors: Tensor) -> Tensor:
     return descriptors[..., _MIRROR]
 
 
-def signatures(keypoints: Keypoints, seed: int = 0) -> Tensor:
-    """Vectors (n, D) of unit length of the photos with these keypoints.
+@one_thread()  # torch's own threads would mostly wait for each other, which takes processor time
+def signatures(keypoints: Keypoints, seed: int = 0, workers: int = 1) -> Tensor:
+    """Vectors (n, D) of unit length of the photos with these keypoints, computed by so many threads.
 
     1. Descriptors of a sample are clustered to visual words.
     2. For every word, the differences of a photo's descriptors to it are added up and normalised; those of the mirror
@@ -116,7 +119,7 @@ def signatures(keypoints: Keypoints, seed: int = 0) -> Tensor:
     words = _words(keypoints, sample, seed)
     if words is None:
         return torch.zeros(n, 1)
-    known = _sums(keypoints, sample, words)
+    known = _sums(keypoints, sample, words, workers)
     centre = known.mean(0)
     known -= centre
     size, directions = torch.linalg.eigh(known @ known.T)  # of the squared singular values, the smallest first
@@ -128,7 +131,7 @@ def signatures(keypoints: Keypoints, seed: int = 0) -> Tensor:
     result = torch.empty(n, directions.shape[1])
     result[sample] = known @ directions
     for some in rest.nonzero().flatten().split(_FITTED):
-        result[some] = (_sums(keypoints, some, words) - centre) @ directions
+        result[some] = (_sums(keypoints, some, words, workers) - centre) @ directions
     return normalize(result)
 
 
@@ -146,10 +149,10 @@ def _words(keypoints: Keypoints, sample: Tensor, seed: int) -> Tensor | None:
     return sums / torch.bincount(found.labels, minlength=words).clamp(min=1)[:, None]
 
 
-def _sums(keypoints: Keypoints, rows: Tensor, words: Tensor) -> Tensor:
+def _sums(keypoints: Keypoints, rows: Tensor, words: Tensor, workers: int) -> Tensor:
     """Differences of descriptors to words, added up by word, of photos and their mirror images, (m, W x 128)."""
-    parts = []
-    for some in rows.split(64):
+
+    def sums(some: Tensor) -> Tensor:
         descriptors = keypoints.of(some).descriptors
         exists = descriptors.any(-1, keepdim=True)
         both = []
@@ -160,8 +163,10 @@ def _sums(keypoints: Keypoints, rows: Tensor, words: Tensor) -> Tensor:
             total = nearest.transpose(1, 2) @ descriptors
             difference = (mirrored(total) if mirror else total) - nearest.sum(1)[..., None] * words
             both.append(normalize(normalize(difference, dim=2).flatten(1)))
-        parts.append(normalize(both[0] + both[1]))
-    return torch.cat(parts)
+        return normalize(both[0] + both[1])
+
+    with ThreadPoolExecutor(workers) as pool:
+        return torch.cat(list(pool.map(sums, rows.split(64))))
 
 
 def _find(grey: Tensor, sizes: Tensor) -> Keypoints:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antipodes.pages.page import Facts, Map, Point
+from antipodes.threads import one_thread
 
 MOST_GROUPS = 12
 SPREAD = 1e-6  # least difference of features, relative to the largest number: about the rounding of float32
@@ -39,6 +40,7 @@ def flatten(vectors: NDArray[np.float32], seed: int = 0) -> tuple[NDArray[np.flo
     return scaled, how
 
 
+@one_thread()  # of so few points, more threads take more processor time and hardly less by the clock
 def tsne(vectors: Tensor, perplexity: float = 30.0, steps: int = 300) -> Tensor:
     """Points (n, 2) whose neighbours are those of the vectors (n, F): exact t-SNE from the first two components.
 
