@@ -29,6 +29,15 @@ def noisy(image: Image.Image) -> Image.Image:
     return Image.fromarray((np.asarray(image) + noise).clip(0, 255).astype(np.uint8))
 
 
+SEEN = (1.0, 0.1, -8.0, 0.12, 0.9, -4.0, 0.0012, -0.0008)
+"""Where a place x, y of a photo that was taken from the side is on the other one, as Pillow takes it:
+(a x + b y + c) / (g x + h y + 1) and (d x + e y + f) / (g x + h y + 1)."""
+
+
+def from_the_side(image: Image.Image) -> Image.Image:
+    return image.transform(image.size, Image.Transform.PERSPECTIVE, SEEN, Image.Resampling.BICUBIC)
+
+
 CHANGES = {
     "mirrored": ImageOps.mirror,
     "brighter": lambda image: ImageEnhance.Brightness(image).enhance(1.3),
@@ -41,6 +50,7 @@ CHANGES = {
     "a border": lambda image: ImageOps.expand(image, 12, fill=(20, 30, 200)),
     "four times as large": lambda image: image.resize((4 * image.width, 4 * image.height), Image.Resampling.BICUBIC),
     "stretched": lambda image: image.resize((int(1.25 * image.width), image.height), Image.Resampling.BICUBIC),
+    "from the side": from_the_side,
     "noise": noisy,
     "all of it": lambda image: ImageOps.mirror(ImageEnhance.Brightness(crop(image, 0.8, 0.3, 0.6)).enhance(1.3)),
 }

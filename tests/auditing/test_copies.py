@@ -8,12 +8,13 @@ import torch
 from PIL import Image
 
 from antipodes import audit
-from antipodes.auditing.alignment import agree, match
+from antipodes.auditing.alignment import agree
 from antipodes.auditing.audited_photos import photos_with_vectors
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.files import photos_of_list
 from antipodes.auditing.keypoints import SIDE, Keypoints, canvas, find_keypoints, mirrored, signatures
-from tests.auditing.changes import CHANGES
+from antipodes.auditing.photo_maps import led, match
+from tests.auditing.changes import CHANGES, SEEN, from_the_side
 from tests.auditing.scenes import garment, scene
 from tests.cases import every
 
@@ -95,8 +96,25 @@ def test_the_map_is_the_change(turn: int, mirror: bool, originals: Described) ->
     point = np.array([90.0, 50.0]) - middle
     point = point * np.array([-1, 1]) if mirror else point
     expected = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]) @ point + middle
-    led = found.affine[:, :, :2] @ torch.tensor([90.0, 50.0]) + found.affine[:, :, 2]
-    np.testing.assert_allclose(led.numpy(), np.broadcast_to(expected, (4, 2)), atol=1.5)
+    place, area = led(found.matrix, torch.tensor([[[90.0, 50.0]]]))
+    np.testing.assert_allclose(place[:, 0].numpy(), np.broadcast_to(expected, (4, 2)), atol=1.5)
+    np.testing.assert_allclose(area[:, 0].numpy(), np.ones(4), atol=0.1)
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+def test_the_map_is_the_perspective(mirror: bool) -> None:
+    """Places all over the photo are led to where it shows them that was taken from the side."""
+    images = [scene(number).resize((SIDE, SIDE)) for number in range(4)]
+    changed = [from_the_side(image) for image in images]
+    changed = [image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirror else image for image in changed]
+    found = match(described(images)[0], described(changed)[0])
+    expected = torch.cartesian_prod(torch.arange(20.0, 110, 20), torch.arange(20.0, 110, 20))[None]
+    place, _ = led(torch.tensor([*SEEN, 1.0]).view(1, 3, 3), expected)
+    expected = expected * torch.tensor([-1.0, 1.0]) + torch.tensor([SIDE - 1.0, 0.0]) if mirror else expected
+    off = (led(found.matrix, place)[0] - expected).norm(dim=-1)
+    assert float(off.max()) < 2.5
+    assert float(off.mean()) < 0.7
+    assert float(found.matrix[:, 2, :2].abs().max()) > 5e-4
 
 
 def test_the_mirror_image_has_mirrored_descriptors() -> None:

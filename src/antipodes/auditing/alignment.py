@@ -1,9 +1,7 @@
 """Whether two photos show the same pixels: one may be cropped, turned, mirrored, stretched, recoloured or written on.
 
 In plain terms:
-1. `match` pairs up keypoints with the most similar descriptors. Every match proposes a map from one photo to the other
-   (a move, a turn and a scale); the map that most other matches agree with is kept and fitted to them, at last with a
-   stretch and a shear of its own. The same is tried with the second photo mirrored.
+1. `photo_maps.match` finds the map from one photo to the other that most of their keypoints agree with.
 2. `overlap` puts one photo on the other by that map, and compares them window by window: their detail, and their
    brightness. Where exactly one of the two is flat, such as a bar that was painted over a photo, or what a rotation has
    left empty, nothing is compared; nor is it at the edges of these and of the photos.
@@ -23,10 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
-from antipodes.auditing.keypoints import SIDE, Keypoints, around, blurred, detail, mirrored, windows
-
-MATCHES = 8
-"""Keypoints that one map must explain. Of 18,000 pairs of other photos, seven had more."""
+from antipodes.auditing.keypoints import SIDE, Keypoints, around, blurred, detail, windows
+from antipodes.auditing.photo_maps import MATCHES, inverse, led, match
 
 MEAN, SHARE = 0.77, 0.94
 """The mean correlation of the windows, and the share of those with one above `_SAME`, from which photos agree."""
@@ -44,26 +40,12 @@ HIDDEN = 0.5
 """The share of the overlap in which one photo may be flat and the other is not."""
 
 _BATCH = 32
-_KEPT = 48  # matches of a pair that are looked at, the most similar first
-_SIMILAR = 0.75  # cosine of descriptors from which they match
 _SAME = 0.6  # correlation from which two windows have the same detail
 _TEXTURE = 3.0  # grey levels of deviation from which a window, or a place, has detail
 _WINDOWS = 12  # windows with detail that a comparison needs
 _CLIPPED = 10.0  # grey levels from black and white within which the brightness of a window is not compared
 _FADED = 0.3  # of the deviation that a darker copy may have left, and a flat place has not
 _FLAT = 1.5  # grey levels of deviation below which a place is flat
-
-
-class Map(NamedTuple):
-    """Maps of p pairs from the first photo to the second, and the matches that they explain.
-
-    Args:
-        affine: (p, 2, 3) x -> affine[:, :2] x + affine[:, 2], in pixels of the canvas.
-        matches: (p,) how many.
-    """
-
-    affine: Tensor
-    matches: Tensor
 
 
 class Overlap(NamedTuple):
@@ -94,16 +76,6 @@ class Overlap(NamedTuple):
         return (changed | pasted) & (self.windows >= _WINDOWS) & (self.hidden <= HIDDEN)
 
 
-def match(first: Keypoints, second: Keypoints) -> Map:
-    """The map from each of p photos to another one that most matches of keypoints agree with."""
-    plain = _match(first, second, False)
-    turned = _match(first, second, True)
-    better = turned.matches > plain.matches
-    return Map(
-        torch.where(better[:, None, None], turned.affine, plain.affine), torch.maximum(turned.matches, plain.matches)
-    )
-
-
 def agree(first: Keypoints, second: Keypoints, grey: Sequence[Tensor], sizes: Sequence[Tensor]) -> Tensor:
     """Whether p photos and p others show the same pixels, (p,) bool.
 
@@ -117,22 +89,22 @@ def agree(first: Keypoints, second: Keypoints, grey: Sequence[Tensor], sizes: Se
     for start in range(0, len(result), _BATCH):
         rows = torch.arange(start, min(start + _BATCH, len(result)))
         found = match(Keypoints(*(each[rows] for each in first)), Keypoints(*(each[rows] for each in second)))
-        rows, affine = rows[found.matches >= MATCHES], found.affine[found.matches >= MATCHES]
+        rows, matrix = rows[found.matches >= MATCHES], found.matrix[found.matches >= MATCHES]
         if len(rows):
-            compared = overlap(affine, [each[rows] for each in grey], [each[rows] for each in sizes])
+            compared = overlap(matrix, [each[rows] for each in grey], [each[rows] for each in sizes])
             result[rows] = compared.agrees()
     return result
 
 
-def overlap(affine: Tensor, grey: Sequence[Tensor], sizes: Sequence[Tensor]) -> Overlap:
+def overlap(matrix: Tensor, grey: Sequence[Tensor], sizes: Sequence[Tensor]) -> Overlap:
     """Compare photos under a map.
 
     Args:
-        affine: (p, 2, 3) from the first photo to the second.
+        matrix: (p, 3, 3) from the first photo to the second, as `Map` has it.
         grey: two times (p, S, S) uint8.
         sizes: two times (p, 2).
     """
-    frame, seen, points, inside = _on_one_frame(affine, grey, sizes)
+    frame, seen, points, inside = _on_one_frame(matrix, grey, sizes)
     both = torch.cat((detail(seen), seen), 1)
     place = ((points + 0.5) * 2 / SIDE - 1).unflatten(1, (SIDE, SIDE))
     mapped, whole = grid_sample(both, place, padding_mode="border", align_corners=False).split(1, 1)
@@ -160,18 +132,18 @@ def overlap(affine: Tensor, grey: Sequence[Tensor], sizes: Sequence[Tensor]) -> 
 
 
 def _on_one_frame(
-    affine: Tensor, grey: Sequence[Tensor], sizes: Sequence[Tensor]
+    matrix: Tensor, grey: Sequence[Tensor], sizes: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The two photos (p, 1, S, S), blurred alike, where the pixels of the first are on the second, and which are."""
-    shrink = torch.linalg.det(affine[:, :, :2]).abs()
+    shrink = led(matrix, torch.full((1, 1, 2), SIDE / 2))[1][:, 0]
     swapped = shrink > 1  # so that the photo whose content is larger is the frame, and sampling skips no pixels
-    affine = torch.where(swapped[:, None, None], _inverse(affine), affine)
+    matrix = torch.where(swapped[:, None, None], inverse(matrix), matrix)
     scale = torch.where(swapped, 1 / shrink, shrink).sqrt().clamp(0.2, 1)
     one, other = (each[:, None].float() for each in grey)
     frame = torch.where(swapped[:, None, None, None], other, one)
     seen = torch.where(swapped[:, None, None, None], one, other)
     size, seen_size = (torch.where(swapped[:, None], *each) for each in ((sizes[1], sizes[0]), (sizes[0], sizes[1])))
-    points = _GRID @ affine[:, :, :2].transpose(1, 2) + affine[:, None, :, 2]
+    points, _ = led(matrix, _GRID)
     inside = (_within(_GRID.expand_as(points), size) & _within(points, seen_size))[:, None]
     return blurred(_softened(frame, scale), 0.8), blurred(seen, 0.8), points, inside
 
@@ -184,87 +156,6 @@ def _left_over(level: Tensor, other: Tensor, counted: Tensor) -> Tensor:
     x, y = ((each - (each * kept).sum(1, keepdim=True) / count) * kept for each in (level, other))
     slope = (x * y).sum(1, keepdim=True) / x.square().sum(1, keepdim=True).clamp(min=1)
     return ((y - slope * x).square().sum(1) / count[:, 0]).sqrt()
-
-
-def _match(first: Keypoints, second: Keypoints, mirror: bool) -> Map:
-    """The best map, with the second photos mirrored or not; it leads to the photos as they are."""
-    other = mirrored(second.descriptors) if mirror else second.descriptors
-    similarity = first.descriptors @ other.transpose(1, 2)  # (p, K, K)
-    best, partner = similarity.max(2)
-    mutual = best == similarity.amax(1).gather(1, partner)
-    kept, chosen = torch.where(mutual & (best > _SIMILAR), best, 0.0).topk(_KEPT, 1)
-    known, partner = kept > 0, partner.gather(1, chosen)
-
-    here = first.places.gather(1, chosen[..., None].expand(-1, -1, 2))
-    there = second.places.gather(1, partner[..., None].expand(-1, -1, 2))
-    angle = second.angles.gather(1, partner)
-    if mirror:
-        there, angle = there * _FLIP, math.pi - angle
-    turn = angle - first.angles.gather(1, chosen)
-    scale = second.scales.gather(1, partner) / first.scales.gather(1, chosen)
-
-    # every match m proposes a map; which matches n does it explain?
-    real, imaginary = (scale * turn.cos())[..., None], (scale * turn.sin())[..., None]
-    step = here[:, None] - here[:, :, None]  # (p, m, n, 2)
-    x = real * step[..., 0] - imaginary * step[..., 1] + there[:, :, None, 0] - there[:, None, :, 0]
-    y = imaginary * step[..., 0] + real * step[..., 1] + there[:, :, None, 1] - there[:, None, :, 1]
-    turned = (torch.remainder(turn[:, None] - turn[:, :, None] + math.pi, 2 * math.pi) - math.pi).abs() < 0.4
-    scaled = (scale.log()[:, None] - scale.log()[:, :, None]).abs() < 0.6
-    near = x.square() + y.square() < (8 * scale.clamp(min=1)[:, :, None]).square()
-    explained = near & turned & scaled & known[:, None] & known[:, :, None]
-    most = explained.sum(2).argmax(1)
-    weight = explained.gather(1, most[:, None, None].expand(-1, 1, _KEPT))[:, 0].float()
-
-    affine = _similarity(here, there, weight)
-    for fit, reach in ((_similarity, 4.0), (_similarity, 2.5), (_stretched, 4.0), (_stretched, 4.0)):
-        affine = fit(here, there, _explained(affine, here, there, reach) * known, affine)
-    matches = (_explained(affine, here, there, 2.5) * known).sum(1)
-    return Map(affine * _FLIP[:, None] if mirror else affine, matches)
-
-
-def _explained(affine: Tensor, here: Tensor, there: Tensor, reach: float) -> Tensor:
-    """Which points (p, m, 2) a map brings closer to their partners than `reach` pixels, as 0 or 1, (p, m)."""
-    off = (here @ affine[:, :, :2].transpose(1, 2) + affine[:, None, :, 2] - there).square().sum(-1)
-    scale = torch.linalg.det(affine[:, :, :2]).abs().sqrt().clamp(min=1)[:, None]
-    explained: Tensor = off < (reach * scale).square()
-    return explained.float()
-
-
-def _centred(here: Tensor, there: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    total = weight.sum(1, keepdim=True).clamp(min=1e-6)
-    middle, other = ((each * weight[..., None]).sum(1) / total for each in (here, there))
-    return here - middle[:, None], there - other[:, None], middle, other
-
-
-def _joined(linear: Tensor, middle: Tensor, other: Tensor) -> Tensor:
-    return torch.cat((linear, other[..., None] - linear @ middle[..., None]), 2)
-
-
-def _similarity(here: Tensor, there: Tensor, weight: Tensor, _: Tensor | None = None) -> Tensor:
-    """The move, turn and scale (p, 2, 3) of the least squares over weighted matches."""
-    a, b, middle, other = _centred(here, there, weight)
-    total = (weight * a.square().sum(-1)).sum(1) + 1e-3
-    real = (weight * (a * b).sum(-1)).sum(1) / total
-    imaginary = (weight * (a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0])).sum(1) / total
-    linear = torch.stack((torch.stack((real, -imaginary), -1), torch.stack((imaginary, real), -1)), 1)
-    return _joined(linear, middle, other)
-
-
-def _stretched(here: Tensor, there: Tensor, weight: Tensor, affine: Tensor) -> Tensor:
-    """The affine map of the least squares over weighted matches, which stays close to a given one for few matches."""
-    a, b, middle, other = _centred(here, there, weight)
-    left = b - a @ affine[:, :, :2].transpose(1, 2)
-    weighted = (a * weight[..., None]).transpose(1, 2)
-    ridge = 20.0 * weight.sum(1).clamp(min=1e-6)[:, None, None] * torch.eye(2)
-    change = torch.linalg.solve(weighted @ a + ridge, weighted @ left).transpose(1, 2)
-    return _joined(affine[:, :, :2] + change, middle, other)
-
-
-def _inverse(affine: Tensor) -> Tensor:
-    linear = affine[:, :, :2]
-    regular = torch.linalg.det(linear).abs() > 1e-6
-    inverse = torch.linalg.inv(torch.where(regular[:, None, None], linear, torch.eye(2)))
-    return torch.cat((inverse, -inverse @ affine[:, :, 2:]), 2)
 
 
 def _softened(pictures: Tensor, scale: Tensor) -> Tensor:
@@ -295,5 +186,4 @@ def _within(points: Tensor, size: Tensor) -> Tensor:
     return ((points >= 1) & (points < limit)).all(-1).view(-1, SIDE, SIDE)
 
 
-_FLIP = torch.tensor([-1.0, 1.0])
 _GRID = torch.stack(torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="xy"), -1).float().view(1, -1, 2)
