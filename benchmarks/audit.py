@@ -156,16 +156,24 @@ def words(text: str, rng: Rng, change: str) -> str:
     )
 
 
+def joined(text: str, rng: Rng) -> str:
+    """The space between two words is lost."""
+    parts = text.split()
+    place = int(rng.integers(len(parts) - 1))
+    return " ".join([*parts[:place], parts[place] + parts[place + 1], *parts[place + 2 :]])
+
+
 TEXT_CHANGES: dict[str, Callable[[str, Rng], str]] = {
     "copied": lambda text, rng: text,
     "case and white space": lambda text, rng: f" {text.upper()}".replace(" ", "  "),
     "punctuation": lambda text, rng: text.rstrip(".?!") + str(rng.choice([" ...", "!!", " ?!"])),
     "a typo": typo,
     "a word left out": lambda text, rng: words(text, rng, "left out"),
+    "a word moved": lambda text, rng: words(text, rng, "moved"),
     "a greeting in front": lambda text, rng: f"{rng.choice(['Hi,', 'Hello there,', 'Please:'])} {text}",
     "a word doubled": lambda text, rng: words(text, rng, "doubled"),
-    "a word moved": lambda text, rng: words(text, rng, "moved"),
     "without vowel marks, with digits": lambda text, rng: text.replace("o", "0").replace("i", "1"),
+    "two words joined": joined,
 }
 
 

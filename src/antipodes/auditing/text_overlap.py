@@ -35,6 +35,9 @@ _NEGATIONS = frozenset(
     ["not", "no", "never", "none", "cannot", "without", "n't", "nicht", "kein", "keine", "ne", "pas", "non"]
 )
 
+_GREETINGS = frozenset(["hi", "hello", "hey", "dear", "hallo", "bonjour", "hola"])
+_COURTESY = _GREETINGS | frozenset(["please", "thanks", "bitte", "danke", "merci", "gracias"])
+
 
 def normalise(text: str) -> str:
     r"""The text without differences of case, white space, Unicode form and invisible characters.
@@ -119,8 +122,21 @@ def _within(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate((following, np.stack((first, rows[1:]), axis=1)))
 
 
+def without_courtesy(words: list[str]) -> list[str]:
+    """The words without greetings, please and thanks; all words where there are no others.
+
+    Example:
+        >>> without_courtesy(["hello", "there", "please", "track", "my", "card"]), without_courtesy(["hi", "there"])
+        (['track', 'my', 'card'], ['hi', 'there'])
+    """
+    start = 2 if words[:1] and words[0] in _GREETINGS and words[1:2] == ["there"] else 0
+    return [word for word in words[start:] if word not in _COURTESY] or words
+
+
 class WordOverlap:
     """How much of two texts is the same, word by word, where words that few texts have weigh more.
+
+    Greetings, please and thanks do not count, and one word may stand at another place if nothing else differs.
 
     Args:
         texts: all texts, whose words are counted.
@@ -132,7 +148,7 @@ class WordOverlap:
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self.words = [words_of(text) for text in texts]
+        self.words = [without_courtesy(words_of(text)) for text in texts]
         counts = Counter(word for words in self.words for word in set(words))
         self.weights = {word: 1 + math.log(len(texts) / count) for word, count in counts.items()}
         self.counts = counts
@@ -144,10 +160,12 @@ class WordOverlap:
             return 0.0
         both, left, right = self._aligned(one, other)
         changed = [*left, *right]
-        if any(word in _NEGATIONS or word.endswith("n't") or any(map(str.isdigit, word)) for word in changed):
+        if any(map(_decides, changed)):
             return 0.0
+        if left == right and len(left) < 2:  # two words that change places, as in "from Rome to Paris", differ
+            return 1.0
         missing = sum(self.weights[word] for word in changed)
-        return 1.0 if not changed else max(0.0, 1 - missing / (sum(self.weights[word] for word in both) + missing))
+        return max(0.0, 1 - missing / (sum(self.weights[word] for word in both) + missing))
 
     def _aligned(self, one: list[str], other: list[str]) -> tuple[list[str], list[str], list[str]]:
         """The words that both have, with typing errors, and those that only the one or the other has."""
@@ -181,6 +199,11 @@ class WordOverlap:
             return True
         shorter = min(len(a), len(b))
         return shorter >= 4 and edits(a, b, 2) <= (2 if shorter >= 8 else 1)
+
+
+def _decides(word: str) -> bool:
+    """Whether a word changes what a text says wherever it is added, left out or moved: a negation or a number."""
+    return word in _NEGATIONS or word.endswith("n't") or any(map(str.isdigit, word))
 
 
 def _without_accents(word: str) -> str:
