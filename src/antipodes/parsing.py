@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from typing import Any, NoReturn
 
 import jsonargparse
@@ -16,11 +18,13 @@ class ArgumentParser(jsonargparse.ArgumentParser):
     """jsonargparse's, whose complaints are a `ValueError` of one line instead of a usage over several lines."""
 
     def parse_args(self, *args: Any, **kwargs: Any) -> jsonargparse.Namespace:  # type: ignore[override]
-        """Parse as usual, and refuse what was given and is empty, and numbers that no tensor can hold.
+        """Parse as usual, and refuse what is empty, named pipes instead of files, and numbers that no tensor can hold.
 
         Raises:
             ValueError: if the call is wrong.
         """
+        for given in args[0] if args and args[0] else ():
+            _refuse_pipe(given)
         return self._checked(super().parse_args(*args, **kwargs))
 
     def parse_object(self, *args: Any, **kwargs: Any) -> jsonargparse.Namespace:
@@ -52,3 +56,14 @@ class ArgumentParser(jsonargparse.ArgumentParser):
         if len(said) > LONGEST:
             said = f"{said[:LONGEST]} ..."
         raise ValueError(f"{said.rstrip('. ')}; {self.prog} --help shows the options") from ex
+
+
+def _refuse_pipe(given: str) -> None:
+    """Refuse a named pipe: a group of options may be a file of options, and a pipe would be read for ever."""
+    name = given.partition("=")[2] if given.startswith("-") else given
+    try:
+        is_pipe = stat.S_ISFIFO(os.stat(name).st_mode)
+    except (OSError, ValueError):  # there is no such file, which the option itself refuses where it needs one
+        return
+    if is_pipe and not name.startswith("/dev/"):  # the shell's <(command) is /dev/fd/63, which comes to an end
+        raise ValueError(f"{name} is a named pipe: give a file")

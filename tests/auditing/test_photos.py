@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
+from antipodes import audit
 from antipodes.auditing import vectors
 from antipodes.auditing.files import FileImages, photos_of_list
 from antipodes.auditing.photos import open_photos
@@ -25,6 +26,15 @@ def test_audit_and_training_count_exact_duplicates_alike(tmp_path: Path) -> None
     assert duplicates(photos.parts[0]).tolist() == [-1, 0, -1, -1, 0, 0]
     listed = photos_of_list([tmp_path / name for name in ("5.bmp", "1.png", "4.png")])
     assert listed.copies() == [(1, 2)]  # a list goes by its files
+
+
+def test_photos_win_over_any_number_of_vectors(tmp_path: Path) -> None:
+    for number in range(3):
+        scene(number).save(tmp_path / f"{number}.png")
+    for number in range(5):
+        np.save(tmp_path / f"{number}.npy", np.eye(4, dtype=np.float32))
+    found = audit(tmp_path, encoder="patches")
+    assert [Path(path).name for path in found.keep["path"]] == ["0.png", "1.png", "2.png"]
 
 
 def test_photos_of_both_splits_come_in_the_order_of_training(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -443,3 +446,22 @@ def test_a_broken_file_of_scores_is_replaced(place: Path, tmp_path: Path) -> Non
     code, _, errors = here("evaluate", run, "--protocol", "label-free")
     assert code == 0, errors
     assert set(json.loads((run / "evaluation.json").read_text())) == {"scored", "measured with"}
+
+
+@pytest.mark.parametrize("given", ["--options {}", "--options={}"])
+def test_a_named_pipe_is_no_file_of_options(tmp_path: Path, given: str) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write() -> None:  # so that a command which reads the pipe comes to an end, and fails the test
+        with suppress(BrokenPipeError):
+            pipe.write_text("k: 3")
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    code, _, errors = here("audit", str(tmp_path), *given.format(pipe).split(), "--out", str(tmp_path / "new"))
+    os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))
+    writer.join(10)
+    assert code != 0
+    assert "named pipe" in errors
+    assert not (tmp_path / "new").exists()

@@ -11,6 +11,7 @@ that stand out, groups, tables, page. It asks the data where the kinds differ:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -32,6 +33,9 @@ from antipodes.auditing.findings import (
 )
 from antipodes.auditing.groups import equal_rows
 from antipodes.progress import Progress, progress_bar
+from antipodes.threads import one_thread
+
+_FEW = 10_000  # samples up to which one thread compares all: several would mostly wait for each other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,20 +93,21 @@ class AuditedData:
             options: what to look for.
             shown: whether progress is shown.
         """
-        with progress_bar("proposals", shown=shown) as progress:
-            proposed = self.proposals(progress)
-        with progress_bar("neighbours", shown=shown) as progress:
-            findings = audit_vectors(
-                self.vectors,
-                options,
-                copies=self.copies(),
-                verify=(lambda first, second: self.agree(first, second, progress)) if self.is_verified else None,
-                proposed=proposed,
-                thresholds=self.thresholds,
-                progress=progress,
-            )
-        with progress_bar("samples", shown=shown) as progress:
-            return replace(findings, notices=(*findings.notices, *self.notices(progress)))
+        with one_thread() if len(self) <= _FEW else nullcontext():
+            with progress_bar("proposals", shown=shown) as progress:
+                proposed = self.proposals(progress)
+            with progress_bar("neighbours", shown=shown) as progress:
+                findings = audit_vectors(
+                    self.vectors,
+                    options,
+                    copies=self.copies(),
+                    verify=(lambda first, second: self.agree(first, second, progress)) if self.is_verified else None,
+                    proposed=proposed,
+                    thresholds=self.thresholds,
+                    progress=progress,
+                )
+            with progress_bar("samples", shown=shown) as progress:
+                return replace(findings, notices=(*findings.notices, *self.notices(progress)))
 
     def notices(self, progress: Progress) -> Sequence[Notice]:
         """Samples with a fault of their own."""

@@ -182,7 +182,7 @@ def _opened(data: Any, request: Request) -> Opened:
         options["columns"] = list(request.columns)
     if request.label is not None:
         options["label"] = request.label
-    if path.is_dir() and not request.columns and _is_plain_folder(path):
+    if path.is_dir() and not request.columns and _is_plain_folder(path, request.kind):
         return photos_of(Folder(name, size=SIZE, limit=request.limit), name)
     return _of_samples(open_dataset(name, **options), name, request)
 
@@ -195,11 +195,15 @@ def _has_texts(path: Path, request: Request) -> bool:
     return bool(request.columns) or request.kind is not None or not names & _VECTOR_COLUMNS
 
 
-def _is_plain_folder(path: Path) -> bool:
-    """Whether a folder is one of photos, and not of texts or captions."""
+def _is_plain_folder(path: Path, kind: Kind | None) -> bool:
+    """Whether a folder is one of photos, and not of texts or captions; photos win over any number of vectors."""
+    from antipodes.data.endings import EXTENSIONS
     from antipodes.data.on_disk import dataset_at
 
-    return (dataset_at(str(path)) or "").endswith(".Folder")
+    reader = (dataset_at(str(path)) or "").rpartition(".")[2]
+    if reader == "Vectors" and kind != "vectors":
+        return any(file.suffix.lower() in EXTENSIONS for file in path.iterdir())
+    return reader == "Folder"
 
 
 def _of_mapping(columns: Mapping[str, Any]) -> TextRows:

@@ -35,28 +35,6 @@ from antipodes.data.image_opening import (
     register_heif,
 )
 
-EXTENSIONS = frozenset(
-    [
-        ".png",
-        ".jpg",
-        ".jpeg",
-        ".jpe",
-        ".jfif",
-        ".bmp",
-        ".gif",
-        ".webp",
-        ".tif",
-        ".tiff",
-        ".ppm",
-        ".pgm",
-        ".avif",
-        ".heic",
-        ".heif",
-        ".jp2",
-    ]
-)
-"""How the names of image files end."""
-
 
 class Decoded(NamedTuple):
     """What became of one image: digests of its bytes and pixels, its own size, its pixels, or why it was not read."""

@@ -15,7 +15,7 @@ import torch
 from antipodes.data.archives import is_archive, unpacked
 from antipodes.data.caption_tables import plain_name
 from antipodes.data.dataset import Classes, DataError, Split, check_split, choose_classes, limited
-from antipodes.data.decode import EXTENSIONS
+from antipodes.data.endings import EXTENSIONS
 from antipodes.data.image_files import Decoding, ImageFiles
 from antipodes.data.image_opening import Source
 from antipodes.plain_text import printable

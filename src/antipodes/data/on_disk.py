@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 
 from antipodes.data.caption_tables import IMAGE_COLUMNS, TEXT_COLUMNS, find_tables
-from antipodes.data.decode import EXTENSIONS
+from antipodes.data.endings import EXTENSIONS
 from antipodes.data.saved_datasets import is_saved_dataset, is_saved_dataset_dict
 from antipodes.files import DataError
 from antipodes.tables import TABLES, read_names

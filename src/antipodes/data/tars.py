@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import torch
 
 from antipodes.data.archives import safe_name, unmarked_end
-from antipodes.data.decode import EXTENSIONS
 from antipodes.data.download import cache_root
+from antipodes.data.endings import EXTENSIONS
 from antipodes.data.folder import natural
 from antipodes.data.image_files import Decoding, ImageFiles, Rows
 from antipodes.data.image_opening import MOST_BYTES, Source
