@@ -24,6 +24,7 @@ def choose(count: int, most: int, seed: int = 0) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
 
 
+@one_thread()  # of so few points, more threads take more processor time and hardly less by the clock
 def flatten(vectors: NDArray[np.float32], seed: int = 0) -> tuple[NDArray[np.float64], str]:
     """Points (n, 2) in [0, 1] of vectors (n, F), and by which method."""
     unit = torch.nn.functional.normalize(torch.from_numpy(vectors).double(), dim=1)
@@ -40,7 +41,6 @@ def flatten(vectors: NDArray[np.float32], seed: int = 0) -> tuple[NDArray[np.flo
     return scaled, how
 
 
-@one_thread()  # of so few points, more threads take more processor time and hardly less by the clock
 def tsne(vectors: Tensor, perplexity: float = 30.0, steps: int = 300) -> Tensor:
     """Points (n, 2) whose neighbours are those of the vectors (n, F): exact t-SNE from the first two components.
 
