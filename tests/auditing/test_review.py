@@ -125,9 +125,10 @@ def test_the_page_suits_a_phone_and_a_screen_reader(texts: Path, scheme: str) ->
         assert page.evaluate("document.querySelectorAll('script').length") == 4  # none came with the texts
 
 
-def test_five_thousand_pairs_stay_fast(tmp_path: Path) -> None:
+def many(file: Path, count: int) -> Path:
+    """A page of pairs of photos."""
     pictures = [data_uri(scene(number), 224) for number in range(20)]
-    numbers = np.random.default_rng(0).integers(0, 20, (5000, 2)).tolist()
+    numbers = np.random.default_rng(0).integers(0, 20, (count, 2)).tolist()
     pairs = [
         ReviewPair(
             (f"a/{i}.jpg", f"b/{i}.jpg"), (f"a/{i}.jpg", f"b/{i}.jpg"), "near duplicate", "near duplicate", 0.9, "",
@@ -135,8 +136,42 @@ def test_five_thousand_pairs_stay_fast(tmp_path: Path) -> None:
         )
         for i, (one, other) in enumerate(numbers)
     ]  # fmt: skip
-    Page("Many", "", [Review("Pairs", pairs, "x")], pictures).save(tmp_path / "many.html")
-    with opened(tmp_path / "many.html", viewport={"width": 1200, "height": 800}) as page:
+    Page("Many", "", [Review("Pairs", pairs, "x")], pictures).save(file)
+    return file
+
+
+NAMED = {"button", "image", "checkbox", "searchbox", "combobox", "progressbar", "group", "link"}
+"""What a screen reader reads out by its name."""
+
+
+def accessible(page: Any) -> list[dict[str, Any]]:
+    """What the browser tells a screen reader: role, name and properties, in the order of the page."""
+    nodes = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
+    return [
+        {"role": node["role"]["value"], "name": node.get("name", {}).get("value", "")}
+        | {each["name"]: each["value"].get("value") for each in node.get("properties", ())}
+        for node in nodes
+        if not node.get("ignored")
+    ]
+
+
+def test_a_screen_reader_is_told_what_everything_is(tmp_path: Path) -> None:
+    with opened(many(tmp_path / "many.html", 500)) as page:
+        page.keyboard.press("s")
+        told = accessible(page)
+    named = [each for each in told if each["role"] in NAMED]
+    assert [each for each in named if not each["name"].strip()] == []
+    assert {each["name"] for each in named if each["role"] == "image"} >= {"a/0.jpg", "b/0.jpg"}
+    assert {each["name"] for each in named if each["role"] == "button"} >= {"same", "different", "skip"}
+    focused = [each["name"] for each in named if each.get("focused")]
+    assert focused == ["near duplicate: a/1.jpg and b/1.jpg"]  # the key has decided about the first and gone on
+    pressed = [each["name"] for each in named if each.get("pressed") == "true"]
+    assert pressed == ["same"]
+    assert any(each["role"] == "status" and each.get("live") == "polite" for each in told)
+
+
+def test_five_thousand_pairs_stay_fast(tmp_path: Path) -> None:
+    with opened(many(tmp_path / "many.html", 5000), viewport={"width": 1200, "height": 800}) as page:
         assert page.locator(".pair").count() < 200  # cards are made when they come into view
         start = time.monotonic()
         for key in "sdx" * 30:
