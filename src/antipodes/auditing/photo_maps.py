@@ -65,7 +65,8 @@ def led(matrix: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
 def inverse(matrix: Tensor) -> Tensor:
     """The maps back; the identity where there is none."""
     regular = torch.linalg.det(matrix).abs() > 1e-6
-    return torch.linalg.inv(torch.where(regular[:, None, None], matrix, torch.eye(3)))
+    back: Tensor = torch.linalg.inv(torch.where(regular[:, None, None], matrix, torch.eye(3)))
+    return back
 
 
 def _match(first: Keypoints, second: Keypoints, mirror: bool) -> Map:
@@ -175,7 +176,8 @@ def _in_perspective(here: Tensor, there: Tensor, weight: Tensor, matrix: Tensor)
     unknowns = known + change
     slopes = unknowns[:, 6:].clamp(-_STEEPEST, _STEEPEST)
     fitted = torch.cat((unknowns[:, :6], slopes, torch.ones(len(slopes), 1)), 1).view(-1, 3, 3)
-    return _moved(other, _UNIT) @ fitted @ torch.linalg.inv(before)
+    whole: Tensor = _moved(other, _UNIT) @ fitted @ torch.linalg.inv(before)
+    return whole
 
 
 def _moved(middle: Tensor, unit: float) -> Tensor:
