@@ -248,6 +248,20 @@ def test_what_is_kept_is_linked_into_a_new_folder_and_nothing_is_deleted(audited
     assert "--copy" in refused(*call, photos / "c")
 
 
+def test_two_folders_are_copied_to_a_third_beside_them(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    for number in range(3):
+        scene(number).save(tmp_path / "ab"[number % 2] / f"{number}.png")
+    scene(1).save(tmp_path / "a" / "leak.bmp")
+    found = antipodes.audit(tmp_path / "a", against=tmp_path / "b", encoder="patches")
+    assert found.copy(tmp_path / "kept") == 3
+    kept = sorted(str(path.relative_to(tmp_path / "kept")) for path in (tmp_path / "kept").rglob("*.png"))
+    assert kept == ["a/0.png", "a/2.png", "b/1.png"]
+    with pytest.raises(ValueError, match="in one another"):
+        found.copy(tmp_path / "b" / "kept")
+
+
 def test_kept_texts_become_one_file(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("\n".join(TEXTS))
     found = antipodes.audit(tmp_path / "x.txt", encoder="ngrams")

@@ -133,8 +133,11 @@ def copy_kept(
         raise ValueError(f"--copy links files, and {missing} is none: take the rows that keep.csv says to keep")
     every = [os.path.abspath(str(path)) for path in table["path"]]
     root = os.path.commonpath([os.path.dirname(path) for path in every])
-    if Path(root).is_relative_to(place.absolute()) or place.absolute().is_relative_to(root):
-        raise ValueError(f"--copy {place} and the data lie in one another: name a folder outside of {root}")
+    for split in dict.fromkeys(data.splits or [""]):  # two folders that are compared may have one parent with `place`
+        part = [path for row, path in enumerate(every) if not split or data.splits[row] == split]
+        inner = os.path.commonpath([os.path.dirname(path) for path in part])
+        if Path(inner).is_relative_to(place.absolute()) or place.absolute().is_relative_to(inner):
+            raise ValueError(f"--copy {place} and the data lie in one another: name a folder outside of {inner}")
     names = {os.path.relpath(os.path.abspath(file), root): file for file in files}
     earlier = _note(place) or {}
     stale = sorted(set(earlier.get("files", ())) - set(names))
