@@ -5,6 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 from antipodes import DatasetNeighbours, neighbour_search
+from antipodes.functional import neighbours
 from antipodes.functional.neighbours import nearest, nearest_of
 from antipodes.neighbour_search import RECALL, Search, nearest_others
 from tests.cases import every
@@ -49,6 +50,20 @@ def test_queries_leave_themselves_out() -> None:
     found, everywhere = nearest_of(vectors[own], vectors, 4, own), nearest(vectors, 4)
     assert torch.equal(found.rows, everywhere.rows[own])
     assert nearest_of(vectors[own], vectors, 1).rows[:, 0].tolist() == own.tolist()
+
+
+def test_blocks_of_vectors_give_what_one_block_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = torch.randn(50, 6, generator=torch.Generator().manual_seed(4))
+    own, ids = torch.arange(40) // 2, torch.arange(50) // 2
+    whole = nearest_of(vectors[:40], vectors, 9, own, ids)
+    monkeypatch.setattr(neighbours, "WIDE", 7)  # fewer than k: the first blocks alone do not have enough
+    monkeypatch.setattr(neighbours, "CELLS", 21)
+    cut = nearest_of(vectors[:40], vectors, 9, own, ids)
+    assert torch.equal(cut.rows, whole.rows)
+    torch.testing.assert_close(cut.similarities, whole.similarities, atol=1e-6, rtol=0)
+    assert (cut.rows // 2 != own[:, None]).all()
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        nearest_of(vectors[:3], vectors.index_fill(0, torch.tensor([30]), torch.nan), 2)
 
 
 def clustered(count: int) -> torch.Tensor:

@@ -16,14 +16,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
 from antipodes.clustering import spherical_kmeans, summed
 from antipodes.distributed import rank, world_size
-from antipodes.functional.neighbours import NearestRows, Progress, nearest
+from antipodes.functional.neighbours import NearestRows, Progress, largest_cosines, nearest
 from antipodes.functional.normalise import normalise
 from antipodes.functional.tensors import NotFinite
 
@@ -58,9 +60,9 @@ class Search:
 
     def __init__(self, vectors: Tensor, ids: Tensor | None = None, shared: bool = False, seed: int = 0) -> None:
         self.ranks = world_size() if shared else 1
-        self.vectors = normalise(vectors)
+        self.vectors = vectors
         facts = torch.zeros(2, self.ranks, dtype=torch.int64, device=vectors.device)
-        facts[0, self._rank], facts[1, self._rank] = len(vectors), (~self.vectors.sum().isfinite()).long()
+        facts[0, self._rank], facts[1, self._rank] = len(vectors), _broken(vectors)
         lengths, broken = (summed(facts) if shared else facts).tolist()
         if any(broken):  # all ranks raise at once: if one stopped alone, the others would wait for it
             raise NotFinite("vectors hold NaN or infinite numbers: check the encoder's output")
@@ -92,7 +94,7 @@ class Search:
             Similarities and rows among the vectors of all ranks, (m, k); -inf and -1 where fewer were found.
         """
         if self.ranks == 1:
-            found = self._here(normalise(queries), k, own, progress)
+            found = self._here(queries, k, own, progress)
             return NearestRows(*found, self.recall)
         own = torch.full((len(queries),), -1, device=queries.device) if own is None else own
         counts = torch.zeros(self.ranks, dtype=torch.int64, device=queries.device)
@@ -101,7 +103,7 @@ class Search:
         for source, count in enumerate(summed(counts).tolist()):
             asked, numbers = queries.new_empty(count, queries.shape[1]), own.new_empty(count)
             if source == self._rank:
-                asked, numbers = normalise(queries), own.contiguous()
+                asked, numbers = queries.contiguous(), own.contiguous()
             dist.broadcast(asked, source)
             dist.broadcast(numbers, source)
             for each in self._here(asked, k, numbers, None):
@@ -117,13 +119,13 @@ class Search:
     def _rank(self) -> int:
         return rank() if self.ranks > 1 else 0
 
-    def _here(self, unit: Tensor, k: int, own: Tensor | None, progress: Progress | None) -> tuple[Tensor, Tensor]:
+    def _here(self, queries: Tensor, k: int, own: Tensor | None, progress: Progress | None) -> tuple[Tensor, Tensor]:
         """Return the nearest of this rank's vectors, (m, k), filled up with -inf and -1."""
         wide = min(len(self.vectors), k + (0 if own is None else self._most_alike))
         if self._lists is not None:
-            found, rows = self._lists.search(unit, wide, progress)
+            found, rows = self._lists.search(queries, wide, progress)
         else:
-            found, rows = _exact(unit, self.vectors, wide, progress)
+            found, rows = largest_cosines(queries, self.vectors, wide, progress=progress)
         if own is not None and wide:
             found = found.masked_fill(self.ids[rows.clamp(min=0)] == own[:, None], -torch.inf)
         best = found.topk(min(k, wide))
@@ -139,13 +141,12 @@ class Search:
         if faiss is not None:
             self._lists = _Faiss(faiss, self.vectors, count, step)
         else:
-            (found,) = spherical_kmeans(
-                self.vectors[::step], [count], iterations=_ITERATIONS, tolerance=0.02, seed=seed
-            )
+            sample = self.vectors[::step]
+            (found,) = spherical_kmeans(sample, [count], iterations=_ITERATIONS, tolerance=0.02, seed=seed)
             self._lists = _Lists(self.vectors, found.centroids)
         sample = self.vectors[:: max(1, total // CHECKED)]
         wide = min(11, len(self.vectors))  # ten neighbours, and the vector itself
-        expected = _exact(sample, self.vectors, wide)[1]
+        expected = largest_cosines(sample, self.vectors, wide)[1]
         while True:
             here = self._lists.search(sample, wide)[1]
             counts = torch.tensor([(expected[:, :, None] == here[:, None, :]).any(2).sum(), expected.numel()])
@@ -162,20 +163,23 @@ class _Lists:
 
     name = "inverted file"
 
-    def __init__(self, unit: Tensor, centroids: Tensor) -> None:
+    def __init__(self, vectors: Tensor, centroids: Tensor) -> None:
         self.centroids, self.probes = centroids, min(_PROBES[0], len(centroids))
-        home = _home(unit, centroids)
+        home = torch.cat([(normalise(part) @ centroids.T).argmax(1) for part in vectors.split(_BLOCK)])
         self.order = home.argsort(stable=True)
-        self.unit = unit[self.order]
+        self.unit = centroids.new_empty(vectors.shape)
+        for start in range(0, len(vectors), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            self.unit[part] = normalise(vectors[self.order[part]])
         self.ends = [0, *torch.bincount(home, minlength=len(centroids)).cumsum(0).tolist()]
 
-    def search(self, unit: Tensor, k: int, progress: Progress | None = None) -> tuple[Tensor, Tensor]:
+    def search(self, queries: Tensor, k: int, progress: Progress | None = None) -> tuple[Tensor, Tensor]:
         """Return similarities and rows (m, k) of the nearest vectors in the lists that are probed; -1 for none."""
         size, parts = max(1, _CELLS // (self.probes * k)), []
-        for start in range(0, len(unit), size):
-            parts.append(self._some(unit[start : start + size], k))
+        for start in range(0, max(1, len(queries)), size):
+            parts.append(self._some(normalise(queries[start : start + size]), k))
             if progress is not None:
-                progress(min(start + size, len(unit)), len(unit))
+                progress(min(start + size, len(queries)), len(queries))
         values, rows = (torch.cat(column) for column in zip(*parts, strict=True))
         return values, rows
 
@@ -202,21 +206,23 @@ class _Faiss:
 
     name = "faiss's inverted file"
 
-    def __init__(self, faiss: Any, unit: Tensor, count: int, step: int) -> None:
+    def __init__(self, faiss: Any, vectors: Tensor, count: int, step: int) -> None:
         self._set = faiss.ParameterSpace().set_index_parameter
-        self._index = faiss.index_factory(unit.shape[1], f"IVF{count},Flat", faiss.METRIC_INNER_PRODUCT)
-        self._index.train(unit[::step].numpy())
-        self._index.add(unit.numpy())
+        self._index = faiss.index_factory(vectors.shape[1], f"IVF{count},Flat", faiss.METRIC_INNER_PRODUCT)
+        self._index.train(_single(vectors[::step]))
+        for part in vectors.split(_BLOCK):
+            self._index.add(_single(part))
         self.probes = _PROBES[0]
 
-    def search(self, unit: Tensor, k: int, progress: Progress | None = None) -> tuple[Tensor, Tensor]:
+    def search(self, queries: Tensor, k: int, progress: Progress | None = None) -> tuple[Tensor, Tensor]:
         """Return similarities and rows (m, k), as `_Lists.search` does."""
         self._set(self._index, "nprobe", self.probes)
-        parts = []
-        for start in range(0, len(unit), _BLOCK):
-            parts.append(tuple(map(torch.from_numpy, self._index.search(unit[start : start + _BLOCK].numpy(), k))))
+        parts: list[tuple[Tensor, ...]] = []
+        for start in range(0, max(1, len(queries)), _BLOCK):
+            part = _single(queries[start : start + _BLOCK])
+            parts.append(tuple(map(torch.from_numpy, self._index.search(part, k))))
             if progress is not None:
-                progress(min(start + _BLOCK, len(unit)), len(unit))
+                progress(min(start + _BLOCK, len(queries)), len(queries))
         values, rows = (torch.cat(column) for column in zip(*parts, strict=True))
         return values.masked_fill(rows < 0, -torch.inf), rows
 
@@ -226,7 +232,7 @@ def nearest_others(vectors: Tensor, k: int, progress: Progress | None = None) ->
     if len(vectors) <= LARGE:
         return nearest(vectors, k, progress)
     search = Search(vectors)
-    return search(search.vectors, k, search.ids, progress)
+    return search(vectors, k, search.ids, progress)
 
 
 def _faiss() -> Any:
@@ -238,28 +244,13 @@ def _faiss() -> Any:
     return faiss
 
 
-def _home(unit: Tensor, centroids: Tensor) -> Tensor:
-    """Return the nearest centroid of every vector, (n,)."""
-    if not len(unit):
-        return torch.zeros(0, dtype=torch.int64, device=unit.device)
-    return torch.cat([(part @ centroids.T).argmax(1) for part in unit.split(_BLOCK)])
+def _single(vectors: Tensor) -> NDArray[np.float32]:
+    """Return vectors of length 1 as faiss takes them."""
+    unit: NDArray[np.float32] = normalise(vectors).float().numpy()
+    return unit
 
 
-def _exact(unit: Tensor, vectors: Tensor, k: int, progress: Progress | None = None) -> tuple[Tensor, Tensor]:
-    """Return similarities and rows (m, k) of the nearest vectors, or of all if there are fewer, block by block."""
-    if len(unit) > _BLOCK:
-        parts = []
-        for start in range(0, len(unit), _BLOCK):
-            parts.append(_exact(unit[start : start + _BLOCK], vectors, k))
-            if progress is not None:
-                progress(min(start + _BLOCK, len(unit)), len(unit))
-        best, rows = (torch.cat(column) for column in zip(*parts, strict=True))
-        return best, rows
-    best, rows = unit.new_empty(len(unit), 0), torch.empty(len(unit), 0, dtype=torch.int64, device=unit.device)
-    for start in range(0, len(vectors), _BLOCK):
-        product = unit @ vectors[start : start + _BLOCK].T
-        found = product.topk(min(k, product.shape[1]))
-        best, rows = torch.cat((best, found.values), 1), torch.cat((rows, found.indices + start), 1)
-        merged = best.topk(min(k, best.shape[1]))
-        best, rows = merged.values, rows.gather(1, merged.indices)
-    return best, rows
+def _broken(vectors: Tensor) -> Tensor:
+    """Return whether any number is NaN or infinite, as 0 or 1."""
+    sums = torch.stack([normalise(part).sum() for part in vectors.split(_BLOCK)])
+    return (~sums.isfinite().all()).long()

@@ -1,7 +1,7 @@
 """The exact nearest neighbours of vectors by cosine: of every vector among all of them, or of queries among vectors.
 
-`nearest_of` computes the similarities of a block of queries with all vectors and takes the largest of every row. Where
-the vectors are their own queries, `nearest` needs half of the products:
+`nearest_of` computes the similarities of blocks of queries with blocks of vectors and keeps the largest of every row.
+Where the vectors are their own queries, `nearest` needs half of the products:
 
 1. The vectors are cut into blocks. A block with itself gives every row k first neighbours, and with the k-th of them a
    bar that later candidates have to pass.
@@ -25,8 +25,10 @@ from antipodes.functional.same_sample import SameSample
 from antipodes.functional.tensors import NotFinite
 
 Progress = Callable[[int, int], None]
-BLOCK, CELLS = 1024, 2**22
-"""Vectors in a block of all pairs, and similarities of queries that are computed at a time."""
+BLOCK, WIDE, CELLS = 1024, 2**16, 2**22
+"""Vectors in a block of all pairs; the most vectors, and the most similarities, of a block of queries."""
+
+_NOT_FINITE = "vectors hold NaN or infinite numbers: check the encoder's output"
 
 
 class NearestRows(NamedTuple):
@@ -103,9 +105,9 @@ def nearest_of(
 ) -> NearestRows:
     """The k nearest vectors of every query, by cosine.
 
-    1. The similarities of a block of queries with all vectors are computed, about 4 million at a time.
+    1. The similarities of a block of queries with a block of vectors are computed, about 4 million at a time.
     2. Those of a query with its own vectors are set to -inf.
-    3. The k largest of every row are the answer.
+    3. The k largest of every row, of all blocks, are the answer.
 
     Args:
         queries: (m, F) float; need not be normalised.
@@ -131,25 +133,63 @@ def nearest_of(
         raise ValueError(
             f"queries have {queries.shape[1]} numbers and the vectors {vectors.shape[1]}: embed both with one encoder"
         )
-    unit = _unit(vectors)
-    k = min(k, len(unit) - (ids is None and own is not None and bool((own >= 0).any())))
+    k = min(k, len(vectors) - (ids is None and own is not None and bool((own >= 0).any())))
     if k < 1:
         raise ValueError("there is no other vector to be a neighbour: add samples")
-    numbers = torch.arange(len(unit), device=unit.device) if ids is None else ids
-    same = None if own is None else SameSample(own, numbers)
-    similarities, rows = [], []
-    size = max(1, CELLS // len(unit))
-    for start in range(0, len(queries), size):
-        part = slice(start, min(start + size, len(queries)))
-        product = _unit(queries[part]) @ unit.T
-        if same is not None:
-            product[same.pairs(part)] = -torch.inf
-        best = product.topk(k)
-        similarities.append(best.values)
-        rows.append(best.indices.masked_fill_(best.values == -torch.inf, -1))
-        if progress is not None:
-            progress(part.stop, len(queries))
-    return NearestRows(torch.cat(similarities), torch.cat(rows))
+    if ids is None:
+        ids = torch.arange(len(vectors), device=vectors.device)
+    values, rows = largest_cosines(queries, vectors, k, None if own is None else SameSample(own, ids), progress)
+    if bool(values.isnan().any()):
+        raise NotFinite(_NOT_FINITE)
+    return NearestRows(values, rows.masked_fill_(values == -torch.inf, -1))
+
+
+@torch.no_grad()
+def largest_cosines(
+    queries: Tensor, vectors: Tensor, k: int, same: SameSample | None = None, progress: Progress | None = None
+) -> tuple[Tensor, Tensor]:
+    """The k largest cosines of every query and the rows of the vectors, both (m, min(k, n)); nothing is checked.
+
+    Blocks are scaled to length 1 when they are multiplied, so that no copy of all vectors is made. NaN counts as larger
+    than any number, so that it is among the answers.
+
+    Args:
+        queries: (m, F) float; need not be normalised.
+        vectors: (n, F) float, likewise.
+        k: how many.
+        same: which pairs have -inf and come last.
+        progress: called with (products done, products in all).
+    """
+    width = max(1, min(len(vectors), WIDE))
+    parts = [slice(start, start + CELLS // width) for start in range(0, max(1, len(queries)), CELLS // width)]
+    starts = range(0, len(vectors), width)
+    none = vectors.new_empty(0, dtype=torch.int64)
+    best = [(normalise(queries[part])[:, :0], none.expand(len(queries[part]), 0)) for part in parts]
+    for number, start in enumerate(starts):
+        block = normalise(vectors[start : start + width])
+        for place, part in enumerate(parts):
+            product = normalise(queries[part]) @ block.T
+            if same is not None:
+                rows, columns = same.pairs(part)
+                if len(starts) > 1:
+                    inside = (columns >= start) & (columns < start + width)
+                    rows, columns = rows[inside], columns[inside] - start
+                product[rows, columns] = -torch.inf
+            found = product.topk(min(k, product.shape[1]))
+            best[place] = _joined(*best[place], found.values, found.indices.add_(start), k)
+            if progress is not None:
+                progress(number * len(parts) + place + 1, len(starts) * len(parts))
+    values, rows = (torch.cat(column) for column in zip(*best, strict=True))
+    return values, rows
+
+
+def _joined(values: Tensor, rows: Tensor, more: Tensor, their_rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k best of two answers to the same queries."""
+    if not values.shape[1]:
+        return more, their_rows
+    values, rows = torch.cat((values, more), 1), torch.cat((rows, their_rows), 1)
+    kept = values.topk(min(k, values.shape[1]))
+    return kept.values, rows.gather(1, kept.indices)
 
 
 def _merge(product: Tensor, axis: int, span: slice, offset: int, similarities: Tensor, rows: Tensor) -> None:
@@ -192,5 +232,5 @@ def _unit(vectors: Tensor) -> Tensor:
     """Return the vectors at length 1; refuse what is not finite."""
     unit = normalise(vectors)
     if not bool(unit.sum().isfinite()):
-        raise NotFinite("vectors hold NaN or infinite numbers: check the encoder's output")
+        raise NotFinite(_NOT_FINITE)
     return unit
