@@ -215,17 +215,20 @@ class _Rows:
         sample = torch.zeros(size, self.features.shape[1], dtype=self.dtype, device=self.features.device)
         sample[ours] = self.unit(drawn[ours])
         sample = summed(sample)
-        chosen, distance = [], 2.0 * sample.any(1)  # a zero row has no direction
+        distance = 2.0 * sample.any(1)  # a zero row has no direction
+        # one buffer for all draws: fresh ones, with what is kept between them, left up to 2 GB of holes in the heap
+        chosen, remaining = torch.empty(k, dtype=torch.int64, device=sample.device), sample.new_empty(TRIES, size)
         draws = torch.rand(k, TRIES, generator=random, dtype=torch.float64).to(sample.device)
-        for draw in draws:
+        for number, draw in enumerate(draws):
             weight = distance.clamp(min=0).double().cumsum(0)
             # beyond the end if all rows coincide with a chosen one: fill_empty then fills the remaining clusters
             tried = torch.searchsorted(weight, draw * weight[-1], right=True).clamp(max=size - 1)
-            remaining = torch.minimum(distance, 1 - sample[tried] @ sample.T)
+            torch.mm(sample[tried], sample.T, out=remaining)
+            torch.minimum(distance, remaining.neg_().add_(1), out=remaining)
             best = remaining.sum(1).argmin(0, keepdim=True)  # stays a tensor: a device need not be waited for
-            chosen.append(tried[best])
+            chosen[number : number + 1] = tried[best]
             distance = remaining[best].squeeze(0)
-        return sample[torch.cat(chosen)]
+        return sample[chosen]
 
 
 def summed(tensor: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ RECALL, CHECKED = 0.98, 1024
 """The share of the true neighbours that is to be found, and the number of vectors for which it is measured."""
 
 _SAMPLE_PER_LIST, _ITERATIONS, _PROBES = 32, 5, (4, 128)
-_BLOCK, _CELLS = 4096, 2**23
+_BLOCK, _ROWS, _CELLS = 4096, 512, 2**22
 
 
 class Search:
@@ -165,7 +165,7 @@ class _Lists:
 
     def __init__(self, vectors: Tensor, centroids: Tensor) -> None:
         self.centroids, self.probes = centroids, min(_PROBES[0], len(centroids))
-        home = torch.cat([(normalise(part) @ centroids.T).argmax(1) for part in vectors.split(_BLOCK)])
+        home = _nearest_centroids(vectors, centroids, 1)[:, 0]
         self.order = home.argsort(stable=True)
         self.unit = centroids.new_empty(vectors.shape)
         for start in range(0, len(vectors), _BLOCK):
@@ -175,19 +175,18 @@ class _Lists:
 
     def search(self, queries: Tensor, k: int, progress: Progress | None = None) -> tuple[Tensor, Tensor]:
         """Return similarities and rows (m, k) of the nearest vectors in the lists that are probed; -1 for none."""
-        size, parts = max(1, _CELLS // (self.probes * k)), []
-        for start in range(0, max(1, len(queries)), size):
-            parts.append(self._some(normalise(queries[start : start + size]), k))
+        size = max(1, _CELLS // (self.probes * k))
+        values, rows = self.unit.new_empty(len(queries), k), self.order.new_empty(len(queries), k)
+        for start in range(0, len(queries), size):
+            part = slice(start, start + size)
+            values[part], rows[part] = self._some(normalise(queries[part]), k)
             if progress is not None:
-                progress(min(start + size, len(queries)), len(queries))
-        values, rows = (torch.cat(column) for column in zip(*parts, strict=True))
+                progress(min(part.stop, len(queries)), len(queries))
         return values, rows
 
     def _some(self, unit: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Compare every list with those of the queries that probe it, and join what the lists of a query have given."""
-        probed = torch.cat(
-            [(part @ self.centroids.T).topk(self.probes).indices for part in unit.split(_BLOCK)]
-        ).flatten()
+        probed = _nearest_centroids(unit, self.centroids, self.probes).flatten()
         order = probed.argsort(stable=True)  # the places in (queries x probes), list by list
         values, rows = unit.new_full((len(probed), k), -torch.inf), torch.full((len(probed), k), -1, device=unit.device)
         asked, counts = torch.unique_consecutive(probed[order], return_counts=True)
@@ -242,6 +241,15 @@ def _faiss() -> Any:
     except ImportError:
         return None
     return faiss
+
+
+def _nearest_centroids(vectors: Tensor, centroids: Tensor, count: int) -> Tensor:
+    """Return the nearest centroids of every vector, (n, count)."""
+    found = torch.empty(len(vectors), count, dtype=torch.int64, device=vectors.device)  # filled: no holes in the heap
+    for start in range(0, len(vectors), _ROWS):
+        part = slice(start, start + _ROWS)
+        found[part] = (normalise(vectors[part]) @ centroids.T).topk(count).indices
+    return found
 
 
 def _single(vectors: Tensor) -> NDArray[np.float32]:

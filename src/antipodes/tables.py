@@ -38,6 +38,8 @@ TREC = ("query-id", "iteration", "corpus-id", "score")
 
 _TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".qrels", ".trec")
 
+_AT_A_TIME = 2**16  # values that are Python's at a time
+
 DIGEST = b"antipodes.sha256"
 """The key of the digest in the metadata of a parquet file."""
 
@@ -232,7 +234,7 @@ def write_table(path: Path, columns: Columns) -> None:
     with replacing(path) as temporary:
         if path.suffix == ".parquet":
             pyarrow, parquet = require_pyarrow()
-            table = pyarrow.table({name: pyarrow.array(_plain(values)) for name, values in columns.items()})
+            table = pyarrow.table({name: _arrow_column(pyarrow, values) for name, values in columns.items()})
             parquet.write_table(table.replace_schema_metadata({DIGEST: _digest(table)}), temporary)
         elif path.suffix == ".npz":
             with temporary.open("wb") as file:
@@ -243,8 +245,10 @@ def write_table(path: Path, columns: Columns) -> None:
             with temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as handle:
                 writer = csv.writer(handle)
                 writer.writerow(map(csv_cell, columns))
-                cells = (map(csv_cell, _plain(values)) for values in columns.values())
-                writer.writerows(zip(*cells, strict=True))
+                for start in range(0, max(map(len, columns.values()), default=0), _AT_A_TIME):
+                    part = slice(start, start + _AT_A_TIME)
+                    cells = (map(csv_cell, _plain(values[part])) for values in columns.values())
+                    writer.writerows(zip(*cells, strict=True))
 
 
 def records(columns: Columns) -> list[dict[str, Any]]:
@@ -387,9 +391,26 @@ def _arrow_values(column: Any) -> Any:
 def _digest(table: Any) -> bytes:
     """The sha256 of the names and values of all columns, in hexadecimal digits."""
     digest = hashlib.sha256()
-    for name in table.column_names:
-        digest.update(repr((name, table.column(name).to_pylist())).encode(errors="surrogateescape"))
+    for name in table.column_names:  # the text of (name, [value, value, ...]), a part of the values at a time
+        column = table.column(name)
+        digest.update(f"({name!r}, [".encode(errors="surrogateescape"))
+        for start in range(0, len(column), _AT_A_TIME):
+            values = repr(column.slice(start, _AT_A_TIME).to_pylist())[1:-1]
+            digest.update(f"{', ' if start else ''}{values}".encode(errors="surrogateescape"))
+        digest.update(b"])")
     return digest.hexdigest().encode()
+
+
+def _arrow_column(pyarrow: Any, values: Any) -> Any:
+    """A column of pyarrow, of which a part at a time is made of Python's values."""
+    if len(values) <= _AT_A_TIME:
+        return pyarrow.array(_plain(values))
+    parts = [pyarrow.array(_plain(values[at : at + _AT_A_TIME])) for at in range(0, len(values), _AT_A_TIME)]
+    kinds = {part.type for part in parts} - {pyarrow.null()}
+    if len(kinds) > 1:  # such as whole numbers and floats: pyarrow decides from all values
+        return pyarrow.array(_plain(values))
+    kind = next(iter(kinds), pyarrow.null())
+    return pyarrow.chunked_array([part.cast(kind) for part in parts], type=kind)
 
 
 def _plain(values: Sequence[Any]) -> list[Any]:

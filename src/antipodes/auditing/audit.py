@@ -283,7 +283,10 @@ def check_folder(out: str | Path, force: bool = False) -> Path:
 
 def _arrays(table: Columns) -> dict[str, NDArray[Any]]:
     """Columns as arrays; texts are arrays of Python's strings, of any length."""
-    return {
-        name: np.array(values, dtype=object if any(isinstance(each, str) for each in values) else None)
-        for name, values in table.items()
-    }
+
+    def array(values: Any) -> NDArray[Any]:
+        if isinstance(values, np.ndarray):
+            return values
+        return np.array(values, dtype=object if any(isinstance(each, str) for each in values) else None)
+
+    return {name: array(values) for name, values in table.items()}

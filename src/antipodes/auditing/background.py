@@ -60,13 +60,12 @@ def measure_background(
     if alpha is not None and not 0 < alpha < 1:
         raise ValueError(f"alpha must be in (0, 1), got {alpha}: it is the share of others that are false negatives")
     n = len(vectors)
-    unit = normalize(vectors.float())
     chosen = torch.randperm(n, generator=generator("audit", seed))[:reference]
-    others = unit[chosen]
+    others = normalize(vectors[chosen].float())
     z = NormalDist().inv_cdf(1 - 1 / max(n, 2) ** 2)
     parts = []
     for start in range(0, n, REFERENCE):
-        similarity = unit[start : start + REFERENCE] @ others.T
+        similarity = normalize(vectors[start : start + REFERENCE].float()) @ others.T
         itself = chosen == torch.arange(start, start + len(similarity))[:, None]
         similarity = similarity.masked_fill(itself, torch.nan)
         count = (~itself).sum(1)

@@ -16,6 +16,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from antipodes.auditing.findings import DUPLICATES, EXACT, FALSE_NEGATIVE, Findings, Pair
 from antipodes.auditing.groups import join
+from antipodes.auditing.pair_table import PairTable
 from antipodes.files import MARK, replacing
 from antipodes.tables import escaped
 
@@ -157,16 +159,20 @@ def apply_decisions(findings: Findings, decisions: Sequence[Decision], rows: Row
         by_rows |= {(min(a, b), max(a, b)): each for a in first for b in second if a != b}
     if unknown:
         warnings.warn(f"{unknown} of {len(decisions)} decisions are about samples that are not here", stacklevel=3)
-    pairs = []
-    for pair in findings.pairs:
-        decided = by_rows.pop((min(pair.a, pair.b), max(pair.a, pair.b)), None)
-        pairs.append(pair if decided is None else _decided(pair, decided.decision))
-    for (a, b), decided in by_rows.items():
-        if decided.decision == "same":
-            pairs.append(Pair(a, b, decided.similarity, 1.0, SAME, decision="same"))
-    findings = _with_pairs(findings, pairs)
+    changed = {}
+    for place, (a, b) in enumerate(findings.pairs.rows()):
+        decided = by_rows.pop((min(a, b), max(a, b)), None)
+        if decided is not None:
+            changed[place] = _decided(findings.pairs[place], decided.decision)
+    added = [
+        Pair(a, b, decided.similarity, 1.0, SAME, decision="same")
+        for (a, b), decided in by_rows.items()
+        if decided.decision == "same"
+    ]
+    findings = _with_pairs(findings, findings.pairs.changed(changed).joined(PairTable.of(added)))
     groups = findings.groups
-    split = [pair for pair in pairs if pair.kind == DIFFERENT and 0 <= groups[pair.a] == groups[pair.b]]
+    different = findings.pairs.of_kinds((DIFFERENT,))
+    split = [pair for pair in different if 0 <= groups[pair.a] == groups[pair.b]]
     if split:
         warnings.warn(
             f"{len(split)} pairs that were decided to be different are in one group, because both are the same as "
@@ -176,11 +182,11 @@ def apply_decisions(findings: Findings, decisions: Sequence[Decision], rows: Row
     return findings
 
 
-def _with_pairs(findings: Findings, pairs: Sequence[Pair]) -> Findings:
+def _with_pairs(findings: Findings, pairs: PairTable) -> Findings:
     """The findings with other pairs, and the groups that these make."""
     grouped = findings.linked | {SAME}
-    links = [*findings.links, *((pair.a, pair.b) for pair in pairs if pair.kind in grouped)]
-    return replace(findings, pairs=tuple(pairs), groups=join(len(findings.groups), links))
+    links = chain(findings.links, pairs.of_kinds(grouped).rows())
+    return replace(findings, pairs=pairs, groups=join(len(findings.groups), links))
 
 
 def _decided(pair: Pair, verdict: Verdict) -> Pair:
@@ -207,7 +213,8 @@ def calibrate(findings: Findings, target: float) -> tuple[Findings, Calibration]
     """
     if not 0 < target < 1:
         raise ValueError(f"calibrate must be in (0, 1), got {target}: it is the precision that is asked for")
-    decided = [pair for pair in findings.pairs if pair.decision in ("same", "different") and pair.found != EXACT]
+    judged = findings.pairs.decided
+    decided = [pair for pair in judged if pair.decision in ("same", "different") and pair.found != EXACT]
     scores = np.array([pair.similarity for pair in decided], dtype=np.float64)
     same = np.array([pair.decision == "same" for pair in decided], dtype=np.float64)
     known = np.isfinite(scores)
@@ -224,7 +231,8 @@ def calibrate(findings: Findings, target: float) -> tuple[Findings, Calibration]
             f"--calibrate: all {len(same)} decided pairs are {decided[0].decision}, so that no bound follows; the "
             f"precision of pairs like them is {share} (95 % confidence)"
         )
-    open_pairs = np.array([pair.similarity for pair in findings.pairs if pair.kind == FALSE_NEGATIVE])
+    likely = findings.pairs.is_of((FALSE_NEGATIVE,))
+    open_pairs = findings.pairs.similarity[likely]
     candidates = np.sort(open_pairs if len(open_pairs) else scores)[::-1]
     chance = _logistic(scores, same)
     bound, precision = _bound(chance, candidates, target)
@@ -241,7 +249,7 @@ def calibrate(findings: Findings, target: float) -> tuple[Findings, Calibration]
     low, high = np.quantile(drawn, (0.05, 0.95))
     kept = int((open_pairs >= bound).sum())
     result = Calibration(bound, precision, float(low), float(high), kept, len(scores))
-    left = [pair for pair in findings.pairs if pair.kind != FALSE_NEGATIVE or pair.similarity >= bound]
+    left = findings.pairs.take(~likely | (findings.pairs.similarity >= bound))
     return _with_pairs(findings, left), result
 
 
@@ -276,7 +284,7 @@ def _bound(
     return float(candidates[place]), float(means[place])
 
 
-def counts_of(pairs: Iterable[Pair]) -> Mapping[str, int]:
+def counts_of(pairs: PairTable) -> Mapping[str, int]:
     """How many pairs were decided to be the same, different, or skipped."""
-    verdicts = [pair.decision for pair in pairs if pair.decision]
+    verdicts = [pair.decision for pair in pairs.decided]
     return {name: verdicts.count(name) for name in get_args(Verdict)}

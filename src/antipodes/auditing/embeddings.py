@@ -16,6 +16,7 @@ from antipodes.tables import escaped, is_table_of, read_names, read_table, requi
 
 FORMATS = (".npz", ".npy", ".parquet")
 _NAMES = ("embeddings", "features", "vectors", "embedding")
+_AT_A_TIME = 2**14  # rows that are looked at together
 _COLUMNS = (*_NAMES, "paths", "path", "labels", "label", "classes")
 
 
@@ -169,7 +170,8 @@ def checked(vectors: Any, source: str) -> NDArray[np.float32]:
     if array.dtype.kind not in "fiu" or array.ndim != 2 or array.size == 0:
         raise ValueError(f"{source}: embeddings must be (n, F) numbers, got {array.shape} of type {array.dtype}")
     array = np.require(array, np.float32, ["C", "W"])  # what parquet gives may not be written to, of which torch warns
-    broken = np.flatnonzero(~np.isfinite(array).all(axis=1))
+    parts = (array[start : start + _AT_A_TIME] for start in range(0, len(array), _AT_A_TIME))
+    broken = np.flatnonzero(np.concatenate([~np.isfinite(part).all(axis=1) for part in parts]))
     if len(broken):
         raise ValueError(
             f"{source}: {len(broken)} of {len(array)} embeddings are NaN or infinite, the first in row {broken[0]}: "

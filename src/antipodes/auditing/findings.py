@@ -23,6 +23,8 @@ from torch import Tensor
 from antipodes.auditing.background import DISTANT, Background, measure_background
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.groups import equal_rows, join, listed_pairs
+from antipodes.auditing.pair_table import Pair as Pair
+from antipodes.auditing.pair_table import PairTable
 from antipodes.functional.neighbours import NearestRows
 from antipodes.neighbour_search import nearest_others
 from antipodes.progress import Progress
@@ -32,40 +34,13 @@ OUTLIER, OTHER_CLASS = "outlier", "other class"
 KINDS = (EXACT, NEAR, FALSE_NEGATIVE)
 DUPLICATES = frozenset((EXACT, NEAR, "same by review"))
 """The kinds of pairs that are the same thing."""
+_AT_A_TIME = 2**14  # pairs whose vectors are compared at a time
 _FEW = 50  # samples whose neighbours' pixels are all looked at: so few say little about what is close
 _ROWS = 1024  # pairs whose vectors are in memory at a time
 _ROBUST = 1.4826  # the median absolute deviation of a normal distribution, times this, is its standard deviation
 
 Verify = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.bool_]]
 """Rows (p,) and rows (p,) of pairs -> (p,) whether their pixels agree."""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two samples with their similarity and the threshold that it exceeds.
-
-    Args:
-        a: row of the first.
-        b: row of the other.
-        similarity: cosine of their vectors.
-        threshold: that the similarity exceeds.
-        kind: what the pair is.
-        decision: what a person decided: `same`, `different` or `skip`; empty if nothing.
-        found_as: the kind before the decision changed it.
-    """
-
-    a: int
-    b: int
-    similarity: float
-    threshold: float
-    kind: str
-    decision: str = ""
-    found_as: str = ""
-
-    @property
-    def found(self) -> str:
-        """The kind as the audit found it."""
-        return self.found_as or self.kind
 
 
 @dataclass(frozen=True)
@@ -102,7 +77,7 @@ class Findings:
         links: further pairs of rows that make groups and are not listed.
     """
 
-    pairs: tuple[Pair, ...]
+    pairs: PairTable
     notices: tuple[Notice, ...]
     groups: NDArray[np.int64]
     recall: float = 1.0
@@ -111,7 +86,7 @@ class Findings:
 
     def count(self, kind: str) -> int:
         """How many pairs or samples of a kind there are."""
-        return sum(pair.kind == kind for pair in self.pairs) + sum(notice.kind == kind for notice in self.notices)
+        return int(self.pairs.is_of((kind,)).sum()) + sum(notice.kind == kind for notice in self.notices)
 
 
 @dataclass(frozen=True)
@@ -180,18 +155,18 @@ def audit_vectors(
     if proposed is not None:
         edges = _with_proposals(edges, proposed, matrix)
     copied = join(len(matrix), equal_rows(vectors.embeddings) if copies is None else copies)
-    found = [Pair(a, b, similarity_of(matrix, a, b), 1.0, EXACT) for a, b in listed_pairs(copied)]
-    found += _near(edges, background, options.duplicate, torch.from_numpy(copied), candidate, verify)
-    taken = {(pair.a, pair.b) for pair in found}
-    same = join(len(matrix), taken)
-    found += _false_negatives(edges, background, taken, same)
+    found = _exact(matrix, listed_pairs(copied))
+    found = found.joined(_near(edges, background, options.duplicate, torch.from_numpy(copied), candidate, verify))
+    same = join(len(matrix), found.rows())
+    found = found.joined(_false_negatives(edges, background, torch.from_numpy(same)))
     kinds = KINDS if options.group_false_negatives else (EXACT, NEAR)
-    groups = join(len(matrix), ((pair.a, pair.b) for pair in found if pair.kind in kinds))
+    groups = join(len(matrix), found.of_kinds(kinds).rows())
     notices = _outliers(neighbours, background)
     if vectors.labels is not None:
         notices += _other_classes(neighbours, vectors.labels)
-    found.sort(key=lambda pair: (KINDS.index(pair.kind), -pair.similarity, pair.a, pair.b))
-    return Findings(tuple(found), tuple(notices), groups, neighbours.recall, frozenset(kinds))
+    found = found.take(np.lexsort((found.b, found.a, -found.similarity)))
+    found = found.take(np.concatenate([np.flatnonzero(found.is_of((kind,))) for kind in KINDS]))
+    return Findings(found, tuple(notices), groups, neighbours.recall, frozenset(kinds))
 
 
 @dataclass(frozen=True)
@@ -252,7 +227,7 @@ def _near(
     copied: Tensor,
     candidate: float,
     verify: Verify | None,
-) -> list[Pair]:
+) -> PairTable:
     bars = background.similarity_at(duplicate if verify is None else candidate)
     bar = torch.maximum(bars[edges.a], bars[edges.b])
     close = edges.similarity >= bar
@@ -269,23 +244,23 @@ def _near(
     return _pairs(edges, chosen, bar, NEAR)
 
 
-def _false_negatives(
-    edges: _Edges, background: Background, taken: set[tuple[int, int]], same: NDArray[np.int64]
-) -> list[Pair]:
+def _false_negatives(edges: _Edges, background: Background, same: Tensor) -> PairTable:
     bar = torch.maximum(background.threshold[edges.a], background.threshold[edges.b])
-    chosen = (edges.mutual & (edges.similarity > bar)).nonzero().flatten()
-    pairs = _listed(edges, chosen)
-    chosen = chosen[[(a, b) not in taken and (same[a] < 0 or same[a] != same[b]) for a, b in pairs]]
-    return _pairs(edges, chosen, bar, FALSE_NEGATIVE)
+    apart = (same[edges.a] < 0) | (same[edges.a] != same[edges.b])
+    return _pairs(edges, (edges.mutual & (edges.similarity > bar) & apart).nonzero().flatten(), bar, FALSE_NEGATIVE)
 
 
-def _listed(edges: _Edges, chosen: Tensor) -> list[tuple[int, int]]:
-    return list(zip(edges.a[chosen].tolist(), edges.b[chosen].tolist(), strict=True))
+def _exact(vectors: Tensor, copies: Sequence[tuple[int, int]]) -> PairTable:
+    """Pairs of equal samples, with the similarity of their vectors."""
+    rows = torch.tensor(copies, dtype=torch.int64).reshape(-1, 2)
+    parts = [torch.cosine_similarity(vectors[part[:, 0]], vectors[part[:, 1]]) for part in rows.split(_AT_A_TIME)]
+    similarity = torch.cat(parts).clamp(-1, 1)
+    return PairTable.of_kind(EXACT, rows[:, 0].numpy(), rows[:, 1].numpy(), similarity.numpy(), np.ones(len(rows)))
 
 
-def _pairs(edges: _Edges, chosen: Tensor, bar: Tensor, kind: str) -> list[Pair]:
-    numbers = zip(_listed(edges, chosen), edges.similarity[chosen].tolist(), bar[chosen].tolist(), strict=True)
-    return [Pair(a, b, similarity, threshold, kind) for (a, b), similarity, threshold in numbers]
+def _pairs(edges: _Edges, chosen: Tensor, bar: Tensor, kind: str) -> PairTable:
+    columns = (edges.a, edges.b, edges.similarity, bar)
+    return PairTable.of_kind(kind, *(column[chosen].numpy() for column in columns))
 
 
 def similarity_of(vectors: Tensor, a: int, b: int) -> float:

@@ -36,8 +36,8 @@ CopyAs = Literal["link", "copy"]
 
 def keep_table(data: AuditedData, findings: Findings) -> dict[str, list[Any]]:
     """A row for every sample: keep or leave out, why, which sample represents it, and its group (negative = alone)."""
-    groups = join(len(data), ((pair.a, pair.b) for pair in findings.pairs if pair.kind in DUPLICATES))
-    exact = {(pair.a, pair.b) for pair in findings.pairs if pair.kind == EXACT}
+    groups = join(len(data), findings.pairs.of_kinds(DUPLICATES).rows())
+    exact = set(findings.pairs.of_kinds((EXACT,)).rows())
     members: dict[int, list[int]] = {}
     for row in np.flatnonzero(groups >= 0).tolist():
         members.setdefault(int(groups[row]), []).append(row)

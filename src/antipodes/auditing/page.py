@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from antipodes.auditing.audited import AuditedData
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.findings import DUPLICATES, FALSE_NEGATIVE, OTHER_CLASS, Findings, Notice, Pair
+from antipodes.auditing.pair_table import PairTable
 from antipodes.auditing.summary import class_name, has_two_labels, is_leak
 from antipodes.pages.page import (
     Card,
@@ -54,16 +55,15 @@ def audit_page(found: Audit, progress: Callable[[int, int], None] | None = None)
     data, findings, summary, shown = found.data, found.findings, found.summary, found.shown
     picture_store = PictureStore()
     vectors = replace(data.vectors, paths=tuple(map(printable, short_paths(data.vectors.paths))))
-    groups = [int(found.keep["group"][pair.a]) if pair.kind in DUPLICATES else -1 for pair in findings.pairs]
-    chosen = _chosen(data, findings.pairs, groups, shown)
+    chosen = _chosen(data, findings.pairs, found.keep["group"], shown)
     reviewed = []
-    for done, place in enumerate(chosen):
-        reviewed.append(_review_pair(findings.pairs[place], groups[place], vectors, picture_store, data))
+    for done, (pair, group) in enumerate(chosen):
+        reviewed.append(_review_pair(pair, group, vectors, picture_store, data))
         if progress is not None:
             progress(done + 1, len(chosen))
     sections: list[Section] = [Facts("The answer", _answer(found), _advice(summary))]
     if reviewed:
-        counts = Counter(pair.kind for pair in findings.pairs)
+        counts = {kind: len(places) for kind, places in findings.pairs.kinds().items()}
         hidden = [f"{shown:,} of {count:,} {kind} pairs" for kind, count in counts.items() if count > shown]
         note = "Decide which pairs are the same, save the decisions, and audit again with them."
         note += f" Shown: {', '.join(hidden)}." if hidden else ""
@@ -112,28 +112,25 @@ def _store(found: Audit) -> str:
     return digest.hexdigest()
 
 
-def _chosen(data: AuditedData, pairs: Sequence[Pair], groups: Sequence[int], most: int) -> list[int]:
-    """The places of the pairs to show: the first so many of each kind.
+def _chosen(data: AuditedData, pairs: PairTable, group_of: NDArray[np.int64], most: int) -> list[tuple[Pair, int]]:
+    """The pairs to show, each with its group (-1: none): the first so many of each kind.
 
     Leaks and samples with two labels come before others, and pairs of one group follow each other. Likely false
     negatives are ordered so that any first ones are spread evenly over the similarities, as `calibrate` needs them.
     """
-    kinds = {kind: number for number, kind in enumerate(dict.fromkeys(pair.kind for pair in pairs))}
-    first: dict[tuple[str, int], int] = {}
-
-    def order(place: int) -> tuple[int, bool, float]:
-        pair, group = pairs[place], groups[place]
-        if pair.kind == FALSE_NEGATIVE:
-            return kinds[pair.kind], True, place * _GOLDEN % 1
-        tagged = is_leak(data, pair) or has_two_labels(data, pair)
-        return kinds[pair.kind], not tagged, place if group < 0 else first.setdefault((pair.kind, group), place)
-
-    counts: Counter[str] = Counter()
-    kept = []
-    for place in sorted(range(len(pairs)), key=order):
-        counts[pairs[place].kind] += 1
-        if counts[pairs[place].kind] <= most:
-            kept.append(place)
+    kept: list[tuple[Pair, int]] = []
+    for kind, places in pairs.kinds().items():
+        some = pairs.take(places)
+        if kind == FALSE_NEGATIVE:
+            order = np.argsort(places * _GOLDEN % 1, kind="stable")[:most]
+            kept += [(pair, -1) for pair in some.take(order)]
+            continue
+        groups = group_of[some.a] if kind in DUPLICATES else np.full(len(some), -1)
+        tagged = [is_leak(data, pair) or has_two_labels(data, pair) for pair in some]
+        first: dict[int, int] = {}
+        begins = [at if group < 0 else first.setdefault(group, at) for at, group in enumerate(groups.tolist())]
+        order = np.lexsort((np.array(begins), ~np.array(tagged)))[:most]
+        kept += [(some[at], int(groups[at])) for at in order.tolist()]
     return kept
 
 
@@ -216,13 +213,13 @@ def _notice_card(notice: Notice, vectors: Vectors, picture_store: PictureStore, 
 
 def _table(vectors: Vectors, findings: Findings) -> Table:
     columns = ["kind", "similarity", "threshold", "one", "other"]
+    listed = [pair for places in findings.pairs.kinds().values() for pair in findings.pairs.take(places[: LISTED // 2])]
     rows: list[list[Any]] = [
-        [pair.kind, pair.similarity, pair.threshold, vectors.paths[pair.a], vectors.paths[pair.b]]
-        for pair in _first(findings.pairs, LISTED // 2)
+        [pair.kind, pair.similarity, pair.threshold, vectors.paths[pair.a], vectors.paths[pair.b]] for pair in listed
     ]
     if vectors.labels is not None:
         columns += ["label of one", "label of the other"]
-        for row, pair in zip(rows, _first(findings.pairs, LISTED // 2), strict=True):
+        for row, pair in zip(rows, listed, strict=True):
             row += [vectors.class_of(pair.a), vectors.class_of(pair.b)]
     return Table(
         "Pairs as a table", columns, rows, f"{len(rows):,} of {len(findings.pairs):,}; all are in the parquet file."

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from antipodes.auditing.audited import AuditedData
 from antipodes.auditing.decisions import DIFFERENT, SAME, counts_of
 from antipodes.auditing.embeddings import Vectors
@@ -16,7 +18,7 @@ from antipodes.auditing.groups import join, pairs_within
 from antipodes.auditing.keep import LEAVE_OUT
 from antipodes.files import MARK, is_marked, replacing
 from antipodes.tables import Columns as Columns
-from antipodes.tables import is_table_of, write_table
+from antipodes.tables import is_table_of, object_array, write_table
 
 PAIRS, GROUPS, SAMPLES, SUMMARY = "pairs.parquet", "groups.parquet", "samples.parquet", "summary.json"
 KEEP_TABLE, SKIPPED, DECISIONS, REPORT = "keep.csv", "skipped.csv", "decisions.json", "report.html"
@@ -49,7 +51,8 @@ def numbers_of(data: AuditedData, findings: Findings, keep: Columns, batch_size:
     Of P pairs that are the same, such a batch holds P B (B - 1) / (n (n - 1)) on average, and pushes them apart.
     """
     n, units = len(data), f"{data.unit}s"
-    copies = join(n, ((pair.a, pair.b) for pair in findings.pairs if pair.kind in DUPLICATES))
+    duplicates = findings.pairs.of_kinds(DUPLICATES)
+    copies = join(n, duplicates.rows())
     grouped = int((copies >= 0).sum())
     numbers = [Number("samples", n, units, KEEP_TABLE)]
     kinds = [*data.pair_kinds, *(kind for kind in (SAME, DIFFERENT) if findings.count(kind))]
@@ -74,8 +77,8 @@ def numbers_of(data: AuditedData, findings: Findings, keep: Columns, batch_size:
     numbers.append(Number("skipped files", len(data.skipped), "files or rows", SKIPPED))
     if data.splits:
         name = f"duplicates across {' and '.join(dict.fromkeys(data.splits))}"
-        numbers.append(Number(name, sum(is_leak(data, p) for p in findings.pairs), "pairs", f"{PAIRS}: leak is true"))
-    if any(pair.decision for pair in findings.pairs):
+        numbers.append(Number(name, sum(is_leak(data, p) for p in duplicates), "pairs", f"{PAIRS}: leak is true"))
+    if len(findings.pairs.decided):
         numbers += [
             Number(f"decided: {name}", count, "pairs", f"{PAIRS}: decision is {name}")
             for name, count in counts_of(findings.pairs).items()
@@ -105,11 +108,11 @@ def _of_batches(data: AuditedData, findings: Findings, duplicates: int, batch_si
 def _of_labels(data: AuditedData, findings: Findings) -> list[Number]:
     labels = data.vectors.labels
     assert labels is not None
-    known = [pair for pair in findings.pairs if labels[pair.a] >= 0 and labels[pair.b] >= 0]
-    judged = [pair for pair in known if pair.kind == FALSE_NEGATIVE]
-    right = sum(bool(labels[pair.a] == labels[pair.b]) for pair in judged)
-    share = round(right / len(judged), 4) if judged else None
-    twice = sum(has_two_labels(data, pair) for pair in findings.pairs)
+    likely = findings.pairs.of_kinds((FALSE_NEGATIVE,))
+    first, second = labels[likely.a], labels[likely.b]
+    judged = (first >= 0) & (second >= 0)
+    share = round(float((first == second)[judged].mean()), 4) if judged.any() else None
+    twice = sum(has_two_labels(data, pair) for pair in findings.pairs.of_kinds(DUPLICATES))
     like = f"{SAMPLES}: kind is {OTHER_CLASS}"
     return [
         Number("samples like another class", findings.count(OTHER_CLASS), f"{data.unit}s", like),
@@ -131,9 +134,7 @@ def has_two_labels(data: AuditedData, pair: Pair) -> bool:
     return bool(labels[pair.a] >= 0 and labels[pair.b] >= 0 and labels[pair.a] != labels[pair.b])
 
 
-def tables_of(
-    data: AuditedData, findings: Findings
-) -> tuple[dict[str, list[Any]], dict[str, list[Any]], dict[str, list[Any]]]:
+def tables_of(data: AuditedData, findings: Findings) -> tuple[Columns, Columns, Columns]:
     """The tables of pairs, of groups and of samples that stand out, by column.
 
     The groups (negative = alone) are those of the samples that are trained on, and so are `row` and `other` of pairs:
@@ -142,16 +143,17 @@ def tables_of(
     vectors = data.vectors
     paths, pairs, notices = vectors.paths, findings.pairs, findings.notices
     trained = data.training
-    columns: dict[str, list[Any]] = {
-        "path_a": [paths[pair.a] for pair in pairs],
-        "path_b": [paths[pair.b] for pair in pairs],
-        "similarity": [pair.similarity for pair in pairs],
-        "threshold": [pair.threshold for pair in pairs],
-        "kind": [pair.kind for pair in pairs],
-        "row": [pair.a if pair.a < trained else -1 for pair in pairs],
-        "other": [pair.b if pair.b < trained else -1 for pair in pairs],
-        "decision": [pair.decision for pair in pairs],
-        "found_as": [pair.found for pair in pairs],
+    names = object_array(paths)
+    columns: dict[str, Any] = {
+        "path_a": names[pairs.a],
+        "path_b": names[pairs.b],
+        "similarity": pairs.similarity,
+        "threshold": pairs.threshold,
+        "kind": pairs.column("kind"),
+        "row": np.where(pairs.a < trained, pairs.a, -1),
+        "other": np.where(pairs.b < trained, pairs.b, -1),
+        "decision": pairs.column("decision"),
+        "found_as": pairs.column("found"),
     }
     standing_out: dict[str, list[Any]] = {
         "row": [notice.row for notice in notices],
@@ -162,23 +164,23 @@ def tables_of(
         "reason": [notice.reason for notice in notices],
     }
     if any(data.text(row) for row in range(min(len(data), 10))):
-        columns["text_a"] = [data.text(pair.a) for pair in pairs]
-        columns["text_b"] = [data.text(pair.b) for pair in pairs]
+        columns["text_a"] = [data.text(row) for row in pairs.a.tolist()]
+        columns["text_b"] = [data.text(row) for row in pairs.b.tolist()]
         standing_out["text"] = [data.text(notice.row) for notice in notices]
     if data.splits:
-        columns["split_a"] = [data.splits[pair.a] for pair in pairs]
-        columns["split_b"] = [data.splits[pair.b] for pair in pairs]
+        splits = object_array(data.splits)
+        columns["split_a"], columns["split_b"] = splits[pairs.a], splits[pairs.b]
         columns["leak"] = [is_leak(data, pair) for pair in pairs]
         standing_out["split"] = [data.splits[notice.row] for notice in notices]
     if vectors.labels is not None:
-        columns["label_a"] = [vectors.class_of(pair.a) for pair in pairs]
-        columns["label_b"] = [vectors.class_of(pair.b) for pair in pairs]
+        classes = object_array([vectors.class_of(row) for row in range(len(vectors))])
+        columns["label_a"], columns["label_b"] = classes[pairs.a], classes[pairs.b]
         columns["two_labels"] = [has_two_labels(data, pair) for pair in pairs]
         standing_out["label"] = [vectors.class_of(notice.row) for notice in notices]
         standing_out["suggestion"] = [
             class_name(vectors, notice.suggestion) if notice.kind == OTHER_CLASS else "" for notice in notices
         ]
-    groups = {"row": list(range(trained)), "path": list(paths[:trained]), "group": findings.groups[:trained].tolist()}
+    groups = {"row": np.arange(trained), "path": names[:trained], "group": findings.groups[:trained]}
     return columns, groups, standing_out
 
 
