@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from antipodes.runs.records import read_records
 from antipodes.studies.run import study
 from antipodes.studies.submitted import Commands, open_executor
 from tests.cli.test_study import STUDY
+from tests.training.test_ranks import members
 from tests.training.test_resume import equal
 
 SMALL = {"variants": {"plain": {}}, "seeds": [0], "protocols": ["knn"], "records": [], "paper": []}
@@ -35,7 +37,8 @@ def test_a_local_job_trains_and_evaluates_every_trial(tmp_path: Path) -> None:
     assert "$ antipodes train --resume auto" in (tmp_path / "out" / "plain" / "seed-0.log").read_text()
 
 
-def test_a_preempted_job_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("terminated", [False, True])
+def test_a_preempted_job_goes_on_from_its_checkpoint(tmp_path: Path, terminated: bool) -> None:
     pytest.importorskip("submitit")
     executor = open_executor("local", tmp_path / "jobs", {"timeout_min": 5})
     out = tmp_path / "run"
@@ -43,6 +46,13 @@ def test_a_preempted_job_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     while max((int(line["step"]) for line in read_records(out)), default=0) < 10:
         time.sleep(0.02)
         assert not job.done()
+    if terminated:  # SLURM sends SIGTERM to all processes first, which the job itself does not heed
+        child = next(member for member in members(job._process.pid) if "train" in command_of(member))
+        os.kill(child, signal.SIGTERM)
+        while child in members(job._process.pid):
+            time.sleep(0.1)
+        time.sleep(1)
+        assert not job.done(), "a job that ended by itself is not queued again"
     job._interrupt()  # as a scheduler announces that it takes the node away
     while not job.done():
         time.sleep(0.1)
@@ -60,11 +70,16 @@ def test_a_preempted_job_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert equal(load_checkpoint(Run(out).last), load_checkpoint(Run(alone).last))
 
 
+def command_of(process: int) -> list[str]:
+    return Path(f"/proc/{process}/cmdline").read_text().split("\0")
+
+
 def environment(more: dict[str, str]) -> dict[str, str]:
     return os.environ | {"SUBMITIT_LOCAL_NTASKS": "1", "SUBMITIT_LOCAL_GLOBALID": "0"} | more
 
 
 @pytest.mark.parametrize(("kind", "sentence"), [("slurm", "executor slurm")])
-def test_refusals(tmp_path: Path, kind: Any, sentence: str) -> None:
+def test_refusals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: Any, sentence: str) -> None:
+    monkeypatch.setenv("PATH", "")  # no SLURM, also where there is one
     with pytest.raises(ValueError, match=sentence):
         open_executor(kind, tmp_path, {})

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,11 @@ from antipodes.studies.definition import Trial
 
 Executor = Literal["here", "local", "slurm"]
 """Who runs the trials: processes of the study itself, or submitit on this machine or on a SLURM cluster."""
+
+_TERMINATED = (128 + signal.SIGTERM, -signal.SIGTERM)
+_GRACE = 600.0
+"""Seconds that a job stays after a command got SIGTERM. SLURM sends it to all processes of a job that it requeues or
+preempts; it ends the job later, or announces that to submitit. A job that ended by itself would have failed instead."""
 
 
 def open_executor(kind: Executor, folder: Path, options: Mapping[str, Any]) -> Any:
@@ -72,6 +78,8 @@ class Commands:
                     env={name: value for name, value in os.environ.items() if not name.startswith("SLURM_STEP")},
                     preexec_fn=partial(_prepare, os.getpid()),
                 ).returncode
+            if code in _TERMINATED:
+                time.sleep(_GRACE)
             if code:
                 raise RuntimeError(self.log.read_text(errors="replace").strip().splitlines()[-1])
 
