@@ -28,6 +28,8 @@ POLICIES = {
     "fnc": lambda: antipodes.FNC(0.01),
     "ring": lambda: antipodes.Ring((1.0, 0.1), 0.1),
     "bcl": lambda: antipodes.BCL(0.1),
+    "ifnd": lambda: antipodes.IFND(ROWS, (4, 8)),
+    "dataset-neighbours": lambda: antipodes.DatasetNeighbours(ROWS, 5),
     "known": lambda: antipodes.Known(torch.arange(ROWS) // 8),
     "positive-aware": lambda: antipodes.PositiveAware(0.05),
 }
@@ -43,7 +45,10 @@ def main() -> None:
     device, counts = register(), {}
     print(f"{'policy':<16}{'launches':>10}{'read-backs':>12}{'copies':>8}   {options.pairs} pairs x {options.dim}")
     for name, make in POLICIES.items():
-        loss = antipodes.InfoNCE(0.1, make()).to(device)
+        policy = make()
+        if policy is not None and policy.needs.fits:
+            policy.fit(torch.randn(ROWS, 16), progress=0.5)
+        loss = antipodes.InfoNCE(0.1, policy).to(device)
         with Trace() as trace:
             for _ in range(3):
                 views = [torch.randn(options.pairs, options.dim).to(device).requires_grad_() for _ in range(2)]

@@ -221,17 +221,6 @@ def check_span(lowest: int, highest: int, num_samples: int) -> None:
         )
 
 
-def check_rows(anchor_rows: Tensor, candidate_rows: Tensor, num_samples: int) -> None:
-    """Refuse anchor rows outside the table, and candidate rows beyond it; a negative candidate row is an empty slot."""
-    if candidate_rows is anchor_rows or not candidate_rows.numel():
-        check_ids(anchor_rows, num_samples)
-    elif candidate_rows.dtype == anchor_rows.dtype:
-        check_ids(torch.cat((anchor_rows, candidate_rows.clamp(min=0))), num_samples)
-    else:
-        check_ids(anchor_rows, num_samples)
-        check_ids(candidate_rows.clamp(min=0), num_samples)
-
-
 def _last_of_each(ids: Tensor) -> Tensor:
     """Return the positions of the last occurrence of each id, because index_put does not define the order."""
     distinct, inverse = ids.unique(return_inverse=True)

@@ -129,12 +129,23 @@ def test_a_learned_temperature_has_its_gradient_on_the_device(device: torch.devi
 
 @pytest.mark.parametrize(
     ("policy", "launches", "read_backs"),
-    [("none", 120, 3), ("known", 150, 6), ("fnc", 250, 8), ("ring", 250, 8), ("glofnd", 300, 12), ("bcl", 1500, 12)],
+    [
+        ("none", 120, 3),
+        ("known", 120, 3),
+        ("ifnd", 160, 6),
+        ("dataset neighbours", 150, 7),
+        ("fnc", 250, 8),
+        ("ring", 250, 8),
+        ("glofnd", 300, 12),
+        ("bcl", 1500, 12),
+    ],
 )
 def test_a_step_of_2048_pairs_waits_for_the_device_a_few_times_only(
     policy: str, launches: int, read_backs: int, device: torch.device
 ) -> None:
-    loss = InfoNCE(0.1, POLICIES[policy]()).to(device)
+    loss = InfoNCE(0.1, POLICIES[policy]())
+    fit(loss)
+    loss.to(device)
     with Trace() as trace:
         for pairs in (64, 64, 2048):  # the first and second step look for mistakes of the caller
             z1, z2 = (torch.randn(pairs, WIDTH).to(device).requires_grad_() for _ in range(2))

@@ -28,7 +28,7 @@ from antipodes.auditing.audited import AuditedData
 from antipodes.auditing.audited_texts import equal_texts, text_key
 from antipodes.auditing.findings import EXACT, FALSE_NEGATIVE, NEAR, AuditOptions, Findings, Notice, Pair, similarity_of
 from antipodes.auditing.groups import join, listed_pairs
-from antipodes.auditing.pair_table import PairTable
+from antipodes.auditing.pair_columns import PairColumns
 from antipodes.auditing.photos import Photos
 from antipodes.auditing.text_overlap import SHARE, WordOverlap, normalise, propose_texts
 from antipodes.neighbour_search import Search
@@ -85,7 +85,7 @@ class AuditedPairs(AuditedData):
         if options.group_false_negatives:
             groups = join(count, [*links, *((pair.a, pair.b) for pair in suspected)])
         pairs = sorted([*found, *suspected], key=lambda p: (self.pair_kinds.index(p.kind), -p.similarity, p.a, p.b))
-        return Findings(PairTable.of(pairs), tuple(notices), groups, linked=frozenset(kinds), links=links)
+        return Findings(PairColumns.of(pairs), tuple(notices), groups, linked=frozenset(kinds), links=links)
 
     def _images(self) -> _Side:
         """Images as documents: equal where their files are; all captions of one image have one sample."""

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from antipodes.auditing.findings import DUPLICATES, EXACT, FALSE_NEGATIVE, Findings, Pair
 from antipodes.auditing.groups import join
-from antipodes.auditing.pair_table import PairTable
+from antipodes.auditing.pair_columns import PairColumns
 from antipodes.files import MARK, replacing
 from antipodes.tables import escaped
 
@@ -169,7 +169,7 @@ def apply_decisions(findings: Findings, decisions: Sequence[Decision], rows: Row
         for (a, b), decided in by_rows.items()
         if decided.decision == "same"
     ]
-    findings = _with_pairs(findings, findings.pairs.changed(changed).joined(PairTable.of(added)))
+    findings = _with_pairs(findings, findings.pairs.changed(changed).joined(PairColumns.of(added)))
     groups = findings.groups
     different = findings.pairs.of_kinds((DIFFERENT,))
     split = [pair for pair in different if 0 <= groups[pair.a] == groups[pair.b]]
@@ -182,7 +182,7 @@ def apply_decisions(findings: Findings, decisions: Sequence[Decision], rows: Row
     return findings
 
 
-def _with_pairs(findings: Findings, pairs: PairTable) -> Findings:
+def _with_pairs(findings: Findings, pairs: PairColumns) -> Findings:
     """The findings with other pairs, and the groups that these make."""
     grouped = findings.linked | {SAME}
     links = chain(findings.links, pairs.of_kinds(grouped).rows())
@@ -284,7 +284,7 @@ def _bound(
     return float(candidates[place]), float(means[place])
 
 
-def counts_of(pairs: PairTable) -> Mapping[str, int]:
+def counts_of(pairs: PairColumns) -> Mapping[str, int]:
     """How many pairs were decided to be the same, different, or skipped."""
     verdicts = [pair.decision for pair in pairs.decided]
     return {name: verdicts.count(name) for name in get_args(Verdict)}

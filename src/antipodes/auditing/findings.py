@@ -23,8 +23,8 @@ from torch import Tensor
 from antipodes.auditing.background import DISTANT, Background, measure_background
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.groups import equal_rows, join, listed_pairs
-from antipodes.auditing.pair_table import Pair as Pair
-from antipodes.auditing.pair_table import PairTable
+from antipodes.auditing.pair_columns import Pair as Pair
+from antipodes.auditing.pair_columns import PairColumns
 from antipodes.functional.neighbours import NearestRows
 from antipodes.neighbour_search import nearest_others
 from antipodes.progress import Progress
@@ -77,7 +77,7 @@ class Findings:
         links: further pairs of rows that make groups and are not listed.
     """
 
-    pairs: PairTable
+    pairs: PairColumns
     notices: tuple[Notice, ...]
     groups: NDArray[np.int64]
     recall: float = 1.0
@@ -227,7 +227,7 @@ def _near(
     copied: Tensor,
     candidate: float,
     verify: Verify | None,
-) -> PairTable:
+) -> PairColumns:
     bars = background.similarity_at(duplicate if verify is None else candidate)
     bar = torch.maximum(bars[edges.a], bars[edges.b])
     close = edges.similarity >= bar
@@ -244,23 +244,23 @@ def _near(
     return _pairs(edges, chosen, bar, NEAR)
 
 
-def _false_negatives(edges: _Edges, background: Background, same: Tensor) -> PairTable:
+def _false_negatives(edges: _Edges, background: Background, same: Tensor) -> PairColumns:
     bar = torch.maximum(background.threshold[edges.a], background.threshold[edges.b])
     apart = (same[edges.a] < 0) | (same[edges.a] != same[edges.b])
     return _pairs(edges, (edges.mutual & (edges.similarity > bar) & apart).nonzero().flatten(), bar, FALSE_NEGATIVE)
 
 
-def _exact(vectors: Tensor, copies: Sequence[tuple[int, int]]) -> PairTable:
+def _exact(vectors: Tensor, copies: Sequence[tuple[int, int]]) -> PairColumns:
     """Pairs of equal samples, with the similarity of their vectors."""
     rows = torch.tensor(copies, dtype=torch.int64).reshape(-1, 2)
     parts = [torch.cosine_similarity(vectors[part[:, 0]], vectors[part[:, 1]]) for part in rows.split(_AT_A_TIME)]
     similarity = torch.cat(parts).clamp(-1, 1)
-    return PairTable.of_kind(EXACT, rows[:, 0].numpy(), rows[:, 1].numpy(), similarity.numpy(), np.ones(len(rows)))
+    return PairColumns.of_kind(EXACT, rows[:, 0].numpy(), rows[:, 1].numpy(), similarity.numpy(), np.ones(len(rows)))
 
 
-def _pairs(edges: _Edges, chosen: Tensor, bar: Tensor, kind: str) -> PairTable:
+def _pairs(edges: _Edges, chosen: Tensor, bar: Tensor, kind: str) -> PairColumns:
     columns = (edges.a, edges.b, edges.similarity, bar)
-    return PairTable.of_kind(kind, *(column[chosen].numpy() for column in columns))
+    return PairColumns.of_kind(kind, *(column[chosen].numpy() for column in columns))
 
 
 def similarity_of(vectors: Tensor, a: int, b: int) -> float:

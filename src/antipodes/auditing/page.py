@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from antipodes.auditing.audited import AuditedData
 from antipodes.auditing.embeddings import Vectors
 from antipodes.auditing.findings import DUPLICATES, FALSE_NEGATIVE, OTHER_CLASS, Findings, Notice, Pair
-from antipodes.auditing.pair_table import PairTable
+from antipodes.auditing.pair_columns import PairColumns
 from antipodes.auditing.summary import class_name, has_two_labels, is_leak
 from antipodes.pages.page import (
     Card,
@@ -112,7 +112,7 @@ def _store(found: Audit) -> str:
     return digest.hexdigest()
 
 
-def _chosen(data: AuditedData, pairs: PairTable, group_of: NDArray[np.int64], most: int) -> list[tuple[Pair, int]]:
+def _chosen(data: AuditedData, pairs: PairColumns, group_of: NDArray[np.int64], most: int) -> list[tuple[Pair, int]]:
     """The pairs to show, each with its group (-1: none): the first so many of each kind.
 
     Leaks and samples with two labels come before others, and pairs of one group follow each other. Likely false

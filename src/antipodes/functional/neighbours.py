@@ -161,35 +161,41 @@ def largest_cosines(
         progress: called with (products done, products in all).
     """
     width = max(1, min(len(vectors), WIDE))
-    parts = [slice(start, start + CELLS // width) for start in range(0, max(1, len(queries)), CELLS // width)]
-    starts = range(0, len(vectors), width)
-    none = vectors.new_empty(0, dtype=torch.int64)
-    best = [(normalise(queries[part])[:, :0], none.expand(len(queries[part]), 0)) for part in parts]
-    for number, start in enumerate(starts):
+    size = CELLS // width
+    k = min(k, len(vectors))
+    # what stays is written into tensors that are there: between products, new ones would leave holes in the heap
+    values = normalise(vectors[:0]).new_full((len(queries), k), -torch.inf)
+    rows = torch.full(values.shape, -1, device=values.device)
+    total = -(-len(vectors) // width) * -(-len(queries) // size)
+    done = 0
+    for start in range(0, len(vectors), width):
         block = normalise(vectors[start : start + width])
-        for place, part in enumerate(parts):
+        for first in range(0, len(queries), size):
+            part = slice(first, first + size)
             product = normalise(queries[part]) @ block.T
             if same is not None:
-                rows, columns = same.pairs(part)
-                if len(starts) > 1:
+                lines, columns = same.pairs(part)
+                if len(block) < len(vectors):
                     inside = (columns >= start) & (columns < start + width)
-                    rows, columns = rows[inside], columns[inside] - start
-                product[rows, columns] = -torch.inf
-            found = product.topk(min(k, product.shape[1]))
-            best[place] = _joined(*best[place], found.values, found.indices.add_(start), k)
+                    lines, columns = lines[inside], columns[inside] - start
+                product[lines, columns] = -torch.inf
+            found = product.topk(min(k, len(block)))
+            _keep_best(values[part], rows[part], found.values, found.indices.add_(start), start == 0)
+            done += 1
             if progress is not None:
-                progress(number * len(parts) + place + 1, len(starts) * len(parts))
-    values, rows = (torch.cat(column) for column in zip(*best, strict=True))
+                progress(done, total)
     return values, rows
 
 
-def _joined(values: Tensor, rows: Tensor, more: Tensor, their_rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k best of two answers to the same queries."""
-    if not values.shape[1]:
-        return more, their_rows
-    values, rows = torch.cat((values, more), 1), torch.cat((rows, their_rows), 1)
-    kept = values.topk(min(k, values.shape[1]))
-    return kept.values, rows.gather(1, kept.indices)
+def _keep_best(values: Tensor, rows: Tensor, more: Tensor, their_rows: Tensor, empty: bool) -> None:
+    """Join answers (b, <= k) with the best so far (b, k), in place; these may still be empty."""
+    if empty:
+        values[:, : more.shape[1]], rows[:, : more.shape[1]] = more, their_rows
+        return
+    joined = torch.cat((values, more), 1)
+    kept = joined.topk(values.shape[1])
+    rows.copy_(torch.cat((rows, their_rows), 1).gather(1, kept.indices))
+    values.copy_(kept.values)
 
 
 def _merge(product: Tensor, axis: int, span: slice, offset: int, similarities: Tensor, rows: Tensor) -> None:

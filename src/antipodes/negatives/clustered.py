@@ -11,9 +11,9 @@ from torch import Tensor
 
 from antipodes.clustering import Clustering, spherical_kmeans, summed
 from antipodes.distributed import gather, rank, world_size
-from antipodes.negatives.policy import Needs, Policy, Space
+from antipodes.negatives.policy import Needs, Policy, Space, check_rows
 from antipodes.pairs import Group, Pairs, Rule, normalise
-from antipodes.state import ByRow, check_rows, sample_count
+from antipodes.state import ByRow, sample_count
 
 
 class Clustered(Policy):
@@ -152,7 +152,7 @@ class Clustered(Policy):
 
     def observe(self, pairs: Pairs, learn: bool = True) -> None:
         """Refuse rows outside of the dataset, and keep what `fit` may want to see."""
-        check_rows(*pairs.rows(), self.num_samples)
+        check_rows(pairs, self.num_samples)
         if self.needs.space == "seen" and learn and self.training:
             self._see(pairs)
 

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from antipodes.negatives.policy import Needs, Policy, check_shares
+from antipodes.negatives.policy import Needs, Policy, check_rows, check_shares
 from antipodes.pairs import Group, Pairs, Rule
 from antipodes.seeding import generator
-from antipodes.state import ByRow, check_rows
+from antipodes.state import ByRow
 
 
 class Oracle(Policy):
@@ -45,7 +45,7 @@ class Oracle(Policy):
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Drop what shares the anchor's label."""
         anchor_rows, candidate_rows = pairs.rows()
-        check_rows(anchor_rows, candidate_rows, len(self.labels))
+        check_rows(pairs, len(self.labels))
         of_anchors = of_candidates = self.labels[anchor_rows]
         if candidate_rows is not anchor_rows:
             of_candidates = self.labels[candidate_rows.clamp(min=0)].masked_fill_(candidate_rows < 0, -1)

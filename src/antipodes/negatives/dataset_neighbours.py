@@ -11,10 +11,10 @@ from torch import Tensor
 
 from antipodes.clustering import summed
 from antipodes.distributed import rank, world_size
-from antipodes.negatives.policy import Needs, Policy, Space
+from antipodes.negatives.policy import Needs, Policy, Space, check_rows
 from antipodes.neighbour_search import Search
 from antipodes.pairs import Listed, Pairs, Rule, normalise
-from antipodes.state import ByRow, check_rows, sample_count
+from antipodes.state import ByRow, sample_count
 
 
 def match_partners(
@@ -182,7 +182,7 @@ class DatasetNeighbours(Policy):
     def judge(self, pairs: Pairs, progress: float, learn: bool = True) -> Sequence[Rule]:
         """Flag the candidates that are neighbours of their anchor."""
         anchor_rows, candidate_rows = pairs.rows()
-        check_rows(anchor_rows, candidate_rows, self.num_samples)
+        check_rows(pairs, self.num_samples)
         if progress < self.start:
             return [Rule()]
         if self._is_fitted is None:  # read once, as a device would have to be waited for in every step

@@ -13,9 +13,9 @@ from torch import Tensor
 from antipodes.negatives.dataset_neighbours import match_partners
 from antipodes.negatives.known_file import knowledge_of, read_knowledge, whole_groups
 from antipodes.negatives.known_pairs import PairTable, make_table, spread
-from antipodes.negatives.policy import Needs, Policy
+from antipodes.negatives.policy import Needs, Policy, check_rows
 from antipodes.pairs import Group, Pairs, Rule
-from antipodes.state import ByRow, check_rows, sample_count
+from antipodes.state import ByRow, sample_count
 
 
 class Known(Policy):
@@ -158,7 +158,7 @@ class Known(Policy):
         if self.table is not None:
             return [_rule_of_table(self.table, pairs)]
         anchor_rows, candidate_rows = pairs.rows()
-        check_rows(anchor_rows, candidate_rows, len(self.groups))
+        check_rows(pairs, len(self.groups))
         of_anchors = self.groups[anchor_rows]
         of_candidates = of_anchors
         if candidate_rows is not anchor_rows:

@@ -14,6 +14,7 @@ from antipodes.arguments import checked
 from antipodes.functional.contrast import Sums
 from antipodes.negatives.flags import Flags, find_flags
 from antipodes.pairs import Block, Pairs, Rule
+from antipodes.state import check_ids, check_span
 
 Space = Literal["features", "embeddings", "seen", "guide"]
 Receives = Literal["loss", "score"]
@@ -328,6 +329,17 @@ class OnBlocks(Policy):
     def statistics(self) -> Numbers:
         """The numbers of the policy."""
         return self.policy.statistics()
+
+
+def check_rows(pairs: Pairs, num_samples: int) -> None:
+    """Refuse anchor rows outside of a table, and candidate rows beyond it; a negative candidate row is an empty slot.
+
+    The loss has read the span of its batch's rows, so that a device is waited for only where candidates have others.
+    """
+    check_span(*pairs.row_span, num_samples)
+    anchor_rows, candidate_rows = pairs.rows()
+    if candidate_rows is not anchor_rows:
+        check_ids(candidate_rows.clamp(min=0), num_samples)
 
 
 def check_shares(alpha: Alpha, start: float) -> None:

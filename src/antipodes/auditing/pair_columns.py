@@ -1,4 +1,4 @@
-"""`Pair`: two samples that are or may be the same thing; and `PairTable`, very many of them as columns.
+"""`Pair`: two samples that are or may be the same thing; and `PairColumns`, very many of them as columns.
 
 A pair is an object only while something looks at it: in columns it takes 35 bytes.
 """
@@ -44,7 +44,7 @@ class Pair:
 
 
 @dataclass(frozen=True, eq=False)
-class PairTable(Sequence[Pair]):
+class PairColumns(Sequence[Pair]):
     """Pairs as columns.
 
     Args:
@@ -56,7 +56,7 @@ class PairTable(Sequence[Pair]):
         words: what the codes stand for.
 
     Example:
-        >>> pairs = PairTable.of([Pair(0, 1, 0.9, 0.5, "near duplicate"), Pair(1, 2, 0.6, 0.5, "false negative")])
+        >>> pairs = PairColumns.of([Pair(0, 1, 0.9, 0.5, "near duplicate"), Pair(1, 2, 0.6, 0.5, "false negative")])
         >>> pairs[1].kind, len(pairs.of_kinds(["near duplicate"]))
         ('false negative', 1)
     """
@@ -69,7 +69,7 @@ class PairTable(Sequence[Pair]):
     words: tuple[str, ...]
 
     @classmethod
-    def of(cls, pairs: Iterable[Pair]) -> PairTable:
+    def of(cls, pairs: Iterable[Pair]) -> PairColumns:
         """Return the table of some pairs."""
         if isinstance(pairs, cls):
             return pairs
@@ -87,7 +87,7 @@ class PairTable(Sequence[Pair]):
         )
 
     @classmethod
-    def of_kind(cls, kind: str, a: Any, b: Any, similarity: Any, threshold: Any) -> PairTable:
+    def of_kind(cls, kind: str, a: Any, b: Any, similarity: Any, threshold: Any) -> PairColumns:
         """Return pairs of one kind by columns (p,), without decisions."""
         codes = np.zeros((3, len(a)), np.uint8)
         codes[0] = 1
@@ -100,8 +100,8 @@ class PairTable(Sequence[Pair]):
     @overload
     def __getitem__(self, place: int) -> Pair: ...
     @overload
-    def __getitem__(self, place: slice) -> PairTable: ...
-    def __getitem__(self, place: int | slice) -> Pair | PairTable:
+    def __getitem__(self, place: slice) -> PairColumns: ...
+    def __getitem__(self, place: int | slice) -> Pair | PairColumns:
         if isinstance(place, slice):
             return self.take(place)
         numbers = (int(self.a[place]), int(self.b[place]), float(self.similarity[place]), float(self.threshold[place]))
@@ -115,16 +115,16 @@ class PairTable(Sequence[Pair]):
             for row, codes in zip(numbers, self.codes[:, part].T.tolist(), strict=True):
                 yield Pair(*row, *(self.words[code] for code in codes))
 
-    def take(self, places: Any) -> PairTable:
+    def take(self, places: Any) -> PairColumns:
         """Return the pairs at these places, or where a mask is true, in that order."""
         columns = (self.a[places], self.b[places], self.similarity[places], self.threshold[places])
-        return PairTable(*columns, self.codes[:, places], self.words)
+        return PairColumns(*columns, self.codes[:, places], self.words)
 
-    def joined(self, other: PairTable) -> PairTable:
+    def joined(self, other: PairColumns) -> PairColumns:
         """Return these pairs, then the others."""
         words = tuple(dict.fromkeys((*self.words, *other.words)))
         theirs = np.array([words.index(word) for word in other.words], np.uint8)[other.codes]
-        return PairTable(
+        return PairColumns(
             np.concatenate((self.a, other.a)),
             np.concatenate((self.b, other.b)),
             np.concatenate((self.similarity, other.similarity)),
@@ -133,24 +133,24 @@ class PairTable(Sequence[Pair]):
             words,
         )
 
-    def changed(self, pairs: Mapping[int, Pair]) -> PairTable:
+    def changed(self, pairs: Mapping[int, Pair]) -> PairColumns:
         """Return the pairs with some of them, by place, as others."""
         places = np.array(list(pairs), np.int64)
         rest = np.delete(np.arange(len(self)), places)
         order = np.argsort(np.concatenate((rest, places)), kind="stable")
-        return self.take(rest).joined(PairTable.of(pairs.values())).take(order)
+        return self.take(rest).joined(PairColumns.of(pairs.values())).take(order)
 
     def is_of(self, kinds: Collection[str]) -> NDArray[np.bool_]:
         """Return which pairs (p,) are of these kinds."""
         chosen: NDArray[np.bool_] = np.array([word in kinds for word in self.words])[self.codes[0]]
         return chosen
 
-    def of_kinds(self, kinds: Collection[str]) -> PairTable:
+    def of_kinds(self, kinds: Collection[str]) -> PairColumns:
         """Return the pairs of these kinds."""
         return self.take(self.is_of(kinds))
 
     @property
-    def decided(self) -> PairTable:
+    def decided(self) -> PairColumns:
         """The pairs that a person has decided about."""
         return self.take(np.array([bool(word) for word in self.words])[self.codes[1]])
 
