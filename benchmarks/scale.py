@@ -4,8 +4,7 @@
 CachedMultipleNegativesRankingLoss where that is installed (the environment of `make test-oracles`). A pair is two views
 of an image of 32 x 32 pixels. Times are process CPU time of forward + backward of encoder and loss, one thread, the
 best of several interleaved rounds. Memory is the growth of the resident set's peak during one step, in a process of its
-own; of the large batch it is the peak of the whole process. The audit's vectors lie near a surface of 16 dimensions of
-128.
+own; of the large batch it is the peak of the whole process.
 
     python benchmarks/scale.py [--quick] [--only chunked cached streams listing audit]
 
@@ -28,6 +27,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from contrast import best_times, show
 from PIL import Image
@@ -94,21 +94,40 @@ def memory(case: str, pairs: int, encoder: str = "resnet18-slim-gn") -> tuple[fl
     return growth, peak, seconds
 
 
-def report_audit(count: int) -> None:
-    """Print the seconds, the seconds of the processor and the peak of an audit of so many vectors, and its search."""
+def draw_vectors(path: Path, count: int, width: int = 128) -> None:
+    """Write so many vectors: clusters of about 500 with 16 dimensions inside, 1 % equal and 2 % nearly equal ones."""
     draw = torch.Generator().manual_seed(0)
-    vectors = torch.randn(count, 16, generator=draw) @ torch.randn(16, 128, generator=draw)
-    vectors += 0.3 * torch.randn(count, 128, generator=draw)
+    centres = torch.randn(max(4, count // 500), width, generator=draw)
+    basis = torch.randn(16, width, generator=draw) / 4
+    vectors = np.lib.format.open_memmap(path, "w+", np.float32, (count, width))
+    for start in range(0, count, 50_000):
+        size = min(50_000, count - start)
+        copies = size // 100
+        block = centres[torch.randint(len(centres), (size,), generator=draw)]
+        block += torch.randn(size, 16, generator=draw) @ basis + 0.3 * torch.randn(size, width, generator=draw)
+        block[-copies:] = block[:copies]
+        near = 0.05 * torch.randn(2 * copies, width, generator=draw)
+        block[-3 * copies : -copies] = block[copies : 3 * copies] + near
+        vectors[start : start + size] = block[torch.randperm(size, generator=draw)].numpy()
+    vectors.flush()
+
+
+def report_audit(path: str) -> None:
+    """Print the seconds, the seconds of the processor and the peak of an audit of a file of vectors, and its search."""
     started, used = time.perf_counter(), time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        found = audit(vectors.numpy(), out=folder)
+        found = audit(path, out=folder)
     seconds, used = time.perf_counter() - started, time.process_time() - used
     print(seconds, used, resident("VmHWM"), found.findings.recall)
 
 
 def measure_audit(count: int) -> dict[str, float]:
     """Audit so many vectors in a process of its own."""
-    done = subprocess.run([sys.executable, __file__, "--audit", str(count)], check=True, capture_output=True, text=True)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "vectors.npy"
+        draw_vectors(file, count)
+        command = [sys.executable, __file__, "--audit", str(file)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
     seconds, used, peak, recall = map(float, done.stdout.split())
     row = (f"{count:,}", f"{seconds:.0f} s", f"{used:.0f} s", f"{peak / 1024:.2f} GB", f"{recall:.3f}")
     show("audit of vectors of 128 numbers", ("vectors", "time", "of processor", "peak of the process", "recall"), [row])
@@ -121,7 +140,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=tuple(PARTS), default=list(PARTS), help="some of the parts")
     parser.add_argument("--memory", nargs=3, metavar=("CASE", "PAIRS", "ENCODER"), help=argparse.SUPPRESS)
     parser.add_argument("--listing", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--audit", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--audit", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(2 if arguments.audit else 1)
     if arguments.memory:
