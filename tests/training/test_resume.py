@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from antipodes.runs.folder import Run, load_checkpoint, save_checkpoint
 from antipodes.runs.records import read_records
 from antipodes.runs.snapshots import load_snapshots
-from tests.cli.command import antipodes, here, refused, start
+from tests.cli.command import ENVIRONMENT, antipodes, here, refused, start
+from tests.data.test_stream import shards_of
 
 STEPS = 8  # per epoch
 OPTIONS = ["--batch_size", 64, "--epochs", 3, "--encoder", "resnet8-slim", "--log_every", 1, "--snapshot_every", 1]
@@ -100,6 +101,17 @@ def test_killed_and_resumed_is_bit_equal(method: str, tmp_path: Path) -> None:
     assert exported
     for name in exported:
         assert equal(load_file(tmp_path / "whole" / name), load_file(tmp_path / "killed" / name))
+
+
+def test_a_stream_of_shards_goes_on_in_mid_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTIPODES_DATA", str(tmp_path / "cache"))
+    monkeypatch.setitem(ENVIRONMENT, "ANTIPODES_DATA", str(tmp_path / "cache"))
+    data = ["--data", f"stream:{shards_of(tmp_path / 'shards', 512, 100)}", "--data.size", 32, *METHODS["simclr"]]
+    train(tmp_path / "whole", *data)
+    assert kill_in_mid_epoch(tmp_path / "killed", *data) % STEPS
+    result = antipodes("train", "--resume", tmp_path / "killed")
+    assert result.returncode == 0, result.stderr
+    assert equal(final_state(tmp_path / "whole"), final_state(tmp_path / "killed"))
 
 
 @pytest.fixture(scope="module")
