@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
@@ -96,6 +98,31 @@ def test_it_is_listed_again_only_when_something_has_changed(tmp_path: Path, monk
     changed = [ImageStream(f"stream:{each}") for each in (folder, shards)]
     assert [len(each) for each in changed] == [13, 10]
     assert not set(first) & {each.fingerprint for each in changed}
+
+
+def test_a_listing_that_was_stopped_does_not_read_its_shards_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards, real, read = shards_of(tmp_path / "shards"), module.read_shard, []
+
+    def stopped_at(last: str, shard: Path) -> object:
+        if shard.name == last:
+            raise KeyboardInterrupt
+        read.append(shard.name)
+        return real(shard)
+
+    monkeypatch.setattr(module, "read_shard", partial(stopped_at, "shard-010.tar"))
+    with pytest.raises(KeyboardInterrupt):
+        ImageStream(f"stream:{shards}")
+    assert read == ["shard-000.tar", "shard-005.tar"]
+    os.utime(shards / "shard-005.tar", ns=(1, 1))  # changed in between
+    monkeypatch.setattr(module, "read_shard", partial(stopped_at, ""))
+    found = ImageStream(f"stream:{shards}")
+    assert read == ["shard-000.tar", "shard-005.tar", "shard-005.tar", "shard-010.tar"]
+    whole = ImageStream(f"stream:{shards_of(tmp_path / 'others')}")
+    assert found.fingerprint == whole.fingerprint
+    assert found.corpus("text") == whole.corpus("text")
+    assert not list((tmp_path / "the-cache").glob("listings/*/read"))
 
 
 def test_a_damaged_image_is_grey_and_named_once(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -32,12 +33,13 @@ from antipodes.data.download import cache_root
 from antipodes.data.folder import list_images, open_folder, splits_of
 from antipodes.data.image_opening import Source
 from antipodes.data.pictures import decode_size
-from antipodes.data.tars import read_shard, shards_of
-from antipodes.files import private_folder
+from antipodes.data.tars import ShardContent, ShardSample, read_shard, shards_of
+from antipodes.files import private_folder, replacing
 from antipodes.plain_text import printable
 from antipodes.progress import Progress, progress_bar
 
 _VERSION = 1
+_READ = "read"  # folder of a listing that is being made
 _GREY = 128
 _HEADERS_READ = 64  # images that say how large the others are
 
@@ -125,7 +127,7 @@ def open_listing(place: str, split: str, classes: bool) -> StreamListing:
     except (OSError, ValueError, KeyError):
         pass
     with progress_bar("listing images") as progress:
-        columns, facts = _of_shards(shards, progress) if shards else _of_folder(root, classes, progress)
+        columns, facts = _of_shards(shards, folder / _READ, progress) if shards else _of_folder(root, classes, progress)
     if not len(columns["labels"]):
         raise DataError(f"{place} holds no images (png, jpg, ...): give a folder that does")
     digest = hashlib.blake2b(digest_size=8)
@@ -138,6 +140,7 @@ def open_listing(place: str, split: str, classes: bool) -> StreamListing:
         (folder / f"{name}.npy").unlink(missing_ok=True)  # a process that has mapped it keeps what it has
         np.save(folder / f"{name}.npy", array)
     (folder / "listing.json").write_text(json.dumps(facts))
+    shutil.rmtree(folder / _READ, ignore_errors=True)
     return StreamListing(folder)
 
 
@@ -170,15 +173,23 @@ def _of_folder(root: Path, classes: bool, progress: Progress) -> tuple[dict[str,
     return columns, {"state": state, "classes": names if named else None, "skipped": listing.skipped}
 
 
-def _of_shards(shards: Sequence[Path], progress: Progress) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """List the samples of shards, in the order of the shards and of the keys in each."""
+def _of_shards(
+    shards: Sequence[Path], kept: Path, progress: Progress
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """List the samples of shards, in the order of the shards and of the keys in each.
+
+    Args:
+        shards: The tar files.
+        kept: The folder that keeps what has been read of each, for a listing that is stopped and started again.
+        progress: Called after every shard.
+    """
     names: list[str] = []
     texts: list[str] = []
     labels: list[int] = []
     places: list[NDArray[np.int64]] = []
     skipped: list[tuple[str, str]] = []
     for number, shard in enumerate(shards):
-        content = read_shard(shard)
+        content = _read_once(shard, kept)
         skipped += content.skipped
         names += [f"{shard.name}:{sample.key}" for sample in content.samples]
         texts += ["\0".join(sample.captions or [""]) for sample in content.samples]
@@ -189,6 +200,24 @@ def _of_shards(shards: Sequence[Path], progress: Progress) -> tuple[dict[str, ND
     columns = _blobs(names, texts if any(texts) else [])
     columns |= {"labels": np.array(labels, np.int64), "places": np.concatenate(places)}
     return columns, {"shards": [shard.name for shard in shards], "classes": None, "skipped": skipped}
+
+
+def _read_once(shard: Path, kept: Path) -> ShardContent:
+    """Return what a shard holds: read and kept, or as a stopped listing has kept it if it has not changed since."""
+    state = _state([shard])
+    file = kept / f"{hashlib.blake2b(os.fsencode(shard.name), digest_size=10).hexdigest()}.json"
+    try:
+        found = json.loads(file.read_text())
+        if found["state"] == state:
+            samples = [ShardSample(*each) for each in found["samples"]]
+            return ShardContent(samples, [(name, reason) for name, reason in found["skipped"]])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    content = read_shard(shard)
+    private_folder(kept)
+    with replacing(file) as temporary:
+        temporary.write_text(json.dumps({"state": state, "samples": content.samples, "skipped": content.skipped}))
+    return content
 
 
 def _blobs(names: Sequence[str], texts: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -38,7 +38,7 @@ _IN_OBJECTS = ("caption", "captions", "text", "title")
 _VERSION = 2
 
 
-class _Sample(NamedTuple):
+class ShardSample(NamedTuple):
     """All members of one key: where its image is, its captions (None without any text), its class."""
 
     key: str
@@ -48,10 +48,10 @@ class _Sample(NamedTuple):
     label: int | None
 
 
-class _Shard(NamedTuple):
+class ShardContent(NamedTuple):
     """What one tar file holds, and (name, reason) of what is left out."""
 
-    samples: list[_Sample]
+    samples: list[ShardSample]
     skipped: list[tuple[str, str]]
 
 
@@ -157,11 +157,11 @@ def _expanded(pattern: str) -> list[str]:
     return [each for n in numbers for each in _expanded(pattern[: found.start()] + n + pattern[found.end() :])]
 
 
-def _samples(shards: list[Path]) -> tuple[list[str], list[Source], list[_Sample], list[tuple[str, str]]]:
+def _samples(shards: list[Path]) -> tuple[list[str], list[Source], list[ShardSample], list[tuple[str, str]]]:
     """Return the names "shard:key" of all samples, their images, the samples themselves, and what is left out."""
     names: list[str] = []
     sources: list[Source] = []
-    samples: list[_Sample] = []
+    samples: list[ShardSample] = []
     skipped: list[tuple[str, str]] = []
     keys: set[str] = set()
     for shard in shards:
@@ -178,7 +178,7 @@ def _samples(shards: list[Path]) -> tuple[list[str], list[Source], list[_Sample]
     return names, sources, samples, skipped
 
 
-def _manifest(shard: Path) -> _Shard:
+def _manifest(shard: Path) -> ShardContent:
     """Return what a shard holds, from the cache when the shard is still the same."""
     stat = shard.stat()
     state = [_VERSION, stat.st_size, stat.st_mtime_ns]
@@ -187,8 +187,8 @@ def _manifest(shard: Path) -> _Shard:
     with suppress(OSError, ValueError, KeyError, TypeError):
         content = json.loads(kept.read_text())
         if content["state"] == state:
-            return _Shard(
-                [_Sample(*fields) for fields in content["samples"]],
+            return ShardContent(
+                [ShardSample(*fields) for fields in content["samples"]],
                 [(path, reason) for path, reason in content["skipped"]],
             )
     found = read_shard(shard)
@@ -199,7 +199,7 @@ def _manifest(shard: Path) -> _Shard:
     return found
 
 
-def read_shard(shard: Path) -> _Shard:
+def read_shard(shard: Path) -> ShardContent:
     """Read a tar file once: note where images are, and read the small members next to them."""
     places: dict[str, tuple[int, int]] = {}
     captions: dict[str, list[str]] = {}
@@ -231,8 +231,8 @@ def read_shard(shard: Path) -> _Shard:
             raise DataError(f"{shard} cannot be read as a tar file ({error}): get it again") from error
         skipped.append((shard.name, f"the rest of the file is unreadable ({error})"))
     skipped += [(f"{shard.name}:{key}", "no image") for key in keys if key not in places]
-    samples = [_Sample(key, *places[key], captions.get(key), labels.get(key)) for key in keys if key in places]
-    return _Shard(samples, skipped)
+    samples = [ShardSample(key, *places[key], captions.get(key), labels.get(key)) for key in keys if key in places]
+    return ShardContent(samples, skipped)
 
 
 def _problem(member: tarfile.TarInfo, size: int, seen: set[str]) -> str | None:
