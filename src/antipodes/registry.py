@@ -485,7 +485,7 @@ def merge_options(options: Mapping[str, Any], others: Mapping[str, Any]) -> dict
     """Return options overridden by others; nested components are merged in the same way.
 
     Example:
-        >>> merged({"head": {"kind": "mlp2", "dim": 128}}, {"head": {"dim": 64}, "epochs": 3})
+        >>> merge_options({"head": {"kind": "mlp2", "dim": 128}}, {"head": {"dim": 64}, "epochs": 3})
         {'head': {'kind': 'mlp2', 'dim': 64}, 'epochs': 3}
     """
     result = dict(options)

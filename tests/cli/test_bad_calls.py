@@ -395,7 +395,7 @@ def what_is_wrong(call: str, code: int, errors: str) -> str:
         ("neighbours pairs.parquet", "it holds path_a, path_b, similarity"),
         (f"{TRAIN} --negatives known --negatives.groups pairs.parquet", "got path_a, path_b, similarity"),
         (f"{TRAIN} --negatives known --negatives.groups elsewhere.csv", "describes other samples"),
-        (f"study {RING} --seeds {HUGE} --out new", "whole numbers below 2**63"),
+        (f"study {RING} --seeds {HUGE} --out new", "--seeds must be a whole number below 2**63"),
     ],
 )
 def test_the_sentence_says_what_to_do(call: str, sentence: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from antipodes import train
 from antipodes.runs.folder import Run, load_checkpoint
 from antipodes.runs.records import RunningMeans, read_epochs, read_records
 from tests.cli.command import ENVIRONMENT, free_port, here, launched, on_ranks, refused, together
-from tests.training.test_resume import equal
+from tests.training.test_resume import equal, write_npz
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
@@ -28,7 +28,6 @@ STEPS = 8  # per epoch
 TRAIN = ["train", "--data", "shapes", "--data.count", 128, "--batch_size", 16, "--encoder", "resnet8-slim-gn"]
 TRAIN += ["--head.hidden", 16, "--head.batch_norm", "false"]
 TRAIN += ["--knn_every", 0, "--log_every", 1, "--checkpoint_steps", 3, "--threads", 1]
-PLAIN = list(TRAIN)  # where sums of another order are compared: no flag turns over by rounding
 TRAIN += ["--negatives", "glofnd", "--negatives.start", 0]
 EPOCHS = ["--epochs", 3]
 LONG = 200  # seconds until a test gives up: two processes share the cores with other tests
@@ -117,6 +116,18 @@ def state(out: Path) -> dict[str, Any]:
     return load_checkpoint(Run.open(out).last)
 
 
+@pytest.fixture
+def plain(tmp_path: Path) -> list[object]:
+    """A call for runs that sum in another order and are compared: no flag, and hardly a ReLU, turns over by rounding.
+
+    An image of noise has no flat parts, which would all cross zero at once.
+    """
+    write_npz(tmp_path / "noise.npz", seed=0)
+    call: list[object] = [*TRAIN]
+    call[call.index("shapes")], place = tmp_path / "noise.npz", call.index("--data.count")
+    return call[:place] + call[place + 2 : call.index("--negatives")]
+
+
 def lines(out: Path) -> list[dict[str, float]]:
     """The numbers of every step and epoch, without the speed."""
     return [{key: value for key, value in line.items() if key != "images_per_second"} for line in read_records(out)]
@@ -144,13 +155,16 @@ def test_torchrun_restarts_a_killed_worker_and_the_run_ends_as_if_undisturbed(
     assert lines(out) == lines(undisturbed)  # each step once, and epochs with the numbers of both ranks
 
 
-def test_processes_that_share_their_parameters_learn_the_same_and_may_go_on_alone(tmp_path: Path) -> None:
+def test_processes_that_share_their_parameters_learn_the_same_and_may_go_on_alone(
+    plain: list[object], tmp_path: Path
+) -> None:
     out, alone = tmp_path / "run", tmp_path / "alone"
-    finished = on_ranks(2, *PLAIN, "--epochs", 2, "--strategy", "fsdp", "--out", out, timeout=LONG)
+    finished = on_ranks(2, *plain, "--epochs", 2, "--strategy", "fsdp", "--out", out, timeout=LONG)
     assert finished.returncode == 0, finished.stderr
-    assert here(*PLAIN, "--epochs", 2, "--out", alone)[0] == 0
+    assert here(*plain, "--epochs", 2, "--out", alone)[0] == 0
     torch.testing.assert_close(state(out)["model"], state(alone)["model"], atol=1e-6, rtol=0)
-    assert [folder.name for folder in (out / "checkpoints").glob("shards-*")] == [f"shards-{2 * STEPS}"]
+    shards = {folder.name for folder in (out / "checkpoints").glob("shards-*")}
+    assert {f"shards-{2 * STEPS}"} <= shards <= {f"shards-{STEPS}", f"shards-{2 * STEPS}"}  # of best.pt, and of last.pt
     assert len(list((out / "checkpoints" / f"shards-{2 * STEPS}").glob("*.distcp"))) == 2  # a file a process
     for run in (out, alone):
         assert here("train", "--resume", run, "--devices", 1, "--epochs", 3)[0] == 0
@@ -208,11 +222,11 @@ def test_a_job_of_slurm_without_srun_is_one_process(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_another_number_of_ranks_learns_the_same(tmp_path: Path) -> None:
+def test_another_number_of_ranks_learns_the_same(plain: list[object], tmp_path: Path) -> None:
     alone, changing = tmp_path / "alone", tmp_path / "changing"
     for epochs, devices in enumerate((1, 2, 4, 1), start=1):
         for out, count in ((alone, 1), (changing, devices)):
-            start = [*PLAIN, "--data.count", 64] if epochs == 1 else ["train"]
+            start = [*plain, "--data.limit", 64] if epochs == 1 else ["train"]
             resume = ["--out", out] if epochs == 1 else ["--resume", out]
             call = [*start, *resume, "--epochs", epochs]
             if count == 1:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from antipodes.auditing.photos import Photos
 from antipodes.encoders.encoder import Preprocessing
-from antipodes.encoders.fast import fast_features
 from antipodes.encoders.loading import LoadedEncoder, load, normalise_images
 from antipodes.encoders.patches import DIM, PatchEncoder, rows_to_fit
 from antipodes.progress import Progress
@@ -136,7 +135,12 @@ class ImageVectors:
         self.side: int | None = None
         self.identity: str | None = None
         if self._loaded is not None:
-            self._features, is_fast = fast_features(self._loaded)
+            self._features: Callable[[Tensor], Tensor] = self._loaded.features
+            is_fast = False
+            if not isinstance(encode, Patches):  # patches are fast as they are, and start faster without the import
+                from antipodes.encoders.fast import fast_features
+
+                self._features, is_fast = fast_features(self._loaded)
             preprocessing = self._loaded.preprocessing[0]
             self.side = max(LEAST_SIDE, self._loaded.size, getattr(preprocessing, "decode", None) or 0)
             self.identity = f"{encoder_digest(encode)} {'onnxruntime' if is_fast else 'torch'}"

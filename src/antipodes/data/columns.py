@@ -188,7 +188,7 @@ def draw_choices(draw: tuple[int, ...], rows: NDArray[np.int64], counts: NDArray
     The row is mixed into a digest of ``draw`` by the finaliser of splitmix64, whose upper 32 bits are then scaled.
 
     Example:
-        >>> choices((0, 3), np.array([7, 8]), np.array([5, 5])).shape
+        >>> draw_choices((0, 3), np.array([7, 8]), np.array([5, 5])).shape
         (2,)
     """
     key = int.from_bytes(hashlib.blake2b(repr(("caption", *draw)).encode(), digest_size=8).digest(), "little")

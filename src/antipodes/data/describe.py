@@ -184,7 +184,7 @@ def pixel_statistics(dataset: Samples) -> Statistics:
     Example:
         >>> from antipodes.data import TensorImages
         >>> data = TensorImages(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 3, 4, 4))
-        >>> statistics(data).mean
+        >>> pixel_statistics(data).mean
         (0.5, 0.5, 0.5)
     """
     name = next((name for name, modality in dataset.modalities.items() if modality == "image"), None)

@@ -295,7 +295,7 @@ def _plan_known(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Plan] | None:
         for rule in each:
             if not rule.ceiling_alone:
                 return None
-    coldest = temperature if isinstance(temperature, float) else float(temperature.detach().min())
+    coldest = float(temperature.detach().min()) if isinstance(temperature, Tensor) else float(temperature)
     reach = extent.longest * extent.farthest / coldest if coldest > 0 else torch.inf
     if not reach <= 1e-3 / torch.finfo(product.dtype).eps:
         return None  # to be refused

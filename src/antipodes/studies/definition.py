@@ -359,7 +359,7 @@ def flatten_options(config: Options, prefix: str = "") -> dict[str, Any]:
     """Nested options by their dotted names.
 
     Example:
-        >>> flatten({"epochs": 3, "data": {"name": "shapes"}})
+        >>> flatten_options({"epochs": 3, "data": {"name": "shapes"}})
         {'epochs': 3, 'data.name': 'shapes'}
     """
     flat: dict[str, Any] = {}

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from antipodes.data import Samples
 
 
-def complete(trial: Trial, study: Study) -> Options:
+def complete(trial: Trial, runner: str | None = None) -> Options:
     """The whole configuration of a trial: as antipodes train would write it down, or of the study's own runner.
 
     Raises:
         ValueError: if an option is unknown, of the wrong type or out of range.
     """
-    if study.runner is not None:
+    if runner is not None:
         from antipodes.studies.runner import build
         from antipodes.studies.runner import configuration as of_runner
 
         try:
-            return of_runner(build(study.runner, trial.options))
+            return of_runner(build(runner, trial.options))
         except ValueError as error:
             raise ValueError(f"variant {trial.variant} cannot be run: {error}") from error
     from antipodes.runs.configuration import resolve

@@ -185,7 +185,7 @@ def open_grid(found: Study, folder: Path) -> tuple[Grid | InProcess, dict[Trial,
     try:
         if found.runner is None:
             check_protocols(found)
-        configurations = {trial: complete(trial, found) for trial in found.trials(folder)}
+        configurations = {trial: complete(trial, found.runner) for trial in found.trials(folder)}
     except ValueError as error:
         raise ValueError(f"{found.path}: {error}") from error
     return (Grid(found, folder, configurations) if found.runner is None else InProcess(found, folder)), configurations
