@@ -440,7 +440,7 @@ def test_a_momentum_network_guides_by_its_keys() -> None:
     (loss_fn,) = method.pair_losses().values()
     assert loss_fn.ask_guide is not None
     look = loss_fn.ask_guide
-    loss_fn.ask_guide = lambda pairs, learn: (seen.append(pairs), look(pairs, learn=learn))[1]
+    loss_fn.use_guide(lambda pairs, learn: (seen.append(pairs), look(pairs, learn=learn))[1])
     for step in range(2):
         method.loss(method.network, batch(method, data, config, torch.arange(16 * step, 16 * step + 16), step), 0.5)
         method.after_step()

@@ -111,10 +111,17 @@ class Loss(LossModule, ABC):
         self.temperature = temperature
         self.negatives = negatives
         self.reduction, self.total_steps, self.distill = reduction, total_steps, distill
-        # a run's guide: pairs, and whether it may learn from them, to the same pairs in its space
         self.ask_guide: Callable[..., Guide] | None = None
         if total_steps is not None:
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def use_guide(self, ask_guide: Callable[..., Guide]) -> None:
+        """Take a run's guide, which is asked in every call that gives none.
+
+        Args:
+            ask_guide: From pairs, and `learn`, whether it may learn from them, to the guide's view of the pairs.
+        """
+        self.ask_guide = ask_guide
 
     @eager_full_precision
     def forward(

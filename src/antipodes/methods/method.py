@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from antipodes.guides import RunGuide
 from antipodes.losses import LossModule
 from antipodes.losses.loss import Loss
 from antipodes.methods.batch import Batch
@@ -42,7 +44,15 @@ class Method(nn.Module, ABC):
         super().__init__()
         self.network = network
         self.directions = nn.ModuleDict(dict(directions))
-        self.guide: nn.Module | None = None  # the guide of the directions' losses, if the run has one
+        self.guide: RunGuide | None = None
+
+    def use_guide(self, guide: RunGuide) -> None:
+        """Take a guide; where a loss uses one, all compare pairs in its space, too, by their direction's towers."""
+        self.guide = guide
+        losses = self.pair_losses()
+        for direction, loss in losses.items() if any(each.uses_guide for each in losses.values()) else ():
+            towers = self.anchor_tower(direction), self.candidate_tower(direction)
+            loss.use_guide(partial(guide.for_pairs, towers=towers))
 
     @classmethod
     def plan(cls, modalities: Mapping[str, str]) -> dict[str, TowerPlan]:

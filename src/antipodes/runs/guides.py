@@ -195,10 +195,7 @@ def attach_guide(
         raise ValueError(
             "moco already compares queries with the momentum network's keys: --distill needs another guide"
         )
-    method.guide = guide
-    for direction, loss_fn in method.pair_losses().items() if users else ():
-        towers = method.anchor_tower(direction), method.candidate_tower(direction)
-        loss_fn.ask_guide = partial(guide.for_pairs, towers=towers)
+    method.use_guide(guide)
 
 
 def network_vectors(
