@@ -106,7 +106,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "--epochs": ("-1", *WHOLE[2:]),
         "--limit": WHOLE,
         "--seed": WHOLE[1:],
-        "--workers": WHOLE[1:],
+        "--workers": WHOLE,
         "--runs": READ,
         "--epochs 1 --encoder": NAME,
         "--out": (*WRITTEN, "new.txt"),
@@ -149,7 +149,7 @@ SUBJECTS = {  # what stands in the first place, and what may not
     "scored": (*READ, "photos", "run", "notes.txt", "cut"),
     "grid.yaml": (*READ, "photos", "notes.txt", "list.yaml", "run/config.yaml", "broken.npz"),
 }
-GOOD = {("embed", "cut")}  # weights alone make vectors: the damaged configuration is not read
+GOOD = {("embed", "cut"), ("export", "cut")}  # weights alone are enough: the damaged configuration is not read
 CONFLICTS = (
     f"{TRAIN} --out run",
     f"{TRAIN} --out notes.txt",

@@ -28,9 +28,11 @@ def test_audit_and_training_count_exact_duplicates_alike(tmp_path: Path) -> None
     assert listed.copies() == [(1, 2)]  # a list goes by its files
 
 
-def test_photos_win_over_any_number_of_vectors(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", [".", "photos"])
+def test_photos_win_over_any_number_of_vectors(folder: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir(exist_ok=True)
     for number in range(3):
-        scene(number).save(tmp_path / f"{number}.png")
+        scene(number).save(tmp_path / folder / f"{number}.png")
     for number in range(5):
         np.save(tmp_path / f"{number}.npy", np.eye(4, dtype=np.float32))
     found = audit(tmp_path, encoder="patches")

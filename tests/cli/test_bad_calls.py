@@ -229,6 +229,8 @@ CALLS = [
     "audit photos --out new --batch_size 1",
     "audit photos --out new --encoder nowhere",
     "audit photos --out new --workers 0",
+    "audit photos --out new --shown -1",
+    "baseline photos --epochs 0 --workers -1",
     "baseline",
     "baseline nowhere",
     "baseline empty",

@@ -204,6 +204,8 @@ def audit(
     options = AuditOptions(**options) if isinstance(options, Mapping) else options or AuditOptions()
     if batch_size < 2:
         raise ValueError(f"batch_size must be at least 2, got {batch_size}: one sample has no negatives")
+    if shown < 0:
+        raise ValueError(f"shown must be at least 0, got {shown}: it is the number of pairs on the page")
     check_workers(workers)
     if out is not None:
         check_folder(out, force)

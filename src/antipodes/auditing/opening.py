@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -202,7 +203,7 @@ def _is_plain_folder(path: Path, kind: Kind | None) -> bool:
 
     reader = (dataset_at(str(path)) or "").rpartition(".")[2]
     if reader == "Vectors" and kind != "vectors":
-        return any(file.suffix.lower() in EXTENSIONS for file in path.iterdir())
+        return any(Path(name).suffix.lower() in EXTENSIONS for _, _, names in os.walk(path) for name in names)
     return reader == "Folder"
 
 

@@ -29,6 +29,7 @@ from antipodes.progress import Progress, progress_bar
 from antipodes.runs.folder import Run, absolute
 from antipodes.seeding import check_seed
 from antipodes.tables import is_table_of, require_out, write_table
+from antipodes.threads import check_workers
 from antipodes.training.loop import run_training
 
 RANDOM = "random weights"
@@ -81,6 +82,7 @@ def main(arguments: list[str]) -> None:
     if call.epochs < 0:
         raise ValueError(f"epochs must be at least 0, got {call.epochs}; 0 leaves the training out")
     check_seed(call.seed)
+    check_workers(call.workers)
     out = None if call.out is None else require_out(call.out, OUTPUTS)
     if out is not None:
         refuse_foreign(out, "--out", lambda file: is_table_of(file, COLUMNS_WRITTEN), call.force)

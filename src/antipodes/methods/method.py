@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from antipodes.guides import RunGuide
 from antipodes.losses import LossModule
 from antipodes.losses.loss import Loss
 from antipodes.methods.batch import Batch
 from antipodes.methods.towers import JoinedEncoders, Network, Tower, TowerPlan, Towers
 from antipodes.negatives.policy import Policy, Space
+from antipodes.pairs import Guide
 
 
 class Method(nn.Module, ABC):
@@ -44,15 +44,20 @@ class Method(nn.Module, ABC):
         super().__init__()
         self.network = network
         self.directions = nn.ModuleDict(dict(directions))
-        self.guide: RunGuide | None = None
+        self.guide: nn.Module | None = None
 
-    def use_guide(self, guide: RunGuide) -> None:
-        """Take a guide; where a loss uses one, all compare pairs in its space, too, by their direction's towers."""
+    def use_guide(self, guide: nn.Module, for_pairs: Callable[..., Guide]) -> None:
+        """Take a guide; where a loss uses one, all compare pairs in its space, too.
+
+        Args:
+            guide: It is saved with the method.
+            for_pairs: From pairs, `learn` and the names of both towers of a direction to the guide's view of the pairs.
+        """
         self.guide = guide
         losses = self.pair_losses()
         for direction, loss in losses.items() if any(each.uses_guide for each in losses.values()) else ():
             towers = self.anchor_tower(direction), self.candidate_tower(direction)
-            loss.use_guide(partial(guide.for_pairs, towers=towers))
+            loss.use_guide(partial(for_pairs, towers=towers))
 
     @classmethod
     def plan(cls, modalities: Mapping[str, str]) -> dict[str, TowerPlan]:

@@ -195,7 +195,7 @@ def attach_guide(
         raise ValueError(
             "moco already compares queries with the momentum network's keys: --distill needs another guide"
         )
-    method.use_guide(guide)
+    method.use_guide(guide, guide.for_pairs)
 
 
 def network_vectors(
