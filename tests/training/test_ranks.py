@@ -215,6 +215,14 @@ def test_slurm_starts_the_processes(undisturbed: Path, tmp_path: Path) -> None:
     assert equal(state(out), state(undisturbed))
 
 
+def test_a_machine_with_srun_needs_no_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "srun").touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    code, _, errors = here(*TRAIN, "--epochs", 1, "--out", tmp_path / "run")
+    assert code == 0
+    assert "srun" not in errors
+
+
 def test_a_job_of_slurm_without_srun_is_one_process(tmp_path: Path) -> None:
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
     job |= {"SLURM_LOCALID": "0", "SLURM_NODEID": "0"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+import warnings
 from datetime import timedelta
 
 import torch
@@ -26,6 +27,8 @@ PATIENCE = 1800.0  # seconds until processes that do not find each other give up
 
 def launch(settings: Settings) -> Fabric:
     """Start the processes, or join those that torchrun or SLURM's srun has started."""
+    # Lightning warns of processes that wait for each other; here a job without srun is one process
+    warnings.filterwarnings("ignore", message="The `srun` command is available on your system but is not used")
     gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
     if settings.precision == "16-mixed" and (settings.accelerator == "cpu" or not gpu):
         raise ValueError("precision 16-mixed needs a GPU: on a CPU use 32-true, or bf16-mixed where it is supported")
