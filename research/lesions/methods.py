@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -40,8 +39,8 @@ class CrossEntropy(Method):
     def loss(self, network: Network, batch: Batch, progress: float) -> Tensor:
         """Return the cross-entropy of the views (b, ...) and the labels of their rows."""
         (tower,) = self.network.names()
-        logits = network({tower: torch.cat(tuple(batch[self.network.plans[tower].input].views))})[tower]
-        return cross_entropy(logits, self.labels[batch.rows])
+        (view,) = batch[self.network.plans[tower].input].views
+        return cross_entropy(network({tower: view})[tower], self.labels[batch.rows])
 
 
 class TargetGradientHNSSL(HNSSL):
